@@ -1,4 +1,5 @@
-"""Repeat a table of SBERT or SimCSE: vary one setting, train each value with several seeds, print both scores.
+"""Repeat a table of SBERT or SimCSE: vary one setting, train each value with several seeds, print
+both scores.
 
     python -m benchmarks.ablation pooling                                    SBERT, table 6: mean, max, cls on STS-B
     python -m benchmarks.ablation concat --data snli.jsonl --limit 10000     SBERT, table 6: the classifier's input
@@ -6,10 +7,11 @@
     python -m benchmarks.ablation temperature --data sentences.txt --seeds 1,2,3,4,5 -- --batch-size 128
     python -m benchmarks.ablation augmentation --data sentences.txt --synonyms words.txt     SimCSE, table 1
 
-Flags after ``--`` go to ``minisbert train``. What no option of it sets, such as the input of the softmax
-classifier, is set here: a row has a subclass of its recipe's objective. Each cell is a run in its own folder under
---out, without the weights. Finished cells are not run again, so an interrupted table continues where it stopped. The
-numbers are those of the last evaluation on dev, not of the best one: a setting that ruins the model must be visible.
+Flags after ``--`` go to ``minisbert train``. What no option of it sets, such as the input of the
+softmax classifier, is set here: a row has a subclass of its recipe's objective. Each cell is a run
+in its own folder under --out, without the weights. Finished cells are not run again, so an
+interrupted table continues where it stopped. The numbers are those of the last evaluation on dev,
+not of the best one: a setting that ruins the model must be visible.
 """
 
 import argparse
@@ -35,10 +37,14 @@ from minisbert.training.objectives.pairs import Softmax
 from minisbert.training.settings import flag, parse, read_run_settings
 
 SYNONYMS = "synonym:FILE"  # a row with this needs --synonyms, whose file takes the place of FILE
-RECIPE_DATA = {"sbert-nli": "NLI rows", "simcse-unsupervised": "plain sentences"}  # of recipes that need --data
+RECIPE_DATA = {
+    "sbert-nli": "NLI rows",
+    "simcse-unsupervised": "plain sentences",
+}  # of recipes that need --data
 
 
-# ---------------------------------------------------------------------------------- what no option sets
+# ---------------------------------------------------------------------------------- what no option
+# sets
 
 
 def crop(text: str, share: float, generator: random.Random) -> str:
@@ -50,14 +56,18 @@ def crop(text: str, share: float, generator: random.Random) -> str:
 
 
 def delete(text: str, count: int, generator: random.Random) -> str:
-    """Drop ``count`` random words, but not all: ``"a b c"`` without one is ``"b c"``, ``"a c"`` or ``"a b"``."""
+    """Drop ``count`` random words, but not all: ``"a b c"`` without one is ``"b c"``, ``"a c"`` or
+    ``"a b"``.
+    """
     words = text.split()
     gone = set(generator.sample(range(len(words)), min(count, len(words) - 1)))
     return " ".join(word for i, word in enumerate(words) if i not in gone)
 
 
 def replace_word(text: str, synonyms: dict[str, list[str]], generator: random.Random) -> str:
-    """Replace one word by a synonym: with ``{"big": ["large"]}`` ``"A big dog."`` becomes ``"A large dog."``."""
+    """Replace one word by a synonym: with ``{"big": ["large"]}`` ``"A big dog."`` becomes ``"A
+    large dog."``.
+    """
     parts = re.findall(r"\w+|\W+", text)
     places = [i for i, part in enumerate(parts) if part.lower() in synonyms]
     if places:
@@ -67,16 +77,20 @@ def replace_word(text: str, synonyms: dict[str, list[str]], generator: random.Ra
 
 
 def read_synonyms(path: str) -> dict[str, list[str]]:
-    """Read each word, in lower case, and its synonyms, from lines of words with one meaning: ``big, large, huge``.
+    """Read each word, in lower case, and its synonyms, from lines of words with one meaning: ``big,
+    large, huge``.
 
-    Commas or tabs separate the words. Raises ``InputError`` for a line with one word and for a file without any.
+    Commas or tabs separate the words. Raises ``InputError`` for a line with one word and for a file
+    without any.
     """
     synonyms: dict[str, list[str]] = {}
     with reading(path) as at:
         for at.line, line in enumerate(read_text(path).splitlines(), start=1):
             words = [word.strip() for word in re.split("[,\t]", line) if word.strip()]
             if len(words) == 1:
-                raise ValueError("one word; expected several of one meaning, as in: big, large, huge")
+                raise ValueError(
+                    "one word; expected several of one meaning, as in: big, large, huge"
+                )
             for word in words:
                 others = [other for other in words if other.lower() != word.lower()]
                 if others:
@@ -87,7 +101,9 @@ def read_synonyms(path: str) -> dict[str, list[str]]:
 
 
 def change(text: str, form: str, generator: random.Random) -> str:
-    """Change a text as a row of the table ``augmentation`` says: ``crop:0.1``, ``delete:0.1`` or ``delete-one``."""
+    """Change a text as a row of the table ``augmentation`` says: ``crop:0.1``, ``delete:0.1`` or
+    ``delete-one``.
+    """
     name, _, share = form.partition(":")
     if name == "crop":
         return crop(text, float(share), generator)
@@ -110,7 +126,9 @@ def augmented(form: str, seed: int, synonyms: dict[str, list[str]]) -> type[SimC
 
 
 class SameMask(SimCSE):
-    """SimCSE with one dropout mask for both views: one column is enough, since both views are one vector."""
+    """SimCSE with one dropout mask for both views: one column is enough, since both views are one
+    vector.
+    """
 
     def views(self, texts: list[str]) -> list[list[str]]:
         return [texts]
@@ -121,12 +139,15 @@ def reading_concat(concat: str) -> type[Softmax]:
     return type("Softmax", (Softmax,), {"concat": concat})
 
 
-# --------------------------------------------------------------------------------------------- the tables
+# --------------------------------------------------------------------------------------------- the
+# tables
 
 
 @dataclass(frozen=True)
 class Row:
-    """A value of the setting that varies: its recipe and flags or objective, and the paper's score x 100."""
+    """A value of the setting that varies: its recipe and flags or objective, and the paper's score
+    x 100.
+    """
 
     name: str
     recipe: str
@@ -138,25 +159,48 @@ class Row:
 
 def rows(recipe: str, option: str, scores: dict[str, float], prefix: str = "") -> list[Row]:
     """A row for each value of ``option``."""
-    return [Row(prefix + value, recipe, f"{option} {value}", score) for value, score in scores.items()]
+    return [
+        Row(prefix + value, recipe, f"{option} {value}", score) for value, score in scores.items()
+    ]
 
 
 SIMCSE = "simcse-unsupervised"
-POOLING = rows("sbert-regression", "--pooling", {"mean": 87.44, "max": 69.92, "cls": 86.62}, "STSb ")
+POOLING = rows(
+    "sbert-regression", "--pooling", {"mean": 87.44, "max": 69.92, "cls": 86.62}, "STSb "
+)
 POOLING += rows("sbert-nli", "--pooling", {"mean": 80.78, "max": 79.07, "cls": 79.80}, "NLI ")
 CONCAT = dict(zip(CONCATS, (66.04, 69.78, 70.54, 78.37, 77.44, 80.78, 80.44), strict=True))
-DROPOUT = {"0": 71.1, "0.01": 72.6, "0.05": 81.1, "0.1": 82.5, "0.15": 81.4, "0.2": 80.5, "0.5": 71.0}
+DROPOUT = {
+    "0": 71.1,
+    "0.01": 72.6,
+    "0.05": 81.1,
+    "0.1": 82.5,
+    "0.15": 81.4,
+    "0.2": 80.5,
+    "0.5": 71.0,
+}
 TEMPERATURE = {"0.001": 84.9, "0.01": 85.4, "0.05": 86.2, "0.1": 82.0, "1": 64.0}
-AUGMENT = {"crop:0.1": 77.8, "crop:0.2": 71.4, "crop:0.3": 63.6, "delete:0.1": 75.9, "delete:0.2": 72.2}
+AUGMENT = {
+    "crop:0.1": 77.8,
+    "crop:0.2": 71.4,
+    "crop:0.3": 63.6,
+    "delete:0.1": 75.9,
+    "delete:0.2": 72.2,
+}
 AUGMENT |= {"delete:0.3": 68.2, "delete-one": 75.9, SYNONYMS: 77.4}
 AUGMENTATION = [Row("none", SIMCSE, "", 82.5)]
 AUGMENTATION += [Row(form, SIMCSE, "", score, augment=form) for form, score in AUGMENT.items()]
-AUGMENTATION.append(Row("delete-one, no dropout", SIMCSE, "--dropout 0", 74.2, augment="delete-one"))
+AUGMENTATION.append(
+    Row("delete-one, no dropout", SIMCSE, "--dropout 0", 74.2, augment="delete-one")
+)
 SAME_MASK = Row("same mask twice", SIMCSE, "--dropout 0.1", 43.6, objective=SameMask)
 
 TABLES = {
     "pooling": POOLING,
-    "concat": [Row(name, "sbert-nli", "", score, objective=reading_concat(name)) for name, score in CONCAT.items()],
+    "concat": [
+        Row(name, "sbert-nli", "", score, objective=reading_concat(name))
+        for name, score in CONCAT.items()
+    ],
     "dropout": [*rows(SIMCSE, "--dropout", DROPOUT), SAME_MASK],
     "temperature": rows(SIMCSE, "--temperature", TEMPERATURE),
     "augmentation": AUGMENTATION,
@@ -165,11 +209,15 @@ SBERT_6 = "SBERT (Reimers & Gurevych 2019), table 6: BERT-base, STS-B dev"
 PAPERS = {
     "pooling": SBERT_6,
     "concat": SBERT_6,
-    "dropout": "SimCSE (Gao et al. 2021), table 3: unsupervised, BERT-base, a million sentences, STS-B dev",
-    "augmentation": "SimCSE (Gao et al. 2021), table 1: unsupervised, BERT-base, a million sentences, STS-B dev; "
+    "dropout": "SimCSE (Gao et al. 2021), table 3: unsupervised, BERT-base, a million sentences, "
+    "STS-B dev",
+    "augmentation": "SimCSE (Gao et al. 2021), table 1: unsupervised, BERT-base, a million "
+    "sentences, STS-B dev; "
     "MLM 15 % (62.2) left out",
-    "temperature": "SimCSE (Gao et al. 2021), table D.1: BERT-base, STS-B dev; with dot products 85.9. Its 86.2 is the "
-    "supervised model's score (tables 4 and 6; the unsupervised one has 82.5), so compare the order of the rows only",
+    "temperature": "SimCSE (Gao et al. 2021), table D.1: BERT-base, STS-B dev; with dot products "
+    "85.9. Its 86.2 is the "
+    "supervised model's score (tables 4 and 6; the unsupervised one has 82.5), so compare the "
+    "order of the rows only",
 }
 
 
@@ -198,9 +246,20 @@ def make_cells(options: argparse.Namespace, train_flags: list[str]) -> list[Cell
             lacks_data = row.recipe in RECIPE_DATA and not options.data
             if lacks_data or (row.augment == SYNONYMS and not options.synonyms):
                 continue
-            folder = Path(options.out or f"runs/ablation/{options.table}") / f"{folder_name(row.name)}-seed{seed}"
+            folder = (
+                Path(options.out or f"runs/ablation/{options.table}")
+                / f"{folder_name(row.name)}-seed{seed}"
+            )
             arguments = ["--recipe", row.recipe, *row.flags.split()]
-            arguments += ["--model", options.model, "--seed", str(seed), "--out", str(folder), "--overwrite"]
+            arguments += [
+                "--model",
+                options.model,
+                "--seed",
+                str(seed),
+                "--out",
+                str(folder),
+                "--overwrite",
+            ]
             if row.recipe in RECIPE_DATA:
                 arguments += ["--data", options.data]
             for name in ("limit", "epochs", "max_steps"):
@@ -212,17 +271,23 @@ def make_cells(options: argparse.Namespace, train_flags: list[str]) -> list[Cell
                 objective = augmented(row.augment, seed, synonyms)
             cells.append(Cell(row, seed, folder, [*arguments, *train_flags], objective))
     if not cells:
-        raise InputError(f"{options.table} needs --data FILE: {RECIPE_DATA[TABLES[options.table][0].recipe]}")
+        raise InputError(
+            f"{options.table} needs --data FILE: {RECIPE_DATA[TABLES[options.table][0].recipe]}"
+        )
     return cells
 
 
 def folder_name(row: str) -> str:
-    """A name valid on every file system: ``u,v,|u-v|`` becomes ``u_v_u-v``, ``u*v`` becomes ``uxv``."""
+    """A name valid on every file system: ``u,v,|u-v|`` becomes ``u_v_u-v``, ``u*v`` becomes
+    ``uxv``.
+    """
     return row.translate(str.maketrans({"|": "", "*": "x", ",": "_", " ": "-", ":": "-"}))
 
 
 def is_done(cell: Cell, overwrite: bool) -> bool:
-    """Whether the cell has its results; ``InputError`` if they are of other settings, unless ``overwrite``."""
+    """Whether the cell has its results; ``InputError`` if they are of other settings, unless
+    ``overwrite``.
+    """
     if not (cell.folder / RESULTS).is_file():
         return False
     found, wanted = vars(read_run_settings(cell.folder / RUN_CONFIG)), vars(parse(cell.arguments))
@@ -232,7 +297,8 @@ def is_done(cell: Cell, overwrite: bool) -> bool:
         if overwrite:
             return False
         raise InputError(
-            f"{cell.folder} was run with {name} {found[name]} instead of {value}: choose another --out, or --overwrite "
+            f"{cell.folder} was run with {name} {found[name]} instead of {value}: choose another "
+            f"--out, or --overwrite "
             "to replace it"
         )
     return True
@@ -247,7 +313,9 @@ def dev_scores(cell: Cell) -> tuple[float, float]:
 
 
 def run_cells(cells: list[Cell], overwrite: bool) -> set[Path]:
-    """Train the cells that are not done; return the folders of all that are. A failed cell does not end the table."""
+    """Train the cells that are not done; return the folders of all that are. A failed cell does not
+    end the table.
+    """
     done = {cell.folder for cell in cells if is_done(cell, overwrite)}
     say(f"{len(done)} of {len(cells)} cells are already done")
     for i, cell in enumerate(cells, 1):
@@ -270,11 +338,19 @@ def run_cells(cells: list[Cell], overwrite: bool) -> set[Path]:
 
 
 def summarize(cells: list[Cell], done: set[Path]) -> list[dict]:
-    """Per row, x 100: the scores of its seeds, their mean and sample standard deviation; and the published score."""
+    """Per row, x 100: the scores of its seeds, their mean and sample standard deviation; and the
+    published score.
+    """
     summaries = []
     for row in dict.fromkeys(cell.row for cell in cells):
-        runs = {cell.seed: dev_scores(cell) for cell in cells if cell.row == row and cell.folder in done}
-        summary = {"name": row.name, "published": row.published, "seeds": {seed: run[1] for seed, run in runs.items()}}
+        runs = {
+            cell.seed: dev_scores(cell) for cell in cells if cell.row == row and cell.folder in done
+        }
+        summary = {
+            "name": row.name,
+            "published": row.published,
+            "seeds": {seed: run[1] for seed, run in runs.items()},
+        }
         if runs:
             scores = list(summary["seeds"].values())
             summary |= {"before": mean(run[0] for run in runs.values()), "mean": mean(scores)}
@@ -285,7 +361,10 @@ def summarize(cells: list[Cell], done: set[Path]) -> list[dict]:
 
 def markdown(table: str, summaries: list[dict]) -> str:
     """The summaries as a Markdown table."""
-    lines = [f"| {table} | before | minisbert | min..max | seeds | published |", "|---|---|---|---|---|---|"]
+    lines = [
+        f"| {table} | before | minisbert | min..max | seeds | published |",
+        "|---|---|---|---|---|---|",
+    ]
     for row in summaries:
         name = row["name"].replace("|", r"\|")
         before, score, spread, scores = "", "no result", "", list(row["seeds"].values())
@@ -294,7 +373,9 @@ def markdown(table: str, summaries: list[dict]) -> str:
             spread = f"{min(scores):.2f}..{max(scores):.2f}"
         if len(scores) > 1:
             score += f" ± {row['sd']:.2f}"
-        lines.append(f"| `{name}` | {before} | {score} | {spread} | {len(scores)} | {row['published']:.2f} |")
+        lines.append(
+            f"| `{name}` | {before} | {score} | {spread} | {len(scores)} | {row['published']:.2f} |"
+        )
     return "\n".join(lines)
 
 
@@ -307,29 +388,62 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m benchmarks.ablation", description=__doc__, formatter_class=layout)
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.ablation", description=__doc__, formatter_class=layout
+    )
     parser.add_argument("table", choices=TABLES, metavar="TABLE", help=", ".join(TABLES))
-    parser.add_argument("--data", metavar="FILE", help="NLI rows for concat and half of pooling, else plain sentences")
-    parser.add_argument("--synonyms", metavar="FILE", help="for augmentation: lines of words with one meaning")
-    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
+    parser.add_argument(
+        "--data",
+        metavar="FILE",
+        help="NLI rows for concat and half of pooling, else plain sentences",
+    )
+    parser.add_argument(
+        "--synonyms", metavar="FILE", help="for augmentation: lines of words with one meaning"
+    )
+    parser.add_argument(
+        "--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)"
+    )
     parser.add_argument("--seeds", type=seed_list, default=[42, 43, 44], help="default: 42,43,44")
     parser.add_argument("--limit", metavar="ROWS", help="read only the first ROWS training rows")
-    parser.add_argument("--epochs", help="default: from the recipe, see minisbert train --recipe list")
+    parser.add_argument(
+        "--epochs", help="default: from the recipe, see minisbert train --recipe list"
+    )
     parser.add_argument("--max-steps", metavar="STEPS", help="stop each run after STEPS steps")
-    parser.add_argument("--out", metavar="FOLDER", help="folder of the runs (default: runs/ablation/TABLE)")
-    parser.add_argument("--overwrite", action="store_true", help="replace cells that were run with other settings")
-    parser.add_argument("--json", action="store_true", help="print one JSON object at full precision")
+    parser.add_argument(
+        "--out", metavar="FOLDER", help="folder of the runs (default: runs/ablation/TABLE)"
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace cells that were run with other settings"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object at full precision"
+    )
     options = parser.parse_args(arguments[:cut])
     cells = make_cells(options, arguments[cut + 1 :])
     done = run_cells(cells, options.overwrite)
     source, summaries = PAPERS[options.table], summarize(cells, done)
     if options.json:
-        print(json.dumps({"table": options.table, "model": options.model, "source": source, "rows": summaries}))
+        print(
+            json.dumps(
+                {
+                    "table": options.table,
+                    "model": options.model,
+                    "source": source,
+                    "rows": summaries,
+                }
+            )
+        )
     else:
-        print(f"Spearman x 100 on dev, {options.model}, before and after training: mean ± sd over seeds\n")
+        print(
+            f"Spearman x 100 on dev, {options.model}, before and after training: mean ± sd over "
+            f"seeds\n"
+        )
         print(f"{markdown(options.table, summaries)}\n\npublished: {source}")
     if len(done) < len(cells):
-        raise InputError(f"{len(cells) - len(done)} of {len(cells)} cells failed; run the same command to retry them")
+        raise InputError(
+            f"{len(cells) - len(done)} of {len(cells)} cells failed; run the same command to retry "
+            f"them"
+        )
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
     python -m benchmarks.batch_memory                                  all-MiniLM-L6-v2, batches of 64 to 1,024
     python -m benchmarks.batch_memory --batches 64 256 --micro-tokens 1536 --dtype bfloat16
 
-Each batch takes a process of its own, which makes two steps of ``mnr`` on sentences of STS-B train: anchor, positive,
-negative. Growth is the peak memory of the process minus its memory after loading model, libraries and texts. Seconds
-are CPU time of the second step, on one thread. Exits with 1 if growth with caching differs by more than 10 % between
-the batches that are cut.
+Each batch takes a process of its own, which makes two steps of ``mnr`` on sentences of STS-B train:
+anchor, positive, negative. Growth is the peak memory of the process minus its memory after loading
+model, libraries and texts. Seconds are CPU time of the second step, on one thread. Exits with 1 if
+growth with caching differs by more than 10 % between the batches that are cut.
 """
 
 import argparse
@@ -32,15 +32,22 @@ WHOLE = 10**9  # tokens: no batch is cut
 def peak() -> float:
     """The peak memory of this process in MiB."""
     kibi = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return kibi / 2**20 if sys.platform == "darwin" else kibi / 2**10  # bytes on macOS, KiB elsewhere
+    return (
+        kibi / 2**20 if sys.platform == "darwin" else kibi / 2**10
+    )  # bytes on macOS, KiB elsewhere
 
 
 def write_triplets(path: Path, count: int) -> None:
-    """Pairs of STS-B train with a score of 3 or more, and a sentence of another pair; no sentence occurs twice."""
+    """Pairs of STS-B train with a score of 3 or more, and a sentence of another pair; no sentence
+    occurs twice.
+    """
     pairs = load_scored_pairs("stsb", "train")
     texts = list(dict.fromkeys(text for pair in pairs for text in (pair.sentence1, pair.sentence2)))
     rows = [texts[3 * i : 3 * i + 3] for i in range(count)]
-    lines = [json.dumps(dict(zip(("anchor", "positive", "negative"), row, strict=True))) + "\n" for row in rows]
+    lines = [
+        json.dumps(dict(zip(("anchor", "positive", "negative"), row, strict=True))) + "\n"
+        for row in rows
+    ]
     path.write_text("".join(lines), encoding="utf-8")
 
 
@@ -52,8 +59,21 @@ def measure(model: str, batch: int, tokens: int, dtype: str) -> dict[str, float]
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "triplets.jsonl"
         write_triplets(data, batch)
-        options = parse(["--objective", "mnr", "--model", model, "--data", str(data), "--micro-tokens", str(tokens)])
-        objective = make_objective(options, load_trainable(options, cpu), choose_dtype(dtype, cpu)[0])
+        options = parse(
+            [
+                "--objective",
+                "mnr",
+                "--model",
+                model,
+                "--data",
+                str(data),
+                "--micro-tokens",
+                str(tokens),
+            ]
+        )
+        objective = make_objective(
+            options, load_trainable(options, cpu), choose_dtype(dtype, cpu)[0]
+        )
     for parameter in objective.unused_parameters():
         parameter.requires_grad_(False)
     _, network = divide(objective, options, ProcessGroup(0, 1, cpu))
@@ -64,7 +84,12 @@ def measure(model: str, batch: int, tokens: int, dtype: str) -> dict[str, float]
         started = time.process_time()
         objective.loss(network, rows).backward()
         seconds = time.process_time() - started
-    return {"tokens": sum(objective.lengths), "growth": peak() - loaded, "peak": peak(), "seconds": seconds}
+    return {
+        "tokens": sum(objective.lengths),
+        "growth": peak() - loaded,
+        "peak": peak(),
+        "seconds": seconds,
+    }
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -73,23 +98,44 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
-    parser.add_argument("--batches", type=int, nargs="+", default=[64, 128, 256, 512, 1024], help="rows of a batch")
-    parser.add_argument("--micro-tokens", type=int, default=768, help="tokens of a part (default: %(default)s)")
-    parser.add_argument("--most", type=int, default=256, help="largest batch in one graph (default: %(default)s)")
-    parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or auto (default: %(default)s)")
-    parser.add_argument("--one", type=int, nargs=2, help=argparse.SUPPRESS)  # rows, tokens: the child's work
+    parser.add_argument(
+        "--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--batches", type=int, nargs="+", default=[64, 128, 256, 512, 1024], help="rows of a batch"
+    )
+    parser.add_argument(
+        "--micro-tokens", type=int, default=768, help="tokens of a part (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--most", type=int, default=256, help="largest batch in one graph (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--dtype", default="float32", help="float32, bfloat16 or auto (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--one", type=int, nargs=2, help=argparse.SUPPRESS
+    )  # rows, tokens: the child's work
     options = parser.parse_args(arguments)
     if options.one:
         print(json.dumps(measure(options.model, *options.one, options.dtype)))
         return
     growths = []
-    print(f"{'rows':>6} {'tokens':>8}  {'':14} {'growth MiB':>10} {'peak MiB':>9} {'s per step':>11}")
+    print(
+        f"{'rows':>6} {'tokens':>8}  {'':14} {'growth MiB':>10} {'peak MiB':>9} {'s per step':>11}"
+    )
     for batch in options.batches:
         for name, tokens in (("one graph", WHOLE), ("caching", options.micro_tokens)):
             if name == "one graph" and batch > options.most:
                 continue
-            command = [sys.executable, "-m", "benchmarks.batch_memory", "--one", str(batch), str(tokens)]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.batch_memory",
+                "--one",
+                str(batch),
+                str(tokens),
+            ]
             command += ["--model", options.model, "--dtype", options.dtype]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             found = json.loads(done.stdout.splitlines()[-1])

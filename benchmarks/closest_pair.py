@@ -3,14 +3,16 @@
     python -m benchmarks.closest_pair                      sentences of the STS Benchmark, about 3 minutes
     python -m benchmarks.closest_pair --file sentences.txt.gz --count 5000 --rounds 1
 
-A joint model (a cross-encoder) reads both sentences of every pair together: 49,995,000 forwards for 10,000 sentences,
-"about 65 hours" on a V100 with "BERT"; with sentence vectors "about 5 seconds" (Reimers and Gurevych 2019, abstract,
-sections 1 and 8). The paper does not name the size: 10,000 sentences in 5 s fit BERT-base, 2,042 a second in its table
-7; for the 65 hours, base is inferred. Here all vectors are computed and compared. The joint model, whose head is random
-because only its time matters, is timed on a sample of pairs, and the total is extrapolated.
+A joint model (a cross-encoder) reads both sentences of every pair together: 49,995,000 forwards for
+10,000 sentences, "about 65 hours" on a V100 with "BERT"; with sentence vectors "about 5 seconds"
+(Reimers and Gurevych 2019, abstract, sections 1 and 8). The paper does not name the size: 10,000
+sentences in 5 s fit BERT-base, 2,042 a second in its table 7; for the 65 hours, base is inferred.
+Here all vectors are computed and compared. The joint model, whose head is random because only its
+time matters, is timed on a sample of pairs, and the total is extrapolated.
 
-If sentence-transformers is installed (the ``reference`` extra), its ``paraphrase_mining`` runs in alternation, in the
-same process with the same number of threads. Models are loaded and warmed up before timing starts.
+If sentence-transformers is installed (the ``reference`` extra), its ``paraphrase_mining`` runs in
+alternation, in the same process with the same number of threads. Models are loaded and warmed up
+before timing starts.
 """
 
 import argparse
@@ -42,7 +44,9 @@ Found = dict[str, object]  # seconds of encode and search, and the pair
 
 
 def sentences(file: str | None, count: int) -> list[str]:
-    """The first ``count`` sentences of the file, or of STS-B, without copies that differ only in case or spaces."""
+    """The first ``count`` sentences of the file, or of STS-B, without copies that differ only in
+    case or spaces.
+    """
     if file:
         found = list(every_text(file))
     else:
@@ -53,7 +57,9 @@ def sentences(file: str | None, count: int) -> list[str]:
         first.setdefault(" ".join(text.lower().split()), text)
     different = list(first.values())
     if not 2 <= count <= len(different):
-        raise InputError(f"--count {count:,}: choose 2 to {len(different):,}, the number of different sentences")
+        raise InputError(
+            f"--count {count:,}: choose 2 to {len(different):,}, the number of different sentences"
+        )
     return different[:count]
 
 
@@ -66,13 +72,17 @@ def minisbert_side() -> Callable[[list[str]], Found]:
         encoded = time.perf_counter()
         scores, pairs = closest_pairs(vectors, 1)
         done = time.perf_counter()
-        return outcome(encoded - started, done - encoded, texts, float(scores[0]), *pairs[0].tolist())
+        return outcome(
+            encoded - started, done - encoded, texts, float(scores[0]), *pairs[0].tolist()
+        )
 
     return closest
 
 
 def reference_side() -> Callable[[list[str]], Found]:
-    """The two steps of sentence-transformers' ``paraphrase_mining``: ``encode``, then the search in the vectors."""
+    """The two steps of sentence-transformers' ``paraphrase_mining``: ``encode``, then the search in
+    the vectors.
+    """
     os.environ["HF_HUB_OFFLINE"] = "1"
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.util.retrieval import paraphrase_mining_embeddings
@@ -118,11 +128,17 @@ def compare(texts: list[str], rounds: int, sample: int) -> dict[str, object]:
     for number in range(rounds):
         for name, closest in sides.items():
             runs[name].append(closest(texts))
-            say(f"round {number + 1} of {rounds}, {name}: {runs[name][-1]['seconds']['total']:.1f} s")
+            say(
+                f"round {number + 1} of {rounds}, {name}: {runs[name][-1]['seconds']['total']:.1f} "
+                f"s"
+            )
     rate = joint_rate(texts, sample)
     pairs = len(texts) * (len(texts) - 1) // 2
     medians = {
-        name: {part: statistics.median(run["seconds"][part] for run in rows) for part in ("encode", "search", "total")}
+        name: {
+            part: statistics.median(run["seconds"][part] for run in rows)
+            for part in ("encode", "search", "total")
+        }
         for name, rows in runs.items()
     }
     return {
@@ -130,7 +146,10 @@ def compare(texts: list[str], rounds: int, sample: int) -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "sentences": len(texts),
         "pairs": pairs,
-        "found": {name: {"score": rows[0]["score"], "pair": rows[0]["pair"]} for name, rows in runs.items()},
+        "found": {
+            name: {"score": rows[0]["score"], "pair": rows[0]["pair"]}
+            for name, rows in runs.items()
+        },
         "seconds": {name: [run["seconds"] for run in rows] for name, rows in runs.items()},
         "medians": medians,
         "joint": {"sample": sample, "pairs_per_second": rate, "seconds": pairs / rate},
@@ -141,20 +160,30 @@ def compare(texts: list[str], rounds: int, sample: int) -> dict[str, object]:
 def show(result: dict) -> None:
     """Print the comparison."""
     best, joint, medians = result["found"]["minisbert"], result["joint"], result["medians"]
-    print(f"closest of {result['pairs']:,} pairs of {result['sentences']:,} sentences, cosine {best['score']:.4f}:")
+    print(
+        f"closest of {result['pairs']:,} pairs of {result['sentences']:,} sentences, cosine "
+        f"{best['score']:.4f}:"
+    )
     print("".join(f"  {text}\n" for text in best["pair"]))
     print("| | encode | search | together |\n|---|---|---|---|")
     for name, median in medians.items():
-        line(f"{name}, vectors", *(f"{median[part]:.1f} s" for part in ("encode", "search", "total")))
+        line(
+            f"{name}, vectors", *(f"{median[part]:.1f} s" for part in ("encode", "search", "total"))
+        )
     rate, hours = joint["pairs_per_second"], joint["seconds"] / 3600
     line(f"joint model, extrapolated from {rate:.0f} pairs a second", "", "", f"{hours:.0f} h")
     line("paper (V100, SBERT), vectors", "about 5 s", "about .01 s", f"{PAPER['vectors']:.0f} s")
     line("paper (V100, BERT), joint model", "", "", f"{PAPER['joint'] / 3600:.0f} h")
     total = medians["minisbert"]["total"]
     ratio = joint["seconds"] / total
-    print(f"\n{result['model']}, {result['threads']} threads: vectors are {ratio:,.0f} times as fast")
+    print(
+        f"\n{result['model']}, {result['threads']} threads: vectors are {ratio:,.0f} times as fast"
+    )
     if "sentence-transformers" in medians:
-        print(f"minisbert takes {total / medians['sentence-transformers']['total']:.2f} of sentence-transformers' time")
+        print(
+            f"minisbert takes {total / medians['sentence-transformers']['total']:.2f} of "
+            f"sentence-transformers' time"
+        )
 
 
 def line(name: str, *cells: str) -> None:
@@ -167,10 +196,18 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--file", help="one sentence per line, .txt or .txt.gz (default: the sentences of STS-B)")
-    parser.add_argument("--count", type=int, default=10_000, help="number of different sentences (default: 10000)")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each side, in alternation (default: 3)")
-    parser.add_argument("--sample", type=int, default=1000, help="pairs for the joint model (default: 1000)")
+    parser.add_argument(
+        "--file", help="one sentence per line, .txt or .txt.gz (default: the sentences of STS-B)"
+    )
+    parser.add_argument(
+        "--count", type=int, default=10_000, help="number of different sentences (default: 10000)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="runs of each side, in alternation (default: 3)"
+    )
+    parser.add_argument(
+        "--sample", type=int, default=1000, help="pairs for the joint model (default: 1000)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object with all runs")
     options = parser.parse_args()
     result = compare(sentences(options.file, options.count), options.rounds, options.sample)

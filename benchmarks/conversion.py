@@ -14,7 +14,9 @@ from minisbert.system.console import say
 
 
 def convert(model: Path, files: Path, libraries: Sequence[str]) -> None:
-    """Write the files that the libraries load, and a link ``model`` to the original, into the folder ``files``."""
+    """Write the files that the libraries load, and a link ``model`` to the original, into the
+    folder ``files``.
+    """
     (files / "model").symlink_to(model.resolve())
     if {"onnxruntime", "openvino"} & set(libraries):
         say("converting: ONNX")
@@ -25,7 +27,11 @@ def convert(model: Path, files: Path, libraries: Sequence[str]) -> None:
         say("converting: OpenVINO")
         import openvino as ov
 
-        ov.save_model(ov.Core().read_model(files / "plain.onnx"), files / "openvino.xml", compress_to_fp16=False)
+        ov.save_model(
+            ov.Core().read_model(files / "plain.onnx"),
+            files / "openvino.xml",
+            compress_to_fp16=False,
+        )
     if "ctranslate2" in libraries:
         say("converting: CTranslate2")
         from ctranslate2.converters import TransformersConverter
@@ -34,7 +40,9 @@ def convert(model: Path, files: Path, libraries: Sequence[str]) -> None:
 
 
 def export_onnx(model: Path, file: Path) -> tuple[int, int]:
-    """Hugging Face's graph, from ids (B, T) to hidden states (B, T, D); returns its numbers H and D."""
+    """Hugging Face's graph, from ids (B, T) to hidden states (B, T, D); returns its numbers H and
+    D.
+    """
     from transformers import AutoModel
 
     class Hidden(torch.nn.Module):
@@ -42,8 +50,12 @@ def export_onnx(model: Path, file: Path) -> tuple[int, int]:
             super().__init__()
             self.model = AutoModel.from_pretrained(model, attn_implementation="eager").eval()
 
-        def forward(self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
-            return self.model(input_ids=ids, attention_mask=mask, token_type_ids=types).last_hidden_state
+        def forward(
+            self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor
+        ) -> torch.Tensor:
+            return self.model(
+                input_ids=ids, attention_mask=mask, token_type_ids=types
+            ).last_hidden_state
 
     wrapped = Hidden()
     names = ["input_ids", "attention_mask", "token_type_ids"]
@@ -66,7 +78,16 @@ def fuse_onnx(files: Path, heads: int, width: int) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
     from onnxruntime.transformers.optimizer import optimize_model
 
-    fused = optimize_model(str(files / "plain.onnx"), "bert", num_heads=heads, hidden_size=width, opt_level=1)
+    fused = optimize_model(
+        str(files / "plain.onnx"), "bert", num_heads=heads, hidden_size=width, opt_level=1
+    )
     fused.save_model_to_file(str(files / "float32.onnx"))
-    untyped = {"DefaultTensorType": onnx.TensorProto.FLOAT}  # for outputs of fused operators, which have no type
-    quantize_dynamic(files / "float32.onnx", files / "int8.onnx", weight_type=QuantType.QInt8, extra_options=untyped)
+    untyped = {
+        "DefaultTensorType": onnx.TensorProto.FLOAT
+    }  # for outputs of fused operators, which have no type
+    quantize_dynamic(
+        files / "float32.onnx",
+        files / "int8.onnx",
+        weight_type=QuantType.QInt8,
+        extra_options=untyped,
+    )

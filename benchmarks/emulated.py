@@ -1,12 +1,14 @@
-"""Run a benchmark as on a CPU with AVX2 and nothing beyond it, which most laptops and many cloud machines have.
+"""Run a benchmark as on a CPU with AVX2 and nothing beyond it, which most laptops and many cloud
+machines have.
 
     python -m benchmarks.emulated benchmarks.encode_speed --what rates --texts stsb long --peers ctranslate2
     python -m benchmarks.emulated benchmarks.encode_speed --what latency --texts-a-call 1 4 16 --peers ctranslate2
 
-torch, MKL, oneDNN and CTranslate2 are kept from AVX-512, VNNI and AMX by their own variables, torch's compiler by its
-vector length, and minisbert's own choices by a list of instruction sets without them. ONNX Runtime and OpenVINO have no
-such variable: their figures would be those of this CPU. One thread, unless ``OMP_NUM_THREADS`` says otherwise. The
-clock, the caches and the memory are this CPU's: ratios tell more than times.
+torch, MKL, oneDNN and CTranslate2 are kept from AVX-512, VNNI and AMX by their own variables,
+torch's compiler by its vector length, and minisbert's own choices by a list of instruction sets
+without them. ONNX Runtime and OpenVINO have no such variable: their figures would be those of this
+CPU. One thread, unless ``OMP_NUM_THREADS`` says otherwise. The clock, the caches and the memory are
+this CPU's: ratios tell more than times.
 """
 
 import os
@@ -53,7 +55,9 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as place:
         info = Path(place) / "cpuinfo"
         info.write_text(kept_from(CPU_INFO.read_text(encoding="utf-8")), encoding="utf-8")
-        (Path(place) / "sitecustomize.py").write_text(START.format(info=str(info)), encoding="utf-8")
+        (Path(place) / "sitecustomize.py").write_text(
+            START.format(info=str(info)), encoding="utf-8"
+        )
         environment = {"OMP_NUM_THREADS": "1"} | os.environ | VARIABLES
         environment["PYTHONPATH"] = f"{place}{os.pathsep}{os.getcwd()}"
         done = subprocess.run([sys.executable, "-m", module, *more], env=environment)

@@ -6,20 +6,22 @@
     python -m benchmarks.encode_speed --what start --json
 
 rates    texts per second, the median of rounds in which all sides take turns; the share of the machine's GEMM rate: the
-         operations of the encoder (``machine.encoder_flop``) per second, divided by the best rate that the machine
-         reaches at this dtype; and the largest difference from sentence-transformers in float32. ``stsb``: the
-         distinct sentences of STS-B test, with the Spearman of all its pairs; ``mixed``: 10 to 250 tokens; ``long``:
-         all 256 tokens that the model accepts
+         operations of the encoder (``machine.encoder_flop``) per second, divided by the best rate
+         that the machine reaches at this dtype; and the largest difference from
+         sentence-transformers in float32. ``stsb``: the distinct sentences of STS-B test, with the
+         Spearman of all its pairs; ``mixed``: 10 to 250 tokens; ``long``: all 256 tokens that the
+         model accepts
 latency  milliseconds per call with 1 to 32 sentences of STS-B test, other ones in every call
 start    seconds from the start of a new process to the vector of one sentence, and the peak memory
 
-Each side runs in a process of its own and waits there for its turn: in one process the threads and the memory of one
-library slow down the others.
+Each side runs in a process of its own and waits there for its turn: in one process the threads and
+the memory of one library slow down the others.
 
-Every table begins with the CPU and the rates of its matrix products, measured just before (``benchmarks.machine``).
-minisbert is measured eager and compiled, in float32 and bfloat16; its packages are compiled first if the cache folder
-has none, which needs a C++ compiler. ``benchmarks.peers`` describes the libraries; they need the ``reference`` extra,
-and one that is not installed is left out. As in the commands, freed memory is kept (``devices.keep_freed_memory``), for
+Every table begins with the CPU and the rates of its matrix products, measured just before
+(``benchmarks.machine``). minisbert is measured eager and compiled, in float32 and bfloat16; its
+packages are compiled first if the cache folder has none, which needs a C++ compiler.
+``benchmarks.peers`` describes the libraries; they need the ``reference`` extra, and one that is not
+installed is left out. As in the commands, freed memory is kept (``devices.keep_freed_memory``), for
 all sides; ``--library`` disables it.
 """
 
@@ -57,7 +59,9 @@ Makers = dict[str, Callable[[], Encode]]  # what loads a side, called in its pro
 
 
 def composed(count: int, shortest: int, longest: int, tokens: dict[str, int]) -> list[str]:
-    """Texts of ``shortest`` to ``longest`` tokens, [CLS] and [SEP] included, made by concatenating real sentences."""
+    """Texts of ``shortest`` to ``longest`` tokens, [CLS] and [SEP] included, made by concatenating
+    real sentences.
+    """
     chance = random.Random(0)
     sentences = list(tokens)
     texts = []
@@ -73,10 +77,15 @@ def composed(count: int, shortest: int, longest: int, tokens: dict[str, int]) ->
 
 def texts_of(kind: str, encoder: SentenceEncoder) -> list[str]:
     pairs = load_scored_pairs("stsb", "test")
-    distinct = list(dict.fromkeys([pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]))
+    distinct = list(
+        dict.fromkeys([pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs])
+    )
     if kind == "stsb":
         return distinct
-    tokens = {text: len(ids) - 2 for text, ids in zip(distinct, encoder.tokenizer.encode(distinct).ids, strict=True)}
+    tokens = {
+        text: len(ids) - 2
+        for text, ids in zip(distinct, encoder.tokenizer.encode(distinct).ids, strict=True)
+    }
     return composed(200, 10, 250, tokens) if kind == "mixed" else composed(80, 300, 400, tokens)
 
 
@@ -136,7 +145,9 @@ def rates(
     """
     texts = texts_of(kind, encoder)
     lengths = [len(ids) for ids in encoder.tokenizer.encode(texts).ids]
-    probe = random.Random(0).sample(texts, min(len(texts), PROBE_TOKENS * len(texts) // sum(lengths)))
+    probe = random.Random(0).sample(
+        texts, min(len(texts), PROBE_TOKENS * len(texts) // sum(lengths))
+    )
     tuned = {peer.name: partial(peers.fastest, peer, files, probe) for peer in others}
     measured = machine.measure()
     seconds: dict[str, list[float]] = {name: [] for name in ours | tuned}
@@ -165,11 +176,14 @@ def rates(
     return {"machine": measured, **sizes, "sides": result}
 
 
-def latency(sentences: Sequence[str], sides: dict[str, Side], texts_a_call: Sequence[int], rounds: int) -> dict:
-    """Median milliseconds of a call: in each round ``CALLS`` calls of one side, then as many of the next.
+def latency(
+    sentences: Sequence[str], sides: dict[str, Side], texts_a_call: Sequence[int], rounds: int
+) -> dict:
+    """Median milliseconds of a call: in each round ``CALLS`` calls of one side, then as many of the
+    next.
 
-    In one round all sides encode the same sentences. The first round is not counted: libraries compile kernels for new
-    shapes. Nor is the first call of a turn, which wakes the threads.
+    In one round all sides encode the same sentences. The first round is not counted: libraries
+    compile kernels for new shapes. Nor is the first call of a turn, which wakes the threads.
     """
     measured = machine.measure()
     result: dict[str, dict[int, float]] = {name: {} for name in sides}
@@ -177,7 +191,9 @@ def latency(sentences: Sequence[str], sides: dict[str, Side], texts_a_call: Sequ
         seconds: dict[str, list[float]] = {name: [] for name in sides}
         for round_, name, side in turns(f"{count} a call", rounds + 1, sides):
             texts = random.Random(round_).sample(sentences, (CALLS + 1) * count)
-            times, _ = side.timed([texts[start : start + count] for start in range(0, len(texts), count)])
+            times, _ = side.timed(
+                [texts[start : start + count] for start in range(0, len(texts), count)]
+            )
             if round_:
                 seconds[name] += times[1:]
         for name, times in seconds.items():
@@ -185,7 +201,13 @@ def latency(sentences: Sequence[str], sides: dict[str, Side], texts_a_call: Sequ
     return {"machine": measured, "milliseconds": result}
 
 
-def table(title: str, found: dict, columns: Sequence[str], rows: dict[str, Sequence[str]], corner: str = "") -> None:
+def table(
+    title: str,
+    found: dict,
+    columns: Sequence[str],
+    rows: dict[str, Sequence[str]],
+    corner: str = "",
+) -> None:
     """A Markdown table under its title and the lines of its machine."""
     print(f"\n{title}\n\n{machine.lines(found['machine'])}\n")
     print(f"| {corner:<29} | {' | '.join(columns)} |\n|{'---|' * (1 + len(columns))}")
@@ -207,19 +229,38 @@ def rates_row(row: dict, base: float) -> list[str]:
 def show(results: dict) -> None:
     for kind, found in results.get("rates", {}).items():
         title = f"{kind}: {found['texts']:,} texts, {found['tokens']:,} tokens, longest {found['longest']}"
-        columns = ["texts a second", "ratio", "GEMM share", "difference", *(["Spearman"] if kind == "stsb" else [])]
+        columns = [
+            "texts a second",
+            "ratio",
+            "GEMM share",
+            "difference",
+            *(["Spearman"] if kind == "stsb" else []),
+        ]
         sides = found["sides"]
-        base = sides.get("sentence-transformers float32", sides["minisbert float32"])["texts_per_second"]
+        base = sides.get("sentence-transformers float32", sides["minisbert float32"])[
+            "texts_per_second"
+        ]
         table(title, found, columns, {name: rates_row(row, base) for name, row in sides.items()})
     if "latency" in results:
         found = results["latency"]
-        rows = {name: [f"{ms:.2f}" for ms in row.values()] for name, row in found["milliseconds"].items()}
+        rows = {
+            name: [f"{ms:.2f}" for ms in row.values()]
+            for name, row in found["milliseconds"].items()
+        }
         columns = [str(count) for count in next(iter(found["milliseconds"].values()))]
         table("milliseconds per call, by texts a call", found, columns, rows)
     if "start" in results:
         found = results["start"]
-        rows = {name: (f"{row['seconds']:.2f}", f"{row['mebibytes']:,.0f}") for name, row in found["sides"].items()}
-        table("process start to the first vector, float32 unless named", found, ["seconds", "MiB"], rows)
+        rows = {
+            name: (f"{row['seconds']:.2f}", f"{row['mebibytes']:,.0f}")
+            for name, row in found["sides"].items()
+        }
+        table(
+            "process start to the first vector, float32 unless named",
+            found,
+            ["seconds", "MiB"],
+            rows,
+        )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -228,14 +269,30 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    kinds, whats, libraries = ("stsb", "mixed", "long"), ("rates", "latency", "start"), tuple(peers.NEEDS)
-    parser.add_argument("--what", nargs="+", choices=whats, default=whats, help="what to measure (default: all)")
-    parser.add_argument("--texts", nargs="+", choices=kinds, default=kinds, help="for the rates (default: all)")
+    kinds, whats, libraries = (
+        ("stsb", "mixed", "long"),
+        ("rates", "latency", "start"),
+        tuple(peers.NEEDS),
+    )
+    parser.add_argument(
+        "--what", nargs="+", choices=whats, default=whats, help="what to measure (default: all)"
+    )
+    parser.add_argument(
+        "--texts", nargs="+", choices=kinds, default=kinds, help="for the rates (default: all)"
+    )
     counts = {"type": bounded(int, 1, 101), "default": TEXTS_A_CALL, "metavar": "N"}
-    parser.add_argument("--texts-a-call", nargs="+", **counts, help="for the latency (default: 1 2 4 8 16 32)")
-    parser.add_argument("--peers", nargs="*", choices=libraries, help="compare with these (default: all installed)")
-    parser.add_argument("--rounds", type=bounded(int, 1), default=5, help="number of rounds (default: %(default)s)")
-    parser.add_argument("--library", action="store_true", help="do not keep freed memory, as when used as a library")
+    parser.add_argument(
+        "--texts-a-call", nargs="+", **counts, help="for the latency (default: 1 2 4 8 16 32)"
+    )
+    parser.add_argument(
+        "--peers", nargs="*", choices=libraries, help="compare with these (default: all installed)"
+    )
+    parser.add_argument(
+        "--rounds", type=bounded(int, 1), default=5, help="number of rounds (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--library", action="store_true", help="do not keep freed memory, as when used as a library"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
 
@@ -257,9 +314,13 @@ def main(arguments: list[str] | None = None) -> None:
             results["rates"] = {kind: rates(kind, *settings) for kind in options.texts}
         if "latency" in options.what:
             calls = options.texts_a_call
-            single = {peer.name: partial(peers.one_stream, peer, files, max(calls)) for peer in others}
+            single = {
+                peer.name: partial(peers.one_stream, peer, files, max(calls)) for peer in others
+            }
             with running(ours | single, keep_memory) as sides:
-                results["latency"] = latency(texts_of("stsb", encoder), sides, calls, options.rounds)
+                results["latency"] = latency(
+                    texts_of("stsb", encoder), sides, calls, options.rounds
+                )
         if "start" in options.what:
             results["start"] = first_vector.measure(chosen, files, options.rounds)
     if options.json:

@@ -1,12 +1,13 @@
-"""The measured tables of the docs: one file per CPU in docs/figures/, from which the pages are rendered.
+"""The measured tables of the docs: one file per CPU in docs/figures/, from which the pages are
+rendered.
 
     python -m benchmarks.figures                        write the tables of all pages anew from the files
     python -m benchmarks.figures --measure zen4 start   run that table's command, keep what it prints, render
 
-A table stands below a comment that names its file and itself, ``<!-- figures: zen4 start -->``. A file says which CPU
-it is of, and ``--measure`` refuses to run on another one; of a new CPU write a file with the line that
-``benchmarks.machine`` prints first, the commands to be run and the headings that they print. A table that was put
-together from several runs has their ``commands``.
+A table stands below a comment that names its file and itself, ``<!-- figures: zen4 start -->``. A
+file says which CPU it is of, and ``--measure`` refuses to run on another one; of a new CPU write a
+file with the line that ``benchmarks.machine`` prints first, the commands to be run and the headings
+that they print. A table that was put together from several runs has their ``commands``.
 """
 
 import argparse
@@ -23,7 +24,9 @@ from minisbert.core import InputError
 from minisbert.system.console import run_command
 
 DOCS = Path(__file__).parents[1] / "docs"
-PLACE = re.compile(r"^<!-- figures: (\w+) ([\w-]+) -->\n(?:```\n(?:.+\n)+```\n\n)?(?:\|.*\n)+", re.MULTILINE)
+PLACE = re.compile(
+    r"^<!-- figures: (\w+) ([\w-]+) -->\n(?:```\n(?:.+\n)+```\n\n)?(?:\|.*\n)+", re.MULTILINE
+)
 TABLE = re.compile(r"^\|.*\n\|[-|: ]+\n(?:\|.*\n)+", re.MULTILINE)
 BAR = re.compile(r"(?<!\\)\|")  # between two cells
 
@@ -52,7 +55,9 @@ def quoted(value: Any) -> str:
 def rendered(name: str, table: str) -> str:
     """The comment, the machine if the table has lines for it, and the table."""
     about = read(name)["tables"][table]
-    head, *rows = ["".join(f"| {cell} " if cell else "| " for cell in row) + "|" for row in about["rows"]]
+    head, *rows = [
+        "".join(f"| {cell} " if cell else "| " for cell in row) + "|" for row in about["rows"]
+    ]
     rule = "|---" * len(about["rows"][0]) + "|"
     fence = ["```", *about["machine"], "```", ""] if "machine" in about else []
     return "\n".join([f"<!-- figures: {name} {table} -->", *fence, head, rule, *rows, ""])
@@ -66,10 +71,14 @@ def render(text: str) -> str:
 def cells(printed: str, headings: list[str]) -> Rows:
     """The rows of the markdown table with these headings in what a benchmark printed."""
     for found in TABLE.findall(printed):
-        first, _, *rows = [[cell.strip() for cell in BAR.split(line[1:-1])] for line in found.splitlines()]
+        first, _, *rows = [
+            [cell.strip() for cell in BAR.split(line[1:-1])] for line in found.splitlines()
+        ]
         if first == headings:
             return [first, *rows]
-    raise InputError(f"the command printed no table with the headings {headings}; the figures are as they were")
+    raise InputError(
+        f"the command printed no table with the headings {headings}; the figures are as they were"
+    )
 
 
 def measure(name: str, table: str) -> None:
@@ -80,10 +89,14 @@ def measure(name: str, table: str) -> None:
         raise InputError(f"docs/figures/{name}.toml has no command for {table}")
     if (here := machine.identity(machine.cpu())) != content["cpu"]:
         raise InputError(f"docs/figures/{name}.toml is of {content['cpu']}; this is {here}")
-    done = subprocess.run([sys.executable, "-m", *about["command"].split()[2:]], stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", *about["command"].split()[2:]], stdout=subprocess.PIPE, text=True
+    )
     sys.stdout.write(done.stdout)
     if done.returncode:
-        raise InputError(f"{about['command']} ended with {done.returncode}; the figures are as they were")
+        raise InputError(
+            f"{about['command']} ended with {done.returncode}; the figures are as they were"
+        )
     about["rows"] = cells(done.stdout, about["rows"][0])
     if "machine" in about:  # some benchmarks print no line of it
         about["machine"] = [here, *(line for line in done.stdout.splitlines() if "GFLOP/s" in line)]
@@ -96,7 +109,9 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--measure", nargs=2, metavar=("CPU", "TABLE"), help="anew, with the table's own command")
+    parser.add_argument(
+        "--measure", nargs=2, metavar=("CPU", "TABLE"), help="anew, with the table's own command"
+    )
     options = parser.parse_args(arguments)
     if options.measure:
         measure(*options.measure)

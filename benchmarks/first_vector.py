@@ -1,7 +1,8 @@
 """How long a new process takes to its first vector, and its peak memory: one script per library.
 
-``encode_speed --what start`` runs them, in float32 unless the name says otherwise. The files are those of
-``conversion.convert``, and minisbert's packages are in the cache folder; converting and compiling are not counted.
+``encode_speed --what start`` runs them, in float32 unless the name says otherwise. The files are
+those of ``conversion.convert``, and minisbert's packages are in the cache folder; converting and
+compiling are not counted.
 """
 
 import statistics
@@ -78,8 +79,13 @@ def measure(libraries: Sequence[str], files: Path, rounds: int) -> dict:
         code = START[name] if name in WHOLE else TOKENIZE + START[name] + POOL
         code = code.format(files=files, sentence=SENTENCE) + PEAK
         started = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True
+        )
         found[name]["seconds"].append(time.perf_counter() - started)
         found[name]["mebibytes"].append(float(done.stdout))
-    medians = {name: {what: statistics.median(values) for what, values in side.items()} for name, side in found.items()}
+    medians = {
+        name: {what: statistics.median(values) for what, values in side.items()}
+        for name, side in found.items()
+    }
     return {"machine": measured, "sides": medians}

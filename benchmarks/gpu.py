@@ -6,16 +6,16 @@
     python -m benchmarks.train_speed --device cuda      training
 
 rates    texts a second at the fastest of several batch sizes, from strings to an array on the CPU, medians of rounds,
-         and millions of texts an hour: the distinct sentences of STS-B test, with Spearman's correlation times 100;
-         100,000 other ones; and texts of 256 tokens. The difference is the largest from the vectors in float64 on the
-         CPU, for the last two from those in float32
+         and millions of texts an hour: the distinct sentences of STS-B test, with Spearman's
+         correlation times 100; 100,000 other ones; and texts of 256 tokens. The difference is the
+         largest from the vectors in float64 on the CPU, for the last two from those in float32
 latency  milliseconds per call with 1, 16 and 256 sentences of STS-B test, other ones in every call
 sizes    rates with the shapes of BERT-base and BERT-large and random weights
 
-"compiled" is ``minisbert.load(..., compiled=True)``, which chooses its own batches. MFU is the share of the GPU's rate
-for a product of 8192 x 8192 matrices in bfloat16. The first lines name the GPU and give that rate, and those for the
-six linear layers of one MiniLM layer on ``TOKENS`` tokens, in TFLOP/s. sentence-transformers is left out where it is
-not installed.
+"compiled" is ``minisbert.load(..., compiled=True)``, which chooses its own batches. MFU is the
+share of the GPU's rate for a product of 8192 x 8192 matrices in bfloat16. The first lines name the
+GPU and give that rate, and those for the six linear layers of one MiniLM layer on ``TOKENS``
+tokens, in TFLOP/s. sentence-transformers is left out where it is not installed.
 """
 
 import argparse
@@ -50,8 +50,15 @@ BATCH_SIZES = (32, 128, 512, 2048)
 TEXTS_A_CALL = (1, 16, 256)
 CALLS = 10  # of one side in a row, in each round
 TOKENS = 2**16  # rows of the products that are timed
-MANY, LONG, SOME = 100_000, 2_000, 1_000  # texts: the second and the third table's, those of larger models
-SHAPES = {"base": (12, 768, 12, 3072), "large": (24, 1024, 16, 4096)}  # layers, width, heads, feed-forward width
+MANY, LONG, SOME = (
+    100_000,
+    2_000,
+    1_000,
+)  # texts: the second and the third table's, those of larger models
+SHAPES = {
+    "base": (12, 768, 12, 3072),
+    "large": (24, 1024, 16, 4096),
+}  # layers, width, heads, feed-forward width
 
 
 def identity(device: torch.device) -> str:
@@ -64,7 +71,10 @@ def identity(device: torch.device) -> str:
 def product_rate(device: torch.device, dtype: torch.dtype, rounds: int = 20) -> float:
     """TFLOP/s of a layer's six products, the best of ``rounds``."""
     operands = [
-        (torch.randn(TOKENS, i, device=device, dtype=dtype), torch.randn(o, i, device=device, dtype=dtype))
+        (
+            torch.randn(TOKENS, i, device=device, dtype=dtype),
+            torch.randn(o, i, device=device, dtype=dtype),
+        )
         for i, o in LAYER
     ]
     best = float("inf")
@@ -92,7 +102,9 @@ def square_rate(device: torch.device, rounds: int = 20) -> float:
 
 
 def operations(config: BertConfig, lengths: Sequence[int]) -> float:
-    """Floating-point operations of an encoder for texts of these numbers of tokens: 2 for a weight, 4 D for a pair."""
+    """Floating-point operations of an encoder for texts of these numbers of tokens: 2 for a weight,
+    4 D for a pair.
+    """
     weights = 4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size
     each = (2 * weights * tokens + 4 * config.hidden_size * tokens**2 for tokens in lengths)
     return config.num_hidden_layers * sum(each)
@@ -101,12 +113,18 @@ def operations(config: BertConfig, lengths: Sequence[int]) -> float:
 def loaded(folder: Path, device: torch.device, dtypes: Sequence[str] = DTYPES) -> dict[str, Encode]:
     """Every side by its name; each takes ``batch_size`` and returns an array on the CPU."""
     encoder = SentenceEncoder.load(folder, device=device)
-    sides: dict[str, Encode] = {f"minisbert {dtype}": partial(encoder.encode, dtype=dtype) for dtype in dtypes}
+    sides: dict[str, Encode] = {
+        f"minisbert {dtype}": partial(encoder.encode, dtype=dtype) for dtype in dtypes
+    }
     for dtype in dtypes:
-        sides[f"{COMPILED} {dtype}"] = minisbert.load(folder, compiled=True, dtype=dtype, device=device).encode
+        sides[f"{COMPILED} {dtype}"] = minisbert.load(
+            folder, compiled=True, dtype=dtype, device=device
+        ).encode
     if find_spec(PEER.replace("-", "_")):
         for dtype in dtypes:
-            sides[f"{PEER} {dtype}"] = sentence_transformers(getattr(torch, dtype), folder, 1, str(device))
+            sides[f"{PEER} {dtype}"] = sentence_transformers(
+                getattr(torch, dtype), folder, 1, str(device)
+            )
     return sides
 
 
@@ -119,7 +137,9 @@ def timed(encode: Encode, texts: Sequence[str], size: int) -> tuple[float, np.nd
 
 @dataclass
 class Task:
-    """Texts, how they are called, and the operations that an encoder needs for one pass over them."""
+    """Texts, how they are called, and the operations that an encoder needs for one pass over
+    them.
+    """
 
     kind: str
     texts: list[str]
@@ -130,7 +150,9 @@ class Task:
         return f"{100 * self.operations / seconds / 1e12 / self.peak:.0f} %"
 
 
-def rates(task: Task, sides: dict[str, Encode], sizes: dict[str, int], rounds: int, reference: np.ndarray) -> None:
+def rates(
+    task: Task, sides: dict[str, Encode], sizes: dict[str, int], rounds: int, reference: np.ndarray
+) -> None:
     """Print a table of texts a second; ``sizes`` are the batch sizes."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     vectors = {}
@@ -146,7 +168,9 @@ def rates(task: Task, sides: dict[str, Encode], sizes: dict[str, int], rounds: i
         size = "its own" if name.startswith(COMPILED) else f"{sizes[name]:,}"
         difference = float(abs(vectors[name] - reference).max())
         cost = f"{rate * 3600 / 1e6:,.0f}", task.share(median)
-        rows.append([name, f"{rate:,.0f}", f"{base / median:.2f}", *cost, size, f"{difference:.0e}"])
+        rows.append(
+            [name, f"{rate:,.0f}", f"{base / median:.2f}", *cost, size, f"{difference:.0e}"]
+        )
     if task.kind == "stsb":
         rows[0].append("Spearman")
         for row in rows[1:]:
@@ -161,7 +185,9 @@ def table(title: str, rows: Sequence[Sequence[str]]) -> None:
 
 
 def fastest(name: str, encode: Encode, texts: Sequence[str]) -> int:
-    """The batch size that encodes these texts fastest, by the better of two runs each; 32 for what chooses its own."""
+    """The batch size that encodes these texts fastest, by the better of two runs each; 32 for what
+    chooses its own.
+    """
     if name.startswith(COMPILED):
         timed(encode, texts, BATCH_SIZES[0])
         return BATCH_SIZES[0]
@@ -169,14 +195,21 @@ def fastest(name: str, encode: Encode, texts: Sequence[str]) -> int:
 
 
 def texts_by_kind(encoder: SentenceEncoder) -> dict[str, list[str]]:
-    """Real sentences; many that differ in a number; and long texts, made of sentences, all of the most tokens."""
+    """Real sentences; many that differ in a number; and long texts, made of sentences, all of the
+    most tokens.
+    """
     distinct, chance = texts_of("stsb", encoder), random.Random(0)
-    tokens = {text: len(ids) - 2 for text, ids in zip(distinct, encoder.tokenizer.encode(distinct).ids, strict=True)}
+    tokens = {
+        text: len(ids) - 2
+        for text, ids in zip(distinct, encoder.tokenizer.encode(distinct).ids, strict=True)
+    }
     many = [f"{chance.choice(distinct)} {number}" for number in range(MANY)]
     return {"stsb": distinct, "many": many, "long": composed(LONG, 300, 400, tokens)}
 
 
-def sizes_table(folder: Path, texts: dict[str, list[str]], device: torch.device, peak: float, rounds: int) -> None:
+def sizes_table(
+    folder: Path, texts: dict[str, list[str]], device: torch.device, peak: float, rounds: int
+) -> None:
     """Print rates with the shapes of larger models, whose weights are random."""
     source = SentenceEncoder.load(folder, device="cpu")
     for name, (layers, width, heads, inner) in SHAPES.items():
@@ -214,11 +247,23 @@ def latency(sentences: Sequence[str], sides: dict[str, Encode], rounds: int) -> 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.gpu",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--device", default="cuda", help="cuda, or cuda:1 and so on (default: %(default)s)")
-    parser.add_argument("--rounds", type=bounded(int, 1), default=5, help="number of rounds (default: %(default)s)")
-    parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES, help="the tables (default: all three)")
+    parser.add_argument(
+        "--device", default="cuda", help="cuda, or cuda:1 and so on (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rounds", type=bounded(int, 1), default=5, help="number of rounds (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--tables",
+        nargs="+",
+        choices=TABLES,
+        default=TABLES,
+        help="the tables (default: all three)",
+    )
     options = parser.parse_args(arguments)
     stay_offline()
     device = choose_device(options.device)
@@ -233,7 +278,11 @@ def main(arguments: list[str] | None = None) -> None:
     if "rates" in options.tables:
         for kind, texts in kinds.items():
             lengths = list(map(len, exact.tokenizer.encode(texts).ids))
-            reference = exact.encode(texts) if kind == "stsb" else sides["minisbert float32"](texts, batch_size=512)
+            reference = (
+                exact.encode(texts)
+                if kind == "stsb"
+                else sides["minisbert float32"](texts, batch_size=512)
+            )
             if kind != "many":  # sentences as before
                 sizes = {name: fastest(name, encode, texts) for name, encode in sides.items()}
             task = Task(kind, texts, operations(exact.bert.config, lengths), peak)

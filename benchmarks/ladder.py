@@ -3,10 +3,11 @@
     python -m benchmarks.ladder                        the 2,758 sentences of STS-B test: about five minutes
     python -m benchmarks.ladder --limit 300 --rounds 1
 
-Every step computes the same vectors, which is checked. The steps take turns, so a change in the speed of the machine
-affects all of them; sentences per second are the median of the rounds. The texts are tokenized before timing starts. As
-in the commands, freed memory is kept (``devices.keep_freed_memory``), from the first step on. The packages are compiled
-first if the cache folder has none, which needs a C++ compiler.
+Every step computes the same vectors, which is checked. The steps take turns, so a change in the
+speed of the machine affects all of them; sentences per second are the median of the rounds. The
+texts are tokenized before timing starts. As in the commands, freed memory is kept
+(``devices.keep_freed_memory``), from the first step on. The packages are compiled first if the
+cache folder has none, which needs a C++ compiler.
 """
 
 import argparse
@@ -34,7 +35,8 @@ from minisbert.system.console import bounded, run_command
 from minisbert.system.devices import keep_freed_memory
 
 BATCH = 32
-# how far a vector of length 1 may be from the first step's: rounding in float32, and of 8 bits in bfloat16
+# how far a vector of length 1 may be from the first step's: rounding in float32, and of 8 bits in
+# bfloat16
 SAME = {"float32": 2e-6, "bfloat16": 1e-2, "int8": 3e-2}
 
 Ids = list[list[int]]  # the token ids of each text
@@ -55,12 +57,18 @@ def as_given(encoder: SentenceEncoder, ids: Ids) -> Tensor:
 
 
 def by_length(encoder: SentenceEncoder, ids: Ids) -> Tensor:
-    """The longest 32 together, then the next 32: the texts of a batch have nearly the same length."""
+    """The longest 32 together, then the next 32: the texts of a batch have nearly the same
+    length.
+    """
     return padded(encoder, ids, sorted(range(len(ids)), key=lambda row: -len(ids[row])))
 
 
-def packed(encoder: SentenceEncoder | CompiledEncoder, ids: Ids, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Several texts in one row, as ``encode`` makes its batches: hardly any pads, and batches of one shape."""
+def packed(
+    encoder: SentenceEncoder | CompiledEncoder, ids: Ids, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Several texts in one row, as ``encode`` makes its batches: hardly any pads, and batches of
+    one shape.
+    """
     tokens = Tokens([array("i", row) for row in ids], [], [], dtype=dtype)
     return torch.from_numpy(encoder.encode_tokens(tokens, batch_size=None))
 
@@ -97,9 +105,14 @@ STEPS = [
 
 
 def measure(model: str, ids: Ids, steps: Iterable[Step], rounds: int) -> list[dict]:
-    """One row per step: sentences per second, ratio to the first step, largest difference from its vectors."""
+    """One row per step: sentences per second, ratio to the first step, largest difference from its
+    vectors.
+    """
     eager = SentenceEncoder.load(model)
-    sides = {step: CompiledEncoder.load(model, dtype=step.dtype) if step.compiled else eager for step in steps}
+    sides = {
+        step: CompiledEncoder.load(model, dtype=step.dtype) if step.compiled else eager
+        for step in steps
+    }
     for step, encoder in sides.items():
         step.vectors(encoder, ids[:BATCH])  # warm-up
     seconds: dict[Step, list[float]] = {step: [] for step in sides}
@@ -111,9 +124,19 @@ def measure(model: str, ids: Ids, steps: Iterable[Step], rounds: int) -> list[di
         seconds[step].append(time.perf_counter() - started)
     first, rows = next(iter(sides)), []
     for step, times in seconds.items():
-        rate, difference = len(ids) / statistics.median(times), (vectors[step] - vectors[first]).abs().max().item()
-        require(difference <= SAME[step.dtype], f"the vectors of {step.name} differ by {difference:.0e}")
-        row = {"step": step.name, "sentences_per_second": rate, "difference": difference, "seconds": times}
+        rate, difference = (
+            len(ids) / statistics.median(times),
+            (vectors[step] - vectors[first]).abs().max().item(),
+        )
+        require(
+            difference <= SAME[step.dtype], f"the vectors of {step.name} differ by {difference:.0e}"
+        )
+        row = {
+            "step": step.name,
+            "sentences_per_second": rate,
+            "difference": difference,
+            "seconds": times,
+        }
         rows.append(row | {"ratio": rate / (rows[0]["sentences_per_second"] if rows else rate)})
     return rows
 
@@ -124,9 +147,15 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
-    parser.add_argument("--limit", type=bounded(int, 1), help="number of sentences (default: all 2,758)")
-    parser.add_argument("--rounds", type=bounded(int, 1), default=3, help="number of rounds (default: %(default)s)")
+    parser.add_argument(
+        "--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--limit", type=bounded(int, 1), help="number of sentences (default: all 2,758)"
+    )
+    parser.add_argument(
+        "--rounds", type=bounded(int, 1), default=3, help="number of rounds (default: %(default)s)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
 
@@ -135,14 +164,18 @@ def main(arguments: list[str] | None = None) -> None:
     texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
     ids = SentenceEncoder.load(options.model).tokenizer.encode(texts[: options.limit]).ids
     measured = machine.measure()
-    rows = measure(options.model, ids, [s for s in STEPS if s.dtype in machine.precisions()], options.rounds)
+    rows = measure(
+        options.model, ids, [s for s in STEPS if s.dtype in machine.precisions()], options.rounds
+    )
     if options.json:
         print(json.dumps({"sentences": len(ids), "machine": measured, "steps": rows}))
         return
     print(f"{machine.lines(measured)}\n\n{len(ids):,} sentences, {sum(map(len, ids)):,} tokens\n")
     print("| step | sentences a second | times the first | difference |\n|---|---|---|---|")
     for row in rows:
-        numbers = f"{row['sentences_per_second']:,.0f} | {row['ratio']:.2f} | {row['difference']:.0e}"
+        numbers = (
+            f"{row['sentences_per_second']:,.0f} | {row['ratio']:.2f} | {row['difference']:.0e}"
+        )
         print(f"| {row['step']} | {numbers} |")
 
 

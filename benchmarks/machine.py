@@ -3,9 +3,10 @@
     python -m benchmarks.machine
     python -m benchmarks.machine --json
 
-Matrix products take most of an encoder's time, and their rates differ more between CPUs than libraries do, so the
-tables of ``encode_speed`` begin with these lines. A rate is that of the six linear layers of one MiniLM layer on 2,048
-tokens with all of torch's threads, the best of several rounds:
+Matrix products take most of an encoder's time, and their rates differ more between CPUs than
+libraries do, so the tables of ``encode_speed`` begin with these lines. A rate is that of the six
+linear layers of one MiniLM layer on 2,048 tokens with all of torch's threads, the best of several
+rounds:
 
 MKL float32       ``torch.nn.functional.linear``; torch's other BLAS where torch is built without MKL
 oneDNN float32    ``minisbert.system.torch_internals.products``, weights laid out by ``internals.laid_out``
@@ -31,21 +32,37 @@ from minisbert.system import torch_internals as internals
 from minisbert.system.console import bounded, run_command
 from minisbert.system.devices import CPU_INFO, bfloat16_hardware, cpu_flags
 
-FLAGS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "sve", "i8mm", "bf16")
+FLAGS = (
+    "avx2",
+    "avx512f",
+    "avx_vnni",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_bf16",
+    "amx_int8",
+    "sve",
+    "i8mm",
+    "bf16",
+)
 TOKENS, ROUNDS = 2048, 20
 D, F = 384, 1536  # MiniLM's
-LAYER = [(D, D)] * 4 + [(D, F), (F, D)]  # (in, out): query, key, value, output; the two of the feed-forward block
+LAYER = [(D, D)] * 4 + [
+    (D, F),
+    (F, D),
+]  # (in, out): query, key, value, output; the two of the feed-forward block
 
 
 def encoder_flop(config: BertConfig, lengths: Iterable[int]) -> float:
-    """Floating-point operations of the forward pass for texts of these lengths in tokens, padding not counted.
+    """Floating-point operations of the forward pass for texts of these lengths in tokens, padding
+    not counted.
 
-    A product (T, in) x (in, out) is 2 T in out operations. Per layer, the linear layers of a text of T tokens are
-    T (8 D² + 4 D F): four of D x D and two of D x F. Attention is 4 T² D: Q Kᵀ and probabilities times V, over all
-    heads. Everything else (embeddings, softmax, LayerNorm, GELU, pooling) is left out: under 2 %.
+    A product (T, in) x (in, out) is 2 T in out operations. Per layer, the linear layers of a text
+    of T tokens are T (8 D² + 4 D F): four of D x D and two of D x F. Attention is 4 T² D: Q Kᵀ and
+    probabilities times V, over all heads. Everything else (embeddings, softmax, LayerNorm, GELU,
+    pooling) is left out: under 2 %.
 
-    all-MiniLM-L6-v2 (L 6, D 384, F 1,536), 14 tokens: 6 (14 (1,179,648 + 2,359,296) + 4 * 196 * 384) = 299,077,632,
-    21.4 million per token. At 256 tokens it is 23.6 million per token.
+    all-MiniLM-L6-v2 (L 6, D 384, F 1,536), 14 tokens: 6 (14 (1,179,648 + 2,359,296) + 4 * 196 *
+    384) = 299,077,632, 21.4 million per token. At 256 tokens it is 23.6 million per token.
     """
     width, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     linear = 8 * width**2 + 4 * width * inner
@@ -64,7 +81,9 @@ def cpu() -> dict:
         "cpu": info.get("model name") or platform.processor() or platform.machine(),
         "family": info.get("cpu family"),
         "model": info.get("model"),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "flags": [flag for flag in FLAGS if flag in present],
     }
 
@@ -90,9 +109,22 @@ def int8_product(inputs: int, outputs: int) -> Callable[[], Tensor]:
     x = torch.randint(0, 256, (TOKENS, inputs), dtype=torch.uint8)
     weight = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8)
     packed = torch.ops.onednn.qlinear_prepack(weight, [TOKENS, inputs])
-    scales, zeros, bias = torch.full((outputs,), 0.01), torch.zeros(outputs, dtype=torch.int64), torch.zeros(outputs)
-    after = (1.0, 0, torch.float32, "none", [], "")  # scale, zero point and dtype of the result, no operation on it
-    return partial(torch.ops.onednn.qlinear_pointwise, x, 0.02, 128, packed, scales, zeros, bias, *after)
+    scales, zeros, bias = (
+        torch.full((outputs,), 0.01),
+        torch.zeros(outputs, dtype=torch.int64),
+        torch.zeros(outputs),
+    )
+    after = (
+        1.0,
+        0,
+        torch.float32,
+        "none",
+        [],
+        "",
+    )  # scale, zero point and dtype of the result, no operation on it
+    return partial(
+        torch.ops.onednn.qlinear_pointwise, x, 0.02, 128, packed, scales, zeros, bias, *after
+    )
 
 
 def products() -> dict[str, list[Callable[[], Tensor]]]:
@@ -101,7 +133,9 @@ def products() -> dict[str, list[Callable[[], Tensor]]]:
     blas = "MKL" if torch.backends.mkl.is_available() else "BLAS"
     found = {f"{blas} float32": [partial(functional.linear, x, weight) for x, weight in operands]}
     if internals.ONEDNN:
-        found["oneDNN float32"] = [partial(internals.products, x, internals.laid_out(weight)) for x, weight in operands]
+        found["oneDNN float32"] = [
+            partial(internals.products, x, internals.laid_out(weight)) for x, weight in operands
+        ]
         if "bfloat16" in precisions():
             found["oneDNN bfloat16"] = [bfloat16_product(x, weight) for x, weight in operands]
         if hasattr(torch.ops.onednn, "qlinear_pointwise"):
@@ -111,7 +145,9 @@ def products() -> dict[str, list[Callable[[], Tensor]]]:
 
 @torch.no_grad()
 def gemm_rates(rounds: int = ROUNDS) -> dict[str, float]:
-    """GFLOP/s of every way to multiply, the best of ``rounds`` in which all take turns. Two seconds or so."""
+    """GFLOP/s of every way to multiply, the best of ``rounds`` in which all take turns. Two seconds
+    or so.
+    """
     ways = products()
     seconds = dict.fromkeys(ways, float("inf"))
     for _ in range(rounds + 1):  # the first compiles the kernels and is never the best
@@ -131,7 +167,9 @@ def measure(rounds: int = ROUNDS) -> dict:
 
 
 def best_rate(machine: dict, dtype: str) -> float:
-    """The highest rate in GFLOP/s for ``float32``, ``bfloat16`` or ``int8``; NaN if none was measured."""
+    """The highest rate in GFLOP/s for ``float32``, ``bfloat16`` or ``int8``; NaN if none was
+    measured.
+    """
     rates = machine["gflop_per_second"].items()
     return max((rate for name, rate in rates if name.endswith(dtype)), default=float("nan"))
 
@@ -155,7 +193,9 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rounds", type=bounded(int, 1), default=ROUNDS, help="the best of (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=bounded(int, 1), default=ROUNDS, help="the best of (default: %(default)s)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     machine = measure(options.rounds)

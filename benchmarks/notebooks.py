@@ -1,12 +1,14 @@
-"""Train as published notebooks and notes do, with their settings and without an option for each of them.
+"""Train as published notebooks and notes do, with their settings and without an option for each of
+them.
 
     python -m benchmarks.notebooks                                   the recipes, with their sources and scores
     python -m benchmarks.notebooks sts-siamese-published
     python -m benchmarks.notebooks quora-2 --max-steps 100 --out runs/short
     python -m benchmarks.notebooks quora-2 --resume runs/short
 
-What follows the name are options of ``minisbert train``. What no option sets, such as batches in the order of a file,
-is a subclass of the recipe's objective here. docs/sources.md says which texts these are.
+What follows the name are options of ``minisbert train``. What no option sets, such as batches in
+the order of a file, is a subclass of the recipe's objective here. docs/sources.md says which texts
+these are.
 """
 
 import sys
@@ -60,7 +62,9 @@ class WeightedHead(StsHead):
 
 
 class CrossAttention(ScoreRegression):
-    """A cross head that reads [CLS] and what it found in the other sentence, but not their difference."""
+    """A cross head that reads [CLS] and what it found in the other sentence, but not their
+    difference.
+    """
 
     variant = "published"
 
@@ -105,12 +109,16 @@ class NTXent(SimCSE):
 class Recipe:
     source: str
     needs: str
-    expected: str  # what the recipe gave here, with MiniLM, and what the source reports for its own model
+    expected: (
+        str  # what the recipe gave here, with MiniLM, and what the source reports for its own model
+    )
     objective: type[Objective]
     options: str
 
 
-STS = "--batch-size 8 --max-length 128 --epochs 20 --lr 1e-5 --warmup 0 --weight-decay 0.01 --clip 0 "
+STS = (
+    "--batch-size 8 --max-length 128 --epochs 20 --lr 1e-5 --warmup 0 --weight-decay 0.01 --clip 0 "
+)
 QUORA = "--objective binary --data quora --limit 10000 --batch-size 32 --max-length 32 --epochs 3 --schedule constant "
 QUORA += "--warmup 0 --clip 0 "
 RECIPES = {
@@ -136,7 +144,8 @@ RECIPES = {
         STS + "--objective siamese --pooling cls",
     ),
     "sts-cross-attention-published": Recipe(
-        "STS-B notebook: its cross-attention with attention along the sentence; other settings as sts-cross-attention",
+        "STS-B notebook: its cross-attention with attention along the sentence; other settings as "
+        "sts-cross-attention",
         "stsb",
         "Pearson dev 44.7, test 48.3 with --epochs 10 (one run)",
         CrossAttention,
@@ -164,17 +173,22 @@ RECIPES = {
         QUORA + "--pooling attention --lr 5e-6",
     ),
     "snli-notebook": Recipe(
-        "a notebook on SBERT for retrieval: softmax over (u, v, |u-v|), an epoch of SNLI alone, no clipping",
+        "a notebook on SBERT for retrieval: softmax over (u, v, |u-v|), an epoch of SNLI alone, no "
+        "clipping",
         "snli, or --data FILE; --model bert-base-uncased for the notebook's model",
-        "with MiniLM and 8,000 rows, one run: SNLI test accuracy 61.7, STS-B dev Spearman 86.7 before, 76.5 after; the "
-        "notebook's BERT-base: STS-B dev Spearman 59.32 before, 76.74 after, losses .5563 train and .4605 validation",
+        "with MiniLM and 8,000 rows, one run: SNLI test accuracy 61.7, STS-B dev Spearman 86.7 "
+        "before, 76.5 after; the "
+        "notebook's BERT-base: STS-B dev Spearman 59.32 before, 76.74 after, losses .5563 train "
+        "and .4605 validation",
         SnliClasses,
         "--objective softmax --pooling mean --batch-size 16 --max-length 128 --clip 0 --seed 10",
     ),
     "simcse-nt-xent": Recipe(
-        "simcse-unsupervised with the loss in published notes on SimCSE: negatives are all other 2B - 2 rows",
+        "simcse-unsupervised with the loss in published notes on SimCSE: negatives are all other "
+        "2B - 2 rows",
         "--data FILE of sentences, one per line",
-        "STS-B 85.0 dev / 78.7 test (one run, 6,400 sentences), as simcse-unsupervised within its noise",
+        "STS-B 85.0 dev / 78.7 test (one run, 6,400 sentences), as simcse-unsupervised within its "
+        "noise",
         NTXent,
         "--recipe simcse-unsupervised",
     ),
@@ -185,7 +199,10 @@ def main(arguments: list[str] | None = None) -> None:
     name, *more = (sys.argv[1:] if arguments is None else arguments) or ["list"]
     if name == "list":
         for name, recipe in RECIPES.items():
-            print(f"{name}\n  source   {recipe.source}\n  needs    {recipe.needs}\n  expected {recipe.expected}")
+            print(
+                f"{name}\n  source   {recipe.source}\n  needs    {recipe.needs}\n  expected "
+                f"{recipe.expected}"
+            )
             print(f"  options  {recipe.options}\n")
         return
     if name not in RECIPES:

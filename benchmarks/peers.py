@@ -1,9 +1,11 @@
-"""The peers of the encoding benchmarks: other libraries over the same weights (``benchmarks.conversion``).
+"""The peers of the encoding benchmarks: other libraries over the same weights
+(``benchmarks.conversion``).
 
-Each is used as its documentation recommends, with as many threads as torch: texts sorted by length, the fastest of a
-few batch sizes, and the faster of all threads in one batch or one thread in each of several batches.
-sentence-transformers does everything itself; for the others, token ids come from the ``tokenizers`` library, and numpy
-computes the mean over real tokens and scales it to length 1.
+Each is used as its documentation recommends, with as many threads as torch: texts sorted by length,
+the fastest of a few batch sizes, and the faster of all threads in one batch or one thread in each
+of several batches. sentence-transformers does everything itself; for the others, token ids come
+from the ``tokenizers`` library, and numpy computes the mean over real tokens and scales it to
+length 1.
 
 sentence-transformers  bfloat16 by ``model_kwargs``
 onnxruntime            int8 from a quantized file
@@ -32,7 +34,8 @@ from minisbert.system.progress import Bar
 
 Encode = Callable[..., np.ndarray]  # (texts, batch_size) -> (N, D)
 States = Callable[[np.ndarray, np.ndarray], np.ndarray]  # ids (B, T) and lengths (B,) -> (B, T, D)
-PAUSE = 0.2  # seconds before a side's turn: threads of the side before may spin for a while after their work
+# seconds before a side's turn: threads of the side before may spin for a while after their work
+PAUSE = 0.2
 BATCH_SIZES = (8, 16, 32, 64, 128)
 NEEDS = {  # what each library needs to be installed
     "sentence-transformers": ("sentence_transformers",),
@@ -44,7 +47,9 @@ NEEDS = {  # what each library needs to be installed
 
 @dataclass(frozen=True)
 class Peer:
-    """One library at one dtype. ``make(files, streams)`` loads it; ``streams`` batches are computed at a time."""
+    """One library at one dtype. ``make(files, streams)`` loads it; ``streams`` batches are computed
+    at a time.
+    """
 
     library: str
     dtype: str
@@ -63,9 +68,13 @@ def require(true: bool, words: str) -> None:
 
 
 def stay_offline() -> None:
-    """Before any of the libraries is imported: no look-ups in Hugging Face's hub, no usage reports."""
+    """Before any of the libraries is imported: no look-ups in Hugging Face's hub, no usage
+    reports.
+    """
     os.environ["HF_HUB_OFFLINE"] = "1"
-    sys.modules["openvino_telemetry"] = None  # subtle: with this package, ``import openvino`` reports to its makers
+    sys.modules["openvino_telemetry"] = (
+        None  # subtle: with this package, ``import openvino`` reports to its makers
+    )
 
 
 def installed(wanted: Sequence[str] | None) -> list[str]:
@@ -88,7 +97,9 @@ def installed(wanted: Sequence[str] | None) -> list[str]:
 
 
 def peers(libraries: Sequence[str], bfloat16: bool) -> list[Peer]:
-    """Every library at every dtype that it has; without ``bfloat16`` where the CPU does not multiply it."""
+    """Every library at every dtype that it has; without ``bfloat16`` where the CPU does not
+    multiply it.
+    """
     both = (1, torch.get_num_threads()) if torch.get_num_threads() > 1 else (1,)
     found = [
         Peer("sentence-transformers", "float32", partial(sentence_transformers, torch.float32)),
@@ -100,18 +111,29 @@ def peers(libraries: Sequence[str], bfloat16: bool) -> list[Peer]:
         Peer("ctranslate2", "float32", partial(ctranslate2, "float32"), both),
         Peer("ctranslate2", "int8", partial(ctranslate2, "int8"), both),
     ]
-    return [peer for peer in found if peer.library in libraries and (bfloat16 or peer.dtype != "bfloat16")]
+    return [
+        peer
+        for peer in found
+        if peer.library in libraries and (bfloat16 or peer.dtype != "bfloat16")
+    ]
 
 
-# ------------------------------------------------------------------------------------- the libraries
+# ------------------------------------------------------------------------------------- the
+# libraries
 
 
-def sentence_transformers(dtype: torch.dtype, folder: Path, streams: int, device: str = "cpu") -> Encode:
-    """It has one stream: torch's threads share each batch. ``folder`` is the model's, or one that holds it."""
+def sentence_transformers(
+    dtype: torch.dtype, folder: Path, streams: int, device: str = "cpu"
+) -> Encode:
+    """It has one stream: torch's threads share each batch. ``folder`` is the model's, or one that
+    holds it.
+    """
     from sentence_transformers import SentenceTransformer
 
     model = folder / "model"
-    peer = SentenceTransformer(str(model if model.exists() else folder), device=device, model_kwargs={"dtype": dtype})
+    peer = SentenceTransformer(
+        str(model if model.exists() else folder), device=device, model_kwargs={"dtype": dtype}
+    )
 
     def encode(texts: Sequence[str], batch_size: int = 32) -> np.ndarray:
         vectors = peer.encode(list(texts), batch_size=batch_size, convert_to_tensor=True)
@@ -126,10 +148,16 @@ def onnxruntime(name: str, files: Path, streams: int) -> Encode:
     options = ort.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads() // streams
     options.inter_op_num_threads = 1
-    session = ort.InferenceSession(str(files / f"{name}.onnx"), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(
+        str(files / f"{name}.onnx"), options, providers=["CPUExecutionProvider"]
+    )
 
     def states(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        feed = {"input_ids": ids, "attention_mask": real(ids, lengths), "token_type_ids": np.zeros_like(ids)}
+        feed = {
+            "input_ids": ids,
+            "attention_mask": real(ids, lengths),
+            "token_type_ids": np.zeros_like(ids),
+        }
         return session.run(None, feed)[0]
 
     return encoder(states, files, streams)
@@ -160,16 +188,21 @@ def ctranslate2(compute_type: str, files: Path, streams: int) -> Encode:
     import ctranslate2 as ct
 
     threads = {"inter_threads": streams, "intra_threads": torch.get_num_threads() // streams}
-    peer = ct.Encoder(str(files / "ctranslate2"), device="cpu", compute_type=compute_type, **threads)
+    peer = ct.Encoder(
+        str(files / "ctranslate2"), device="cpu", compute_type=compute_type, **threads
+    )
 
     def states(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        batch, counts = (ct.StorageView.from_array(array.astype(np.int32)) for array in (ids, lengths))
+        batch, counts = (
+            ct.StorageView.from_array(array.astype(np.int32)) for array in (ids, lengths)
+        )
         return np.asarray(peer.forward_batch(batch, counts).last_hidden_state)
 
     return encoder(states, files, streams)
 
 
-# ---------------------------------------------------------------------------------- texts to vectors
+# ---------------------------------------------------------------------------------- texts to
+# vectors
 
 
 def real(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -178,7 +211,9 @@ def real(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def encoder(states: States, files: Path, streams: int, limit: int = 256) -> Encode:
-    """Token ids sorted by length, padded to the longest of the batch; mean over real tokens, length 1."""
+    """Token ids sorted by length, padded to the longest of the batch; mean over real tokens, length
+    1.
+    """
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(files / "model" / "tokenizer.json"))
@@ -199,7 +234,9 @@ def encoder(states: States, files: Path, streams: int, limit: int = 256) -> Enco
         order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
         batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
         run = map if len(batches) == 1 or streams == 1 else pool.map
-        vectors = np.concatenate(list(run(pooled, [[ids[row] for row in rows] for rows in batches])))
+        vectors = np.concatenate(
+            list(run(pooled, [[ids[row] for row in rows] for rows in batches]))
+        )
         unsorted = np.empty(vectors.shape, np.float32)
         unsorted[order] = vectors
         return unsorted
@@ -223,9 +260,11 @@ def one_stream(peer: Peer, files: Path, batch_size: int) -> Encode:
 
 
 def fastest(peer: Peer, files: Path, texts: Sequence[str]) -> Encode:
-    """The peer at the batch size and number of streams that encode these texts fastest; prints which these are.
+    """The peer at the batch size and number of streams that encode these texts fastest; prints
+    which these are.
 
-    The sizes are compared with one stream, by the better of two runs each; then the streams at the best size.
+    The sizes are compared with one stream, by the better of two runs each; then the streams at the
+    best size.
     """
 
     def seconds(encode: Encode, size: int) -> float:

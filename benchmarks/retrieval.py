@@ -4,12 +4,13 @@
     python -m benchmarks.retrieval --file wiki_sentences.txt.gz
     python -m benchmarks.retrieval --seeds 1 --out runs/search
 
-STS Benchmark: a pair with a score of 4 or more is a query and a relevant document, of grade 1, and 2 for a score of 5.
-A file holds sentences in reading order, such as those of Wikipedia articles: every 5th is a query (of train, every
-20th), the next sentence has grade 2, the one after it 1. The documents are all other sentences of dev and test
-together; a sentence that is relevant to some query is never one itself, or it would find itself. Training pairs come
-from other sentences in the same way, and their negatives are mined among those. Dev's nDCG@10 chooses the checkpoint,
-the table is of test. The commands are those of docs/retrieval.md.
+STS Benchmark: a pair with a score of 4 or more is a query and a relevant document, of grade 1, and
+2 for a score of 5. A file holds sentences in reading order, such as those of Wikipedia articles:
+every 5th is a query (of train, every 20th), the next sentence has grade 2, the one after it 1. The
+documents are all other sentences of dev and test together; a sentence that is relevant to some
+query is never one itself, or it would find itself. Training pairs come from other sentences in the
+same way, and their negatives are mined among those. Dev's nDCG@10 chooses the checkpoint, the table
+is of test. The commands are those of docs/retrieval.md.
 """
 
 import argparse
@@ -73,27 +74,44 @@ def write_search(folder: Path, splits: dict[str, tuple[Grades, list[str]]]) -> N
         grades |= splits[split][0]
     relevant = {text for found in grades.values() for text in found}
     grades = {query: found for query, found in grades.items() if query not in relevant}
-    documents = dict.fromkeys(text for split in ("dev", "test") for text in splits[split][1] if text not in grades)
+    documents = dict.fromkeys(
+        text for split in ("dev", "test") for text in splits[split][1] if text not in grades
+    )
     query_ids = {text: f"q{number}" for number, text in enumerate(grades)}
     document_ids = {text: f"d{number}" for number, text in enumerate(documents)}
     (folder / "qrels").mkdir(parents=True)
     for name, ids in (("queries", query_ids), ("corpus", document_ids)):
-        rows = (json.dumps({"_id": one, "text": text}, ensure_ascii=False) for text, one in ids.items())
+        rows = (
+            json.dumps({"_id": one, "text": text}, ensure_ascii=False) for text, one in ids.items()
+        )
         (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
     for split in ("dev", "test"):
         queries = [query for query in splits[split][0] if query in grades]
-        rows = [(query_ids[q], document_ids[d], str(grade)) for q in queries for d, grade in grades[q].items()]
+        rows = [
+            (query_ids[q], document_ids[d], str(grade))
+            for q in queries
+            for d, grade in grades[q].items()
+        ]
         lines = ["\t".join(row) for row in [("query-id", "corpus-id", "score"), *rows]]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        say(f"{split}: {len(queries):,} queries, {len(rows):,} relevant documents of {len(documents):,}")
+        say(
+            f"{split}: {len(queries):,} queries, {len(rows):,} relevant documents of "
+            f"{len(documents):,}"
+        )
 
 
 def write_pairs(folder: Path, grades: Grades, texts: list[str]) -> None:
     """The training pairs, and the sentences among which negatives are mined."""
-    pairs = [{"anchor": query, "positive": document} for query, found in grades.items() for document in found]
+    pairs = [
+        {"anchor": query, "positive": document}
+        for query, found in grades.items()
+        for document in found
+    ]
     documents = list(dict.fromkeys(text for text in texts if text not in grades))
     (folder / PAIRS).write_text("".join(json.dumps(row) + "\n" for row in pairs), encoding="utf-8")
-    (folder / "sentences.txt").write_text("".join(f"{text}\n" for text in documents), encoding="utf-8")
+    (folder / "sentences.txt").write_text(
+        "".join(f"{text}\n" for text in documents), encoding="utf-8"
+    )
     say(f"train: {len(pairs):,} pairs, {len(documents):,} sentences")
 
 
@@ -105,12 +123,21 @@ def command(name: str, *arguments: str | Path) -> None:
         raise InputError(f"minisbert {name} failed")
 
 
-def compare(folder: Path, file: str | None, model: str, seeds: list[int]) -> dict[str, list[Scores]]:
+def compare(
+    folder: Path, file: str | None, model: str, seeds: list[int]
+) -> dict[str, list[Scores]]:
     """Test scores by training data, a dict for each seed; ``before`` has one."""
     splits = read_splits(file)
     write_search(folder / "search", splits)
     write_pairs(folder, *splits["train"])
-    mining = ["--pairs", folder / PAIRS, "--corpus", folder / "sentences.txt", "--out", folder / MINED]
+    mining = [
+        "--pairs",
+        folder / PAIRS,
+        "--corpus",
+        folder / "sentences.txt",
+        "--out",
+        folder / MINED,
+    ]
     command("mine", *mining, "--model", model, *MINING)
     found: dict[str, list[Scores]] = {"before": [], "pairs": [], "mined negatives": []}
     for seed in seeds:
@@ -142,11 +169,19 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--file", help="sentences in reading order, .txt or .txt.gz (default: the STS Benchmark)")
-    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
+    parser.add_argument(
+        "--file", help="sentences in reading order, .txt or .txt.gz (default: the STS Benchmark)"
+    )
+    parser.add_argument(
+        "--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)"
+    )
     parser.add_argument("--seeds", default="1,2,3", help="default: %(default)s")
-    parser.add_argument("--out", help="keep files and runs in this new folder (default: a temporary one)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object with the scores of all runs")
+    parser.add_argument(
+        "--out", help="keep files and runs in this new folder (default: a temporary one)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object with the scores of all runs"
+    )
     options = parser.parse_args()
     seeds = [int(seed) for seed in options.seeds.split(",")]
     with tempfile.TemporaryDirectory() as temporary:

@@ -1,11 +1,12 @@
-"""Exact search beside faiss' flat index: the nearest of many vectors for each of 1,000 queries, in alternation.
+"""Exact search beside faiss' flat index: the nearest of many vectors for each of 1,000 queries, in
+alternation.
 
     python -m benchmarks.search_speed                     100,000 and 1,000,000 vectors, a few minutes, 4 GB
     python -m benchmarks.search_speed --vectors 10000 --queries 100 --rounds 3
     python -m benchmarks.search_speed --k 100 --json
 
-The vectors have length 1 and lie around 1,000 random centres, with a cosine of about a half between two of the same
-centre: as among sentences, a query has near neighbours. For each number of vectors:
+The vectors have length 1 and lie around 1,000 random centres, with a cosine of about a half between
+two of the same centre: as among sentences, a query has near neighbours. For each number of vectors:
 
 seconds     the median of rounds in which both take turns with as many threads; building faiss' index is not counted
 ratio       faiss' seconds divided by this side's: above 1 is faster than faiss
@@ -14,9 +15,10 @@ memory      growth of the peak memory: by a search, and for faiss by the index, 
 same        queries whose k results are those of ``top_k`` in the same order; faiss' ``IndexFlatIP`` rounds to float32
             and may swap neighbours whose scores differ in the last digit
 
-Above the table stand the CPU and the rates of its matrix products, measured before each size (``benchmarks.machine``).
-faiss needs the ``reference`` extra; if it is not installed, it is left out. It is told to multiply in blocks from 20
-queries on, once its default: faiss-cpu 1.15 compares vectors one by one otherwise and takes ten times as long.
+Above the table stand the CPU and the rates of its matrix products, measured before each size
+(``benchmarks.machine``). faiss needs the ``reference`` extra; if it is not installed, it is left
+out. It is told to multiply in blocks from 20 queries on, once its default: faiss-cpu 1.15 compares
+vectors one by one otherwise and takes ten times as long.
 """
 
 import argparse
@@ -57,7 +59,9 @@ def unit_vectors(count: int, width: int, seed: int) -> np.ndarray:
 
 
 def searches(queries: np.ndarray, corpus: np.ndarray, k: int) -> Iterator[tuple[str, Search]]:
-    """The sides; faiss' index is built only when it is asked for, after the memory of the first was measured."""
+    """The sides; faiss' index is built only when it is asked for, after the memory of the first was
+    measured.
+    """
     yield "minisbert", lambda: top_k(queries, corpus, k)
     if find_spec("faiss"):
         import faiss
@@ -87,7 +91,9 @@ def compare(queries: np.ndarray, count: int, k: int, rounds: int) -> dict:
         started = time.perf_counter()
         search()
         seconds[name].append(time.perf_counter() - started)
-    needed = 2 * queries.size * count / 1e9 / machine.best_rate(measured, "float32")  # seconds of products alone
+    needed = (
+        2 * queries.size * count / 1e9 / machine.best_rate(measured, "float32")
+    )  # seconds of products alone
     for name, times in seconds.items():
         median = statistics.median(times)
         found[name] |= {"seconds": median, "gemm_share": needed / median}
@@ -98,7 +104,11 @@ def show(results: dict[int, dict], queries: int, k: int) -> None:
     print(f"\nthe {k} nearest for {queries:,} queries\n")
     for count, found in results.items():
         print(f"{count:,} vectors:\n{machine.lines(found['machine'])}")
-    print("\n| vectors | | seconds | ratio | GEMM share | growth of memory, MiB | same results |\n" + "|---" * 7 + "|")
+    print(
+        "\n| vectors | | seconds | ratio | GEMM share | growth of memory, MiB | same results |\n"
+        + "|---" * 7
+        + "|"
+    )
     for count, found in results.items():
         sides = found["sides"]
         base = sides.get("faiss", sides["minisbert"])["seconds"]
@@ -115,12 +125,23 @@ def main(arguments: list[str] | None = None) -> None:
     )
     at_least_1 = bounded(int, 1)
     parser.add_argument(
-        "--vectors", nargs="+", type=at_least_1, default=SIZES, metavar="N", help="default: 100000 1000000"
+        "--vectors",
+        nargs="+",
+        type=at_least_1,
+        default=SIZES,
+        metavar="N",
+        help="default: 100000 1000000",
     )
     parser.add_argument("--queries", type=at_least_1, default=QUERIES, help="default: %(default)s")
-    parser.add_argument("--width", type=at_least_1, default=WIDTH, metavar="D", help="default: %(default)s")
-    parser.add_argument("--k", type=at_least_1, default=K, help="results per query (default: %(default)s)")
-    parser.add_argument("--rounds", type=at_least_1, default=ROUNDS, help="number of rounds (default: %(default)s)")
+    parser.add_argument(
+        "--width", type=at_least_1, default=WIDTH, metavar="D", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--k", type=at_least_1, default=K, help="results per query (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rounds", type=at_least_1, default=ROUNDS, help="number of rounds (default: %(default)s)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     if not find_spec("faiss"):
@@ -128,7 +149,9 @@ def main(arguments: list[str] | None = None) -> None:
     keep_freed_memory()
     queries = unit_vectors(options.queries, options.width, seed=2)
     # ascending, as the peak of an earlier size would hide that of a smaller one
-    results = {n: compare(queries, n, options.k, options.rounds) for n in sorted({*options.vectors})}
+    results = {
+        n: compare(queries, n, options.k, options.rounds) for n in sorted({*options.vectors})
+    }
     if options.json:
         print(json.dumps(results))
     else:

@@ -1,9 +1,11 @@
-"""Whole servers under load: minisbert serve beside infinity-emb, and sentence-transformers behind FastAPI.
+"""Whole servers under load: minisbert serve beside infinity-emb, and sentence-transformers behind
+FastAPI.
 
     python -m benchmarks.server_load                                  ours and sentence-transformers (serve extra)
     python -m benchmarks.server_load --infinity /path/to/infinity_emb --rounds 3
 
-In every round each server is started in turn and answers OpenAI's /v1/embeddings over connections that stay open:
+In every round each server is started in turn and answers OpenAI's /v1/embeddings over connections
+that stay open:
 
 one text       a client that sends single sentences of STS-B test one after the other: median and 99th percentile, ms
 16 texts       the same client with 16 sentences in a request: median, ms
@@ -11,7 +13,8 @@ one text       a client that sends single sentences of STS-B test one after the 
                percentile, ms
 MiB            the server's peak memory, after all these requests
 
-Figures are medians over the rounds. The clients run on the same cores, in one process without threads.
+Figures are medians over the rounds. The clients run on the same cores, in one process without
+threads.
 """
 
 import argparse
@@ -65,11 +68,35 @@ uvicorn.run(app, port=int(sys.argv[2]), log_level="warning", access_log=False)
 
 def commands(folder: Path, port: int, infinity: str | None) -> dict[str, list[str]]:
     """How each server is started."""
-    ours = [sys.executable, "-m", "minisbert", "serve", str(folder), "--port", str(port), "--any-model"]
+    ours = [
+        sys.executable,
+        "-m",
+        "minisbert",
+        "serve",
+        str(folder),
+        "--port",
+        str(port),
+        "--any-model",
+    ]
     found = {"minisbert compiled": [*ours, "--compiled"], "minisbert": ours}
     if infinity:
-        found["infinity-emb"] = [infinity, "v2", "--model-id", str(folder), "--port", str(port), "--device", "cpu"]
-        found["infinity-emb"] += ["--url-prefix", "/v1", "--log-level", "error", "--no-bettertransformer"]
+        found["infinity-emb"] = [
+            infinity,
+            "v2",
+            "--model-id",
+            str(folder),
+            "--port",
+            str(port),
+            "--device",
+            "cpu",
+        ]
+        found["infinity-emb"] += [
+            "--url-prefix",
+            "/v1",
+            "--log-level",
+            "error",
+            "--no-bettertransformer",
+        ]
     found["sentence-transformers"] = [sys.executable, "-c", FASTAPI, str(folder), str(port)]
     return found
 
@@ -95,7 +122,9 @@ def started(command: Sequence[str], port: int) -> Iterator[int]:
 def post(port: int, texts: Sequence[str]) -> np.ndarray:
     """The vectors (N, D) that a server answers."""
     connection = HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("POST", "/v1/embeddings", body_of(texts), {"Content-Type": "application/json"})
+    connection.request(
+        "POST", "/v1/embeddings", body_of(texts), {"Content-Type": "application/json"}
+    )
     response = connection.getresponse()
     content = response.read()
     connection.close()
@@ -115,7 +144,9 @@ async def client(port: int, requests: Sequence[Sequence[str]]) -> list[float]:
     seconds = []
     for texts in requests:
         body = body_of(texts)
-        head = "POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head = (
+            "POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        )
         start = time.perf_counter()
         writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         answered = await reader.readuntil(b"\r\n\r\n")
@@ -131,9 +162,13 @@ async def client(port: int, requests: Sequence[Sequence[str]]) -> list[float]:
 async def clients(
     port: int, sentences: Sequence[str], requests: int, chance: random.Random
 ) -> tuple[list[float], float]:
-    """``CLIENTS`` at once, each with ``requests`` single sentences: the seconds of all requests, and of the whole."""
+    """``CLIENTS`` at once, each with ``requests`` single sentences: the seconds of all requests,
+    and of the whole.
+    """
     start = time.perf_counter()
-    tasks = [client(port, [[chance.choice(sentences)] for _ in range(requests)]) for _ in range(CLIENTS)]
+    tasks = [
+        client(port, [[chance.choice(sentences)] for _ in range(requests)]) for _ in range(CLIENTS)
+    ]
     found = await asyncio.gather(*tasks)
     return [seconds for one in found for seconds in one], time.perf_counter() - start
 
@@ -147,7 +182,9 @@ def milliseconds(seconds: Sequence[float], percent: float = 50) -> float:
     return float(1000 * np.percentile(seconds, percent))
 
 
-def measure(folder: Path, sentences: list[str], infinity: str | None, rounds: int, requests: int) -> dict:
+def measure(
+    folder: Path, sentences: list[str], infinity: str | None, rounds: int, requests: int
+) -> dict:
     """The medians of every side."""
     measured = machine.measure()
     expected = SentenceEncoder.load(folder, device="cpu").encode(sentences[:FEW])
@@ -159,10 +196,14 @@ def measure(folder: Path, sentences: list[str], infinity: str | None, rounds: in
         with started(command, port) as pid:
             difference = abs(post(port, sentences[:FEW]) - expected).max()
             if difference > LARGEST_DIFFERENCE:
-                raise InputError(f"{name} answers other vectors: the largest difference is {difference:.1e}")
+                raise InputError(
+                    f"{name} answers other vectors: the largest difference is {difference:.1e}"
+                )
             asyncio.run(clients(port, sentences, 2, chance))  # not counted
             ones = asyncio.run(client(port, [[chance.choice(sentences)] for _ in range(requests)]))
-            few = asyncio.run(client(port, [chance.sample(sentences, FEW) for _ in range(requests // 4)]))
+            few = asyncio.run(
+                client(port, [chance.sample(sentences, FEW) for _ in range(requests // 4)])
+            )
             many, whole = asyncio.run(clients(port, sentences, requests // 10, chance))
             for what, value in {
                 "one": milliseconds(ones),
@@ -174,16 +215,32 @@ def measure(folder: Path, sentences: list[str], infinity: str | None, rounds: in
                 "mebibytes": peak(pid),
             }.items():
                 side.setdefault(what, []).append(value)
-    medians = {name: {what: statistics.median(values) for what, values in side.items()} for name, side in sides.items()}
+    medians = {
+        name: {what: statistics.median(values) for what, values in side.items()}
+        for name, side in sides.items()
+    }
     return {"machine": measured, "sides": medians}
 
 
 def show(found: dict) -> None:
-    columns = ["one text, ms", "p99", "16 texts, ms", "64 clients, requests a second", "ms", "p99", "MiB"]
+    columns = [
+        "one text, ms",
+        "p99",
+        "16 texts, ms",
+        "64 clients, requests a second",
+        "ms",
+        "p99",
+        "MiB",
+    ]
     rows = {}
     for name, row in found["sides"].items():
         times = [f"{row[what]:.1f}" for what in ("one", "one99", "few")]
-        load = [f"{row['rate']:,.0f}", f"{row['many']:.0f}", f"{row['many99']:.0f}", f"{row['mebibytes']:,.0f}"]
+        load = [
+            f"{row['rate']:,.0f}",
+            f"{row['many']:.0f}",
+            f"{row['many99']:.0f}",
+            f"{row['mebibytes']:,.0f}",
+        ]
         rows[name] = tuple(times + load)
     table("servers under load", found, columns, rows)
 
@@ -194,9 +251,18 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--infinity", metavar="PATH", help="the program infinity_emb, in an environment of its own")
-    parser.add_argument("--rounds", type=bounded(int, 1), default=3, help="number of rounds (default: %(default)s)")
-    parser.add_argument("--requests", type=bounded(int, 40), default=400, help="of one client (default: %(default)s)")
+    parser.add_argument(
+        "--infinity", metavar="PATH", help="the program infinity_emb, in an environment of its own"
+    )
+    parser.add_argument(
+        "--rounds", type=bounded(int, 1), default=3, help="number of rounds (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--requests",
+        type=bounded(int, 40),
+        default=400,
+        help="of one client (default: %(default)s)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     if options.infinity and not shutil.which(options.infinity):

@@ -3,8 +3,8 @@
     python -m benchmarks.stream_memory                                 a million texts: about twenty minutes
     python -m benchmarks.stream_memory --model weights/tiny --texts 100000
 
-The vectors are discarded as they arrive, so any growth is memory of the stream itself. Growth is the peak memory of the
-process minus its memory after loading model and libraries.
+The vectors are discarded as they arrive, so any growth is memory of the stream itself. Growth is
+the peak memory of the process minus its memory after loading model and libraries.
 """
 
 import argparse
@@ -33,7 +33,9 @@ def short_texts(count: int) -> Iterator[str]:
 def peak() -> float:
     """The peak memory of this process in MiB."""
     kibi = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return kibi / 2**20 if sys.platform == "darwin" else kibi / 2**10  # bytes on macOS, KiB elsewhere
+    return (
+        kibi / 2**20 if sys.platform == "darwin" else kibi / 2**10
+    )  # bytes on macOS, KiB elsewhere
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -42,9 +44,15 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
-    parser.add_argument("--texts", type=int, default=1_000_000, help="number of texts (default: a million)")
-    parser.add_argument("--dtype", default="float32", help="float32 or bfloat16 (default: %(default)s)")
+    parser.add_argument(
+        "--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--texts", type=int, default=1_000_000, help="number of texts (default: a million)"
+    )
+    parser.add_argument(
+        "--dtype", default="float32", help="float32 or bfloat16 (default: %(default)s)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
 
@@ -58,7 +66,12 @@ def main(arguments: list[str] | None = None) -> None:
     for vectors in stream:
         done += len(vectors)
     seconds = time.perf_counter() - started
-    found = {"texts": done, "seconds": seconds, "loaded_mebibytes": loaded, "growth_mebibytes": peak() - loaded}
+    found = {
+        "texts": done,
+        "seconds": seconds,
+        "loaded_mebibytes": loaded,
+        "growth_mebibytes": peak() - loaded,
+    }
     if options.json:
         print(json.dumps(found))
         return

@@ -1,14 +1,16 @@
-"""The default run compared with sentence-transformers' trainer: same data, batch size, epochs, learning rate, seed.
+"""The default run compared with sentence-transformers' trainer: same data, batch size, epochs,
+learning rate, seed.
 
     python -m benchmarks.train_speed                    all sides, in alternation, three times each: 25 minutes
     python -m benchmarks.train_speed --steps 20
     python -m benchmarks.train_speed --only "minisbert float32" --only "minisbert, two processes"
     python -m benchmarks.train_speed --device cuda      without the two processes
 
-Sides: minisbert in float32; with bfloat16 if the hardware supports it (auto); in float32 in two processes of one thread
-each; sentence-transformers' trainer in float32 with the same settings, which needs the ``reference`` extra. Each run is
-a separate process. Seconds are training alone, without loading and evaluation; memory is the peak of the whole process.
-The quality of all saved models is measured by ``minisbert evaluate``. Prints a table of medians.
+Sides: minisbert in float32; with bfloat16 if the hardware supports it (auto); in float32 in two
+processes of one thread each; sentence-transformers' trainer in float32 with the same settings,
+which needs the ``reference`` extra. Each run is a separate process. Seconds are training alone,
+without loading and evaluation; memory is the peak of the whole process. The quality of all saved
+models is measured by ``minisbert evaluate``. Prints a table of medians.
 """
 
 import argparse
@@ -80,7 +82,9 @@ def measured(command: list[str]) -> tuple[str, float]:
 
 
 def run(side: str, folder: Path, steps: int, device: str) -> tuple[float, float]:
-    """Training seconds of one side, and its peak memory in MiB (of two processes, the larger one)."""
+    """Training seconds of one side, and its peak memory in MiB (of two processes, the larger
+    one).
+    """
     limit = ["--max-steps", str(steps)] if steps > 0 else []
     train = ["-m", "minisbert", "train", "--device", device, "--out", str(folder), *limit]
     if side == REFERENCE:
@@ -99,7 +103,17 @@ def quality(model: Path) -> dict[str, float]:
     """Cosine Spearman on dev and test."""
     scores = {}
     for split in ("dev", "test"):
-        command = [sys.executable, "-m", "minisbert", "evaluate", "--model", str(model), "--split", split, "--json"]
+        command = [
+            sys.executable,
+            "-m",
+            "minisbert",
+            "evaluate",
+            "--model",
+            str(model),
+            "--split",
+            split,
+            "--json",
+        ]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
         scores[split] = json.loads(done.stdout)["spearman_cosine"]
     return scores
@@ -111,10 +125,16 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", metavar="SIDE", action="append", choices=SIDES, help="one of " + ", ".join(SIDES))
-    parser.add_argument("--steps", type=int, default=-1, help="number of steps (default: one epoch, 180)")
+    parser.add_argument(
+        "--only", metavar="SIDE", action="append", choices=SIDES, help="one of " + ", ".join(SIDES)
+    )
+    parser.add_argument(
+        "--steps", type=int, default=-1, help="number of steps (default: one epoch, 180)"
+    )
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each side, in alternation (default: 3)")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="runs of each side, in alternation (default: 3)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--reference", metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -135,18 +155,30 @@ def main() -> None:
                 seconds[side].append(time_)
                 memory[side].append(peak)
                 scores[side] = scores.get(side) or quality(out / "model")
-                print(f"round {round_ + 1}, {side}: {time_:.1f} s, {peak:.0f} MiB", file=sys.stderr, flush=True)
+                print(
+                    f"round {round_ + 1}, {side}: {time_:.1f} s, {peak:.0f} MiB",
+                    file=sys.stderr,
+                    flush=True,
+                )
     medians = {side: statistics.median(times) for side, times in seconds.items()}
     peaks = {side: statistics.median(values) for side, values in memory.items()}
     if options.json:
-        print(json.dumps({"seconds": seconds, "medians": medians, "peak_mib": peaks, "spearman": scores}))
+        print(
+            json.dumps(
+                {"seconds": seconds, "medians": medians, "peak_mib": peaks, "spearman": scores}
+            )
+        )
         return
     base = REFERENCE if REFERENCE in sides else sides[0]
-    print(f"| {'':<24} | seconds, median of {options.rounds} | times as fast | peak MiB | Spearman dev | test |")
+    print(
+        f"| {'':<24} | seconds, median of {options.rounds} | times as fast | peak MiB | Spearman "
+        f"dev | test |"
+    )
     print("|---|---|---|---|---|---|")
     for side in sides:
         print(
-            f"| {side:<24} | {medians[side]:.1f} | {medians[base] / medians[side]:.2f} | {peaks[side]:.0f} | "
+            f"| {side:<24} | {medians[side]:.1f} | {medians[base] / medians[side]:.2f} | "
+            f"{peaks[side]:.0f} | "
             f"{100 * scores[side]['dev']:.2f} | {100 * scores[side]['test']:.2f} |"
         )
 

@@ -1,12 +1,13 @@
-"""Which way of encoding this machine is fastest at: a table of rates and accuracy, and one line of advice.
+"""Which way of encoding this machine is fastest at: a table of rates and accuracy, and one line of
+advice.
 
     python -m benchmarks.tune                               all-MiniLM-L6-v2, about two minutes
     python -m benchmarks.tune --model path/to/encoder
 
-Eager and compiled, at every dtype that the CPU multiplies in hardware, each in a process of its own. Sentences of STS-B
-test a second and milliseconds for one sentence are medians of rounds in which all ways take turns; the accuracy is
-Spearman's correlation times 100 over all pairs of STS-B test. Packages that are missing are compiled first, 20 to 90
-seconds each.
+Eager and compiled, at every dtype that the CPU multiplies in hardware, each in a process of its
+own. Sentences of STS-B test a second and milliseconds for one sentence are medians of rounds in
+which all ways take turns; the accuracy is Spearman's correlation times 100 over all pairs of STS-B
+test. Packages that are missing are compiled first, 20 to 90 seconds each.
 """
 
 import argparse
@@ -14,7 +15,14 @@ import statistics
 from collections.abc import Sequence
 
 from benchmarks import machine
-from benchmarks.encode_speed import minisbert_makers, minisbert_sides, running, stsb_spearman, table, texts_of
+from benchmarks.encode_speed import (
+    minisbert_makers,
+    minisbert_sides,
+    running,
+    stsb_spearman,
+    table,
+    texts_of,
+)
 from benchmarks.sides import Side
 from minisbert.checkpoints.layout import find_model
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -32,7 +40,9 @@ def measure(sides: dict[str, Side], texts: Sequence[str], rounds: int) -> dict[s
     single: dict[str, list[float]] = {name: [] for name in sides}
     found: dict[str, dict] = {name: {} for name in sides}
     with Bar(total=(rounds + 1) * len(sides), desc="measuring", unit=" turns") as bar:
-        for round_ in range(rounds + 1):  # the first one compiles oneDNN's kernels and gives the vectors
+        for round_ in range(
+            rounds + 1
+        ):  # the first one compiles oneDNN's kernels and gives the vectors
             for name, side in sides.items():
                 times, vectors = side.timed([texts])
                 seconds[name] += times
@@ -48,7 +58,9 @@ def measure(sides: dict[str, Side], texts: Sequence[str], rounds: int) -> dict[s
 
 
 def advice(found: dict[str, dict]) -> str:
-    """The fastest way that keeps the accuracy within ``LOSS`` of the best, and the fastest of all if it is another."""
+    """The fastest way that keeps the accuracy within ``LOSS`` of the best, and the fastest of all
+    if it is another.
+    """
     best = max(row["spearman"] for row in found.values())
     by_rate = sorted(found, key=lambda name: -found[name]["texts_per_second"])
     accurate = next(name for name in by_rate if found[name]["spearman"] >= best - LOSS)
@@ -61,10 +73,16 @@ def advice(found: dict[str, dict]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.tune",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
-    parser.add_argument("--rounds", type=bounded(int, 1), default=3, help="number of rounds (default: %(default)s)")
+    parser.add_argument(
+        "--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rounds", type=bounded(int, 1), default=3, help="number of rounds (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     keep_freed_memory()
     folder = find_model(options.model)
@@ -75,7 +93,11 @@ def main(arguments: list[str] | None = None) -> None:
         found = measure(sides, texts_of("stsb", encoder), options.rounds)
     rows = {}
     for name, row in found.items():
-        rows[name] = [f"{row['texts_per_second']:,.0f}", f"{row['milliseconds']:.2f}", f"{row['spearman']:.2f}"]
+        rows[name] = [
+            f"{row['texts_per_second']:,.0f}",
+            f"{row['milliseconds']:.2f}",
+            f"{row['spearman']:.2f}",
+        ]
     columns = ["texts a second", "ms for one text", "Spearman"]
     table("ways to encode on this machine", {"machine": measured}, columns, rows)
     print(f"\n{advice(found)}")

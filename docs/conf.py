@@ -1,10 +1,12 @@
 """Sphinx configuration of the site: the lessons, executed, and the pages of docs/.
 
-The source directory is the repository, so that a link holds on the site as it does in the repository:
+The source directory is the repository, so that a link holds on the site as it does in the
+repository:
 
     python -m sphinx -W -j 2 -c docs . build/site
 
-Built into a folder named after the version, the site leaves a page beside it that leads to the newest of all.
+Built into a folder named after the version, the site leaves a page beside it that leads to the
+newest of all.
 """
 
 import hashlib
@@ -23,11 +25,13 @@ from site_index import pages_address, theme_options  # noqa: E402
 
 import minisbert  # noqa: E402
 
-# The repository's address, such as https://github.com/OWNER/NAME. With it the pages have "edit" and "clone", and the
-# lessons buttons for Colab and Binder (docs/publishing.md); without it there is no dead link.
+# The repository's address, such as https://github.com/OWNER/NAME. With it the pages have "edit" and
+# "clone", and the lessons buttons for Colab and Binder (docs/publishing.md); without it there is no
+# dead link.
 repository = ""
 
-# What the kernels that run the lessons inherit: figures and answers apart from those of whoever builds the site.
+# What the kernels that run the lessons inherit: figures and answers apart from those of whoever
+# builds the site.
 os.environ["MINISBERT_FIGURES"] = str(BUILD / "figures")
 os.environ["MINISBERT_MINE"] = str(BUILD / "answers")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # the build and a kernel share the cores
@@ -58,7 +62,9 @@ extensions = [
 ]
 highlight_language = "none"  # an indented block is a formula
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", ".*")]  # types of torch and NumPy, whose documentation is on other hosts
+nitpick_ignore_regex = [
+    ("py:.*", ".*")
+]  # types of torch and NumPy, whose documentation is on other hosts
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 python_maximum_signature_line_length = 88  # a longer one has a line for each argument
@@ -68,7 +74,10 @@ myst_heading_anchors = 3  # as on GitHub
 myst_enable_extensions = ["colon_fence", "dollarmath", "html_image"]
 
 nb_custom_formats = {
-    ".py": ["lesson_pages.read", {"repository": repository or origin(ROOT), "launch": bool(repository)}]
+    ".py": [
+        "lesson_pages.read",
+        {"repository": repository or origin(ROOT), "launch": bool(repository)},
+    ]
 }
 nb_execution_mode = "cache"
 nb_execution_raise_on_error = True
@@ -78,9 +87,19 @@ nb_merge_streams = True
 
 
 def fingerprint() -> str:
-    """Of everything that a lesson runs: outputs are kept per notebook, and the package must not change under them."""
-    files = [path for folder in ("minisbert", "lessons", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
-    code = [path.read_bytes() for path in files if path not in LESSONS and not path.name.startswith("test_")]
+    """Of everything that a lesson runs: outputs are kept per notebook, and the package must not
+    change under them.
+    """
+    files = [
+        path
+        for folder in ("minisbert", "lessons", "tests")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    ]
+    code = [
+        path.read_bytes()
+        for path in files
+        if path not in LESSONS and not path.name.startswith("test_")
+    ]
     return hashlib.sha256(b"\0".join(code)).hexdigest()[:16]
 
 
@@ -131,15 +150,23 @@ def with_rows(lines: list[str]) -> list[str]:
     return found
 
 
-def hide_passed_on(app: object, what: str, name: str, obj: object, options: object, signature: str, *_: object) -> Any:
-    """Show a class without arguments if it only passes on what it is given: ``load`` is how users make one."""
+def hide_passed_on(
+    app: object, what: str, name: str, obj: object, options: object, signature: str, *_: object
+) -> Any:
+    """Show a class without arguments if it only passes on what it is given: ``load`` is how users
+    make one.
+    """
     if what == "class" and signature and signature.startswith("(*args"):
         return "", None
     return None
 
 
-def plain_text(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Show a docstring as it is written: a bar is no substitution, and an indented block needs no mark before it."""
+def plain_text(
+    app: object, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """Show a docstring as it is written: a bar is no substitution, and an indented block needs no
+    mark before it.
+    """
     shown: list[str] = []
     for line in with_rows(lines):
         indented = line.startswith(" ")

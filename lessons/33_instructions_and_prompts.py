@@ -36,12 +36,9 @@ from minisbert.train import train
 # things that training has not seen.
 
 # %%
-COLOURS = "red green blue yellow black white orange purple".split()
-NUMBERS = "two three four five six seven eight nine".split()
-THINGS = (
-    "apples chairs cars birds books boats coats dogs doors flowers hats horses houses keys "
-    "lamps shoes tables trees wheels windows"
-).split()
+COLOURS = ["red", "green", "blue", "yellow", "black", "white", "orange", "purple"]
+NUMBERS = ["two", "three", "four", "five", "six", "seven", "eight", "nine"]
+THINGS = ["apples", "chairs", "cars", "birds", "books", "boats", "coats", "dogs", "doors", "flowers", "hats", "horses", "houses", "keys", "lamps", "shoes", "tables", "trees", "wheels", "windows"]
 chance = random.Random(0)
 
 

@@ -1,8 +1,9 @@
-"""The task of lesson 23: who chased whom. A model that only knows which words there are has to guess.
+"""The task of lesson 23: who chased whom. A model that only knows which words there are has to
+guess.
 
-Facts of three words, "cat chases dog", stand among other words. A query has the fact after the word *find*, a document
-has it among other fillers, and for each fact there is a document in which dog chases cat. Facts of the test are not in
-the training.
+Facts of three words, "cat chases dog", stand among other words. A query has the fact after the word
+*find*, a document has it among other fillers, and for each fact there is a document in which dog
+chases cat. Facts of the test are not in the training.
 """
 
 import random
@@ -53,7 +54,9 @@ def documents_of(facts: Sequence[tuple], front: tuple[int, int] = NEAR) -> list[
 
 
 def batch_of(rows: list[list[int]], left: bool = False) -> tuple[Tensor, Tensor]:
-    """Lists of ids -> ids and mask (B, T), pads on the right, or on the left as decoders have them."""
+    """Lists of ids -> ids and mask (B, T), pads on the right, or on the left as decoders have
+    them.
+    """
     longest = max(map(len, rows))
 
     def row(ids: list, pad: int | bool) -> list:
@@ -68,7 +71,11 @@ class Embedder(nn.Module):
     """An encoder and a pooling: ids and mask (B, T) -> vectors (B, D)."""
 
     def __init__(
-        self, encoder: nn.Module, pool: Callable = mean_pool, left: bool = False, after: nn.Module | None = None
+        self,
+        encoder: nn.Module,
+        pool: Callable = mean_pool,
+        left: bool = False,
+        after: nn.Module | None = None,
     ):
         super().__init__()
         self.encoder, self.pool, self.left = encoder, pool, left
@@ -94,7 +101,9 @@ SIZES = {
 
 
 def book(layers: int = 2, attention: type = bert.Attention, size: float = 0.15) -> bert.Bert:
-    """A new encoder of the book, on demand with another attention; a thin model starts with larger weights."""
+    """A new encoder of the book, on demand with another attention; a thin model starts with larger
+    weights.
+    """
     torch.manual_seed(0)
     config = bert.BertConfig(**SIZES, num_hidden_layers=layers, initializer_range=size)
     model = bert.Bert(config, pooler=False)
@@ -113,17 +122,23 @@ def trained(model: nn.Module, loss: Callable, batches: list, rate: float) -> flo
     """Train with ``fit``; the mean loss of the last 20 steps."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = adamw(parameters, lr=rate)
-    steps = fit(model, loss, batches, optimizer, lambda step: linear_schedule(step, 20, len(batches)))
+    steps = fit(
+        model, loss, batches, optimizer, lambda step: linear_schedule(step, 20, len(batches))
+    )
     return sum([step.loss for step in steps][-20:]) / 20
 
 
 def learn(model: Embedder, steps: int = 200) -> float:
-    """Train on the known facts; the other document of each fact is a hard negative. The last loss."""
+    """Train on the known facts; the other document of each fact is a hard negative. The last
+    loss.
+    """
 
     def loss(model: Embedder, facts: list) -> Tensor:
         turned_round = [fact[::-1] for fact in facts]
         rows = [queries_of(facts), documents_of(facts), documents_of(turned_round)]
-        return multiple_negatives_ranking_loss(*(model(*batch_of(each, model.left)) for each in rows))
+        return multiple_negatives_ranking_loss(
+            *(model(*batch_of(each, model.left)) for each in rows)
+        )
 
     chance.seed(1)
     batches = [chance.sample(known, 32) for _ in range(steps)]
@@ -163,8 +178,9 @@ def wrong(
 ) -> tuple[float, float, float]:
     """Vectors of the unknown facts with one thing wrong: a row of numbers, printed.
 
-    The mean cosine of right and wrong vector of the same query; the share found if queries and documents are both
-    computed wrongly; and the share that wrong queries find in an index that was built rightly.
+    The mean cosine of right and wrong vector of the same query; the share found if queries and
+    documents are both computed wrongly; and the share that wrong queries find in an index that was
+    built rightly.
     """
     chance.seed(2)
     queries, documents = queries_of(unknown), documents_of(unknown)

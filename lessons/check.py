@@ -1,4 +1,5 @@
-"""The grader: write a piece of the package yourself, and the numbers tell you what is wrong with it.
+"""The grader: write a piece of the package yourself, and the numbers tell you what is wrong with
+it.
 
     python -m lessons.check start 05        stubs of lesson 05 to lessons/mine/lesson_05.py
     python -m lessons.check run 05          grade them; without a number, the next unsolved lesson
@@ -13,7 +14,8 @@
     python -m lessons.check class results
     python -m lessons.check project FOLDER  your search engine (lesson 18), on hidden queries
 
-Exit codes: 0 everything that was run passed, 1 something did not, 2 the command could not be carried out.
+Exit codes: 0 everything that was run passed, 1 something did not, 2 the command could not be
+carried out.
 """
 
 import argparse
@@ -24,7 +26,18 @@ from pathlib import Path
 
 from lessons.grader import sandbox
 from lessons.grader.classroom import FORMATS, class_table, grade_all, grade_class
-from lessons.grader.pieces import CHAPTERS, EXERCISES, LESSONS, MINE, PIECES, ROOT, Piece, mine, pieces_of, stars
+from lessons.grader.pieces import (
+    CHAPTERS,
+    EXERCISES,
+    LESSONS,
+    MINE,
+    PIECES,
+    ROOT,
+    Piece,
+    mine,
+    pieces_of,
+    stars,
+)
 from lessons.grader.result import RUNGS, Progress, Result, place
 from lessons.grader.stubs import lesson_stubs, source_of
 from lessons.predictions import show_guesses
@@ -35,7 +48,9 @@ from minisbert.system.files import atomic_file
 
 RUN = "python -m lessons.check"
 SETTINGS = "store = float32, int8 or bits; columns = N; candidates = N, for bits"
-NUMBERS = {RUNGS[rung] for rung in ("example", "golden", "gradient", "traps")}  # wrong there, a formula is wrong
+NUMBERS = {
+    RUNGS[rung] for rung in ("example", "golden", "gradient", "traps")
+}  # wrong there, a formula is wrong
 BOARD = "leaderboard, a .csv that gets a row (default: lessons/mine/leaderboard.csv)"
 
 
@@ -59,7 +74,10 @@ def start(lesson: int) -> None:
         say(f"wrote {shown(path)}")
     print(f"Lesson {lesson:02}, {LESSONS[lesson]}: {len(pieces)} to write\n")
     for piece in pieces:
-        print(f"  {piece.master:<40}{stars(piece.level)}  {piece.minutes:>3} min\n      {piece.what_for}")
+        print(
+            f"  {piece.master:<40}{stars(piece.level)}  {piece.minutes:>3} min\n      "
+            f"{piece.what_for}"
+        )
     print(f"\nEdit {shown(path)}, then: {RUN} run {lesson:02}")
 
 
@@ -87,7 +105,11 @@ def run(lesson: int | None) -> bool:
         print_ladder(piece, result)
     left = [piece for piece, result in zip(pieces, results, strict=True) if not result.passed]
     print(f"\n{len(pieces) - len(left)} of {len(pieces)} passed.", end=" ")
-    print(f"Next: {left[0].master}. A hint: {RUN} hint {lesson:02}" if left else "The lesson is solved.")
+    print(
+        f"Next: {left[0].master}. A hint: {RUN} hint {lesson:02}"
+        if left
+        else "The lesson is solved."
+    )
     return not left
 
 
@@ -99,7 +121,10 @@ def print_ladder(piece: Piece, result: Result) -> None:
         return
     for title, holds, seen in result.rungs:
         failed = "open" if result.passed else "FAIL"  # a piece that passed lacks only its bonus
-        print(f"  {'ok  ' if holds else failed}  {title}{': ' if seen and not holds else ''}{'' if holds else seen}")
+        print(
+            f"  {'ok  ' if holds else failed}  "
+            f"{title}{': ' if seen and not holds else ''}{'' if holds else seen}"
+        )
     if result.mistakes:
         print_mistakes(piece, result)
     elif result.status == "failed" and result.rungs[-1][0] in NUMBERS:
@@ -112,28 +137,40 @@ def print_mistakes(piece: Piece, result: Result) -> None:
     meanings = ", or when ".join(f'{meaning} ("{name}")' for meaning, name in named)
     print(f"        These are exactly the numbers you get when {meanings}.")
     if result.unexplained:
-        print(f"        Something else is wrong as well: {result.unexplained} fails in another way.")
+        print(
+            f"        Something else is wrong as well: {result.unexplained} fails in another way."
+        )
     print(f"        Read again: {place(piece, result.mistakes[0])}")
 
 
 def hint(lesson: int, name: str | None) -> None:
-    """The hints for a piece up to the next new one; the first is the one that fits what failed in the last run."""
+    """The hints for a piece up to the next new one; the first is the one that fits what failed in
+    the last run.
+    """
     progress = Progress()
     pieces = pieces_of(lesson)
     unsolved = [piece for piece in pieces if progress.state(piece) != "passed"] or pieces
-    chosen = [piece for piece in pieces if f".{piece.master}".endswith(f".{name}")] if name else unsolved
+    chosen = (
+        [piece for piece in pieces if f".{piece.master}".endswith(f".{name}")] if name else unsolved
+    )
     if not chosen:
-        raise InputError(f"lesson {lesson:02} has no piece {name}: {', '.join(piece.master for piece in pieces)}")
+        raise InputError(
+            f"lesson {lesson:02} has no piece {name}: {', '.join(piece.master for piece in pieces)}"
+        )
     if name and len(chosen) > 1:
         which = ", ".join(".".join(piece.path) for piece in chosen)
-        raise InputError(f"lesson {lesson:02} has {len(chosen)} pieces called {name}: which of {which}?")
+        raise InputError(
+            f"lesson {lesson:02} has {len(chosen)} pieces called {name}: which of {which}?"
+        )
     piece = chosen[0]
     count = min(progress.hints.get(piece.master, 0) + 1, len(piece.hints))
     progress.hints[piece.master] = count
     progress.save()
     print(f"{piece.master}, {count} of {len(piece.hints)} hints")
     failed = progress.results.get(piece.master, {}).get("seen", "")
-    first = next((i for i, pattern in enumerate(piece.fits) if pattern and re.search(pattern, failed)), 0)
+    first = next(
+        (i for i, pattern in enumerate(piece.fits) if pattern and re.search(pattern, failed)), 0
+    )
     hints = [piece.hints[first], *piece.hints[:first], *piece.hints[first + 1 :]]
     for number, text in enumerate(hints[:count], start=1):
         print(f"  {number}. {text}")
@@ -144,11 +181,16 @@ def hint(lesson: int, name: str | None) -> None:
 
 def answer(lesson: int, number: int) -> None:
     """The hint for an exercise; with its answer if the hint was shown before."""
-    found = {name: exercise for name, exercise in EXERCISES.items() if name.startswith(f"{lesson:02}.")}
+    found = {
+        name: exercise for name, exercise in EXERCISES.items() if name.startswith(f"{lesson:02}.")
+    }
     name = f"{lesson:02}.{number}"
     if name not in found:
         numbers = ", ".join(name.partition(".")[2] for name in found)
-        raise InputError(f"lesson {lesson:02} has answers to the exercises {numbers}; {RUN} run grades the others")
+        raise InputError(
+            f"lesson {lesson:02} has answers to the exercises {numbers}; {RUN} run grades the "
+            f"others"
+        )
     progress, exercise = Progress(), found[name]
     print(f"{name}  {stars(exercise['hard'])} hard  {stars(exercise['matters'])} important")
     print(f"\nHint: {exercise['hint']}")
@@ -173,16 +215,22 @@ def show_progress() -> None:
             state, hints = progress.state(piece), progress.hints.get(piece.master, 0)
             passed += state == "passed"
             told = f"{hints} of {len(piece.hints)} hints" if hints else ""
-            print(f"    {piece.master:<40}{stars(piece.level)}  {piece.minutes:>3} min  {state:<22}{told}".rstrip())
+            print(
+                f"    {piece.master:<40}{stars(piece.level)}  {piece.minutes:>3} min  "
+                f"{state:<22}{told}".rstrip()
+            )
     print(f"\n{passed} of {len(PIECES)} passed")
 
 
-# ----------------------------------------------------------------------------------------- the command
+# ----------------------------------------------------------------------------------------- the
+# command
 
 
 def lesson_number(text: str) -> int:
     if not text.isdigit() or int(text) not in LESSONS:
-        raise argparse.ArgumentTypeError(f"lessons are numbered {min(LESSONS):02} to {max(LESSONS)}, not {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"lessons are numbered {min(LESSONS):02} to {max(LESSONS)}, not {text!r}"
+        )
     return int(text)
 
 
@@ -199,50 +247,100 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = found.add_subparsers(dest="command", required=True, metavar="COMMAND")
     number = {"type": lesson_number, "metavar": "NN", "help": "the lesson's number"}
-    commands.add_parser("start", help="write the stubs of a lesson to lessons/mine/").add_argument("lesson", **number)
+    commands.add_parser("start", help="write the stubs of a lesson to lessons/mine/").add_argument(
+        "lesson", **number
+    )
     running = commands.add_parser("run", help="grade a lesson, or the next unsolved one")
     running.add_argument("lesson", nargs="?", **number)
-    hinting = commands.add_parser("hint", help="one more hint for the next unsolved piece of a lesson")
+    hinting = commands.add_parser(
+        "hint", help="one more hint for the next unsolved piece of a lesson"
+    )
     hinting.add_argument("lesson", **number)
-    hinting.add_argument("piece", nargs="?", metavar="PIECE", help="for this piece, by the end of its name")
-    answering = commands.add_parser("answer", help="a hint for an exercise; asked again, its answer")
+    hinting.add_argument(
+        "piece", nargs="?", metavar="PIECE", help="for this piece, by the end of its name"
+    )
+    answering = commands.add_parser(
+        "answer", help="a hint for an exercise; asked again, its answer"
+    )
     answering.add_argument("lesson", **number)
     answering.add_argument("exercise", type=int, metavar="N", help="the exercise's number")
-    commands.add_parser("quiz", help="five questions about a lesson").add_argument("lesson", **number)
+    commands.add_parser("quiz", help="five questions about a lesson").add_argument(
+        "lesson", **number
+    )
     commands.add_parser("list", help="every piece and its status")
     commands.add_parser("guesses", help="how many of your predictions were right")
     everything = commands.add_parser("all", help="grade every lesson")
-    everything.add_argument("--json", type=Path, metavar="FILE", help="write the results there, and no progress")
-    everything.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="of that file (default: %(default)s)")
+    everything.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the results there, and no progress"
+    )
+    everything.add_argument(
+        "--format", choices=FORMATS, default=FORMATS[0], help="of that file (default: %(default)s)"
+    )
     students = commands.add_parser("grade", help="grade the folders of many students")
-    students.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="with a student's lesson_*.py")
-    students.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="for a NAME.json per student")
-    students.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="of these files (default: %(default)s)")
-    students.add_argument("--jobs", type=int, default=1, metavar="N", help="students at a time (default: 1)")
-    students.add_argument("--limit", type=float, default=600, metavar="S", help="seconds per student (default: 600)")
+    students.add_argument(
+        "folders", type=Path, nargs="+", metavar="FOLDER", help="with a student's lesson_*.py"
+    )
+    students.add_argument(
+        "--out", type=Path, required=True, metavar="FOLDER", help="for a NAME.json per student"
+    )
+    students.add_argument(
+        "--format",
+        choices=FORMATS,
+        default=FORMATS[0],
+        help="of these files (default: %(default)s)",
+    )
+    students.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="students at a time (default: 1)"
+    )
+    students.add_argument(
+        "--limit", type=float, default=600, metavar="S", help="seconds per student (default: 600)"
+    )
     table = commands.add_parser("class", help="a table of the results of many students")
-    table.add_argument("folder", type=Path, metavar="FOLDER", help="with the files that all --json wrote")
+    table.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="with the files that all --json wrote"
+    )
     project = commands.add_parser(
         "project",
-        help="grade a search engine (lesson 18) on queries of held-out modules, and add it to a leaderboard",
-        description=f"Grade a search engine (lesson 18). FOLDER holds a model and perhaps a search.toml: {SETTINGS}.",
+        help="grade a search engine (lesson 18) on queries of held-out modules, and add it to a "
+        "leaderboard",
+        description=f"Grade a search engine (lesson 18). FOLDER holds a model and perhaps a "
+        f"search.toml: {SETTINGS}.",
     )
-    project.add_argument("folder", type=Path, metavar="FOLDER", help="with the model, in it or in FOLDER/model")
+    project.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="with the model, in it or in FOLDER/model"
+    )
     project.add_argument("--name", default="", help="on the leaderboard (default: the folder's)")
-    project.add_argument("--board", type=Path, default=MINE / "leaderboard.csv", metavar="FILE", help=BOARD)
-    project.add_argument("--secret", default="", metavar="TEXT", help="ask a random half of the queries, chosen by it")
-    project.add_argument("--source", type=Path, metavar="DIR", help="search in the docstrings of this Python source")
-    model = commands.add_parser("mine", help="your model: write your pieces and the book's rest to one file, run it")
+    project.add_argument(
+        "--board", type=Path, default=MINE / "leaderboard.csv", metavar="FILE", help=BOARD
+    )
+    project.add_argument(
+        "--secret",
+        default="",
+        metavar="TEXT",
+        help="ask a random half of the queries, chosen by it",
+    )
+    project.add_argument(
+        "--source", type=Path, metavar="DIR", help="search in the docstrings of this Python source"
+    )
+    model = commands.add_parser(
+        "mine", help="your model: write your pieces and the book's rest to one file, run it"
+    )
     model.add_argument("lesson", nargs="?", **number | {"type": number_or_sentence})
-    model.add_argument("sentences", nargs="*", metavar="SENTENCE", help="for lessons 01, 05 and 08; - reads stdin")
+    model.add_argument(
+        "sentences", nargs="*", metavar="SENTENCE", help="for lessons 01, 05 and 08; - reads stdin"
+    )
     about = f"only compare the file with the book, or a chapter of it: {', '.join(CHAPTERS)}"
-    model.add_argument("--diff", nargs="?", const="all", choices=["all", *CHAPTERS], metavar="CHAPTER", help=about)
+    model.add_argument(
+        "--diff", nargs="?", const="all", choices=["all", *CHAPTERS], metavar="CHAPTER", help=about
+    )
     return found
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the code that ends the grader's processes
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # through the code that ends the grader's processes
     if options.command not in ("all", "class", "grade"):
         MINE.mkdir(parents=True, exist_ok=True)
     good = True
@@ -265,7 +363,9 @@ def main(arguments: list[str] | None = None) -> None:
             raise InputError(f"--format {options.format} needs --json FILE")
         good = grade_all(options.json, options.format)
     elif options.command == "grade":
-        good = grade_class(options.folders, options.out, options.format, options.jobs, options.limit)
+        good = grade_class(
+            options.folders, options.out, options.format, options.jobs, options.limit
+        )
     elif options.command == "class":
         class_table(options.folder)
     elif options.command == "project":

@@ -1,4 +1,5 @@
-"""What the lessons share: paths, how numbers are printed, how two results are compared, guesses, where figures go.
+"""What the lessons share: paths, how numbers are printed, how two results are compared, guesses,
+where figures go.
 
 Nothing to learn here; a lesson can be read without it.
 """
@@ -32,9 +33,14 @@ np.set_printoptions(precision=4, suppress=True, linewidth=110)
 
 def largest_difference(a: Any, b: Any) -> float:
     """The largest absolute difference of two arrays or tensors of the same shape, in float64."""
-    a, b = (x.detach().double() if isinstance(x, torch.Tensor) else torch.tensor(x, dtype=torch.double) for x in (a, b))
+    a, b = (
+        x.detach().double() if isinstance(x, torch.Tensor) else torch.tensor(x, dtype=torch.double)
+        for x in (a, b)
+    )
     if a.shape != b.shape:
-        raise ValueError(f"shapes {tuple(a.shape)} and {tuple(b.shape)} cannot be compared number by number")
+        raise ValueError(
+            f"shapes {tuple(a.shape)} and {tuple(b.shape)} cannot be compared number by number"
+        )
     return (a - b).abs().max().item()
 
 
@@ -42,21 +48,31 @@ def chapter(lesson: int) -> None:
     """Print what a lesson reads of the book, as it stands in the files."""
     for path, first, last in passages(lesson):
         print(f"{path.relative_to(ROOT).as_posix()}, lines {first} to {last}\n")
-        print("\n".join(path.read_text(encoding="utf-8").splitlines()[first - 1 : last]).strip("\n") + "\n")
+        print(
+            "\n".join(path.read_text(encoding="utf-8").splitlines()[first - 1 : last]).strip("\n")
+            + "\n"
+        )
 
 
 def figure(name: str, draw: Callable[[Any], Any]) -> None:
-    """Save what ``draw(plt)`` returns, as ``NAME.png``, and say where; without matplotlib, say that.
+    """Save what ``draw(plt)`` returns, as ``NAME.png``, and say where; without matplotlib, say
+    that.
 
-    To ``lessons/mine/figures/``, which git ignores. ``MINISBERT_FIGURES=lessons/figures`` renews those in git.
+    To ``lessons/mine/figures/``, which git ignores. ``MINISBERT_FIGURES=lessons/figures`` renews
+    those in git.
     """
     try:
         import matplotlib.pyplot as plt
     except ImportError:
-        print(f"no figure: matplotlib is missing (pip install -e '.[plots]'); see lessons/figures/{name}.png")
+        print(
+            f"no figure: matplotlib is missing (pip install -e '.[plots]'); see "
+            f"lessons/figures/{name}.png"
+        )
         return
     plt.rcParams["figure.dpi"] = 200  # in a notebook, where a page scales it down
-    plt.rcParams.update({"font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False})
+    plt.rcParams.update(
+        {"font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False}
+    )
     drawn = draw(plt)
     folder = Path(os.environ.get("MINISBERT_FIGURES") or ROOT / "lessons" / "mine" / "figures")
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,10 +92,14 @@ def heatmap(
     low: float = 0.0,
     high: float = 1.0,
 ) -> Any:
-    """A matrix as coloured squares, with row and column names; ``numbers`` such as ``.2f`` writes each value."""
+    """A matrix as coloured squares, with row and column names; ``numbers`` such as ``.2f`` writes
+    each value.
+    """
     values = np.asarray(values)
     image = axes.imshow(values, cmap="Blues", vmin=low, vmax=high)
-    axes.set_xticks(range(len(columns)), columns, rotation=45 if max(map(len, columns)) > 2 else 0, ha="right")
+    axes.set_xticks(
+        range(len(columns)), columns, rotation=45 if max(map(len, columns)) > 2 else 0, ha="right"
+    )
     axes.set_yticks(range(len(rows)), rows)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)

@@ -4,11 +4,11 @@
     python -m lessons.engine ~/notes --ask "where is the spare key?"
     python -m lessons.engine ~/notes --questions questions.tsv    a card: nDCG of your questions, bytes, whose parts
 
-Reads Markdown, text and code, cuts them into chunks, encodes these with all-MiniLM-L6-v2 and searches by words and by
-vectors at once. Of its six functions those that you have written, and that the grader passes, are yours; the package's
-do for the others, and are marked. A line of the questions' file is a question, a tab, and a part of the right file's
-path. A folder is encoded anew at each start. Nothing leaves
-this machine.
+Reads Markdown, text and code, cuts them into chunks, encodes these with all-MiniLM-L6-v2 and
+searches by words and by vectors at once. Of its six functions those that you have written, and that
+the grader passes, are yours; the package's do for the others, and are marked. A line of the
+questions' file is a question, a tab, and a part of the right file's path. A folder is encoded anew
+at each start. Nothing leaves this machine.
 """
 
 import json
@@ -38,7 +38,22 @@ from minisbert.search import quantized
 from minisbert.system.console import bounded, check_usage, command_parser, run_command, say
 
 MODEL = "all-MiniLM-L6-v2"
-KINDS = {".md", ".markdown", ".rst", ".txt", ".org", ".tex", ".py", ".js", ".ts", ".c", ".h", ".cpp", ".java", ".go"}
+KINDS = {
+    ".md",
+    ".markdown",
+    ".rst",
+    ".txt",
+    ".org",
+    ".tex",
+    ".py",
+    ".js",
+    ".ts",
+    ".c",
+    ".h",
+    ".cpp",
+    ".java",
+    ".go",
+}
 KINDS |= {".rs", ".rb", ".sh", ".sql", ".html", ".css", ".toml", ".yaml", ".yml", ".json", ".csv"}
 LARGEST = 2**20  # bytes of a file: a longer one is data and not a text
 WORDS, OVERLAP = 80, 10  # of a chunk, as in lesson 20
@@ -96,7 +111,9 @@ def read(path: Path, skipped: Counter) -> str:
 
 
 def chunks_of(path: str, text: str) -> Iterator[Chunk]:
-    """Pieces of ``WORDS`` words; each begins with the last ``OVERLAP`` of the one before, and knows its line."""
+    """Pieces of ``WORDS`` words; each begins with the last ``OVERLAP`` of the one before, and knows
+    its line.
+    """
     words = [(match[0], match.start()) for match in re.finditer(r"\S+", text)]
     for start in range(0, max(1, len(words) - OVERLAP), WORDS - OVERLAP):
         part = words[start : start + WORDS]
@@ -105,7 +122,9 @@ def chunks_of(path: str, text: str) -> Iterator[Chunk]:
 
 
 def read_folder(folder: Path, most: int) -> tuple[list[Chunk], Counter]:
-    """All chunks of a folder, at most ``most``, and how many files were left out for which reason."""
+    """All chunks of a folder, at most ``most``, and how many files were left out for which
+    reason.
+    """
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder")
     found: list[Chunk] = []
@@ -125,17 +144,29 @@ def chunks_to_search(folder: Path, most: int) -> list[Chunk]:
     for reason, count in skipped.most_common():
         say(f"skipped {count:,} file{'s' * (count > 1)}: {reason}")
     if not chunks:
-        raise InputError(f"{folder} has no text to search; read are files such as .md, .txt and .py")
+        raise InputError(
+            f"{folder} has no text to search; read are files such as .md, .txt and .py"
+        )
     return chunks
 
 
 def parts() -> tuple[dict[str, Callable], set[str]]:
-    """The six functions by name, and which of them are the reader's own: those that the grader passes."""
+    """The six functions by name, and which of them are the reader's own: those that the grader
+    passes.
+    """
     use, own = {master: PIECES[master].original for master in PARTS}, set()
     for lesson in sorted({PIECES[master].lesson for master in PARTS}):
         if (path := mine(lesson)).is_file():
-            passed = [result.master for result in sandbox.grade(lesson) if result.passed and result.master in PARTS]
-            space = sandbox.load(path, path.read_text(encoding="utf-8-sig"), pieces_of(lesson)) if passed else {}
+            passed = [
+                result.master
+                for result in sandbox.grade(lesson)
+                if result.passed and result.master in PARTS
+            ]
+            space = (
+                sandbox.load(path, path.read_text(encoding="utf-8-sig"), pieces_of(lesson))
+                if passed
+                else {}
+            )
             for master in passed:
                 use[master], _ = sandbox.find(space, PIECES[master], path)
             own.update(passed)
@@ -156,7 +187,9 @@ class Engine:
         vectors = self.encoder.encode(texts, show_progress_bar=True, dtype="auto")  # (N, D)
         widest = np.abs(vectors).max(axis=0)  # (D,), of one chunk too
         self.ranges = np.stack([-widest, widest])
-        self.codes = self.use["quantized.to_int8"](vectors, self.ranges)  # (N, D), a quarter of the bytes
+        self.codes = self.use["quantized.to_int8"](
+            vectors, self.ranges
+        )  # (N, D), a quarter of the bytes
         self.vectors = quantized.from_int8(self.codes, self.ranges)
 
     @cached_property
@@ -181,21 +214,33 @@ class Engine:
         return best[scores[best] > 0]
 
     def joined(self, *rankings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and scores, best first: the sum over rankings of 1 / (60 + rank), nothing where a row is not ranked."""
+        """Rows and scores, best first: the sum over rankings of 1 / (60 + rank), nothing where a
+        row is not ranked.
+        """
         total = np.zeros(len(self.chunks))
         for ranking in rankings:
             if len(ranking):
-                places = -np.arange(len(ranking), dtype=np.float64)  # the best has the highest score
+                places = -np.arange(
+                    len(ranking), dtype=np.float64
+                )  # the best has the highest score
                 total[ranking] += self.use["fusion.reciprocal_ranks"](places[None])[0]
         best = np.argsort(-total, kind="stable")[: np.count_nonzero(total)]
         return best, total[best]
 
     def sentence(self, query: str, texts: list[str]) -> list[str]:
         """Of each text the sentence whose tokens fit the query's best."""
-        cut = [[part for part in re.split(r"(?<=[.!?:])\s+|\n\n+", text) if part.strip()] or [text] for text in texts]
+        cut = [
+            [part for part in re.split(r"(?<=[.!?:])\s+|\n\n+", text) if part.strip()] or [text]
+            for text in texts
+        ]
         flat = [query, *(part for one in cut for part in one)]
-        tokens = [torch.nn.functional.normalize(torch.as_tensor(states), dim=1) for states in self.token_states(flat)]
-        fits = iter(float(self.use["by_tokens.max_sim"](tokens[0], states)) for states in tokens[1:])
+        tokens = [
+            torch.nn.functional.normalize(torch.as_tensor(states), dim=1)
+            for states in self.token_states(flat)
+        ]
+        fits = iter(
+            float(self.use["by_tokens.max_sim"](tokens[0], states)) for states in tokens[1:]
+        )
         return [max((next(fits), part) for part in one)[1] for one in cut]
 
     def token_states(self, texts: list[str]) -> list[Any]:
@@ -219,7 +264,13 @@ class Engine:
         marked = self.sentence(query, [chunk.text for chunk in shown])
         lap("sentence")
         hits = [
-            {"path": chunk.path, "line": chunk.line, "score": round(float(score), 4), "text": chunk.text, "mark": mark}
+            {
+                "path": chunk.path,
+                "line": chunk.line,
+                "score": round(float(score), 4),
+                "text": chunk.text,
+                "mark": mark,
+            }
             for chunk, score, mark in zip(shown, scores[:top], marked, strict=True)
         ]
         return {"query": query, "ms": times, "hits": hits}
@@ -228,21 +279,32 @@ class Engine:
         """``top_k yours, to_int8 the package's (lesson 17), ...``."""
         missing = {master: f"the package's (lesson {PIECES[master].lesson})" for master in PARTS}
         return ", ".join(
-            f"{master.split('.')[1]} {missing[master] if master not in self.own else 'yours'}" for master in PARTS
+            f"{master.split('.')[1]} {missing[master] if master not in self.own else 'yours'}"
+            for master in PARTS
         )
 
     def card(self, questions: list[tuple[str, str]]) -> str:
-        """Whose parts these are, what a chunk costs, and how well each engine finds the files that questions name."""
+        """Whose parts these are, what a chunk costs, and how well each engine finds the files that
+        questions name.
+        """
         paths = np.array([chunk.path for chunk in self.chunks])
         found: dict[str, list[list[int]]] = {"words": [], "vectors": [], "joined": []}
         for query, _ in questions:
             near, spoken = self.by_vectors(query), self.by_words(query)
             for name, rows in zip(found, (spoken, near, self.joined(near, spoken)[0]), strict=True):
-                seen = dict.fromkeys(paths[rows].tolist())  # files in the order of their best chunks
+                seen = dict.fromkeys(
+                    paths[rows].tolist()
+                )  # files in the order of their best chunks
                 found[name].append([*seen][:10])
-        said = [f"parts      {self.whose()}", f"chunks     {len(self.chunks):,} of {len({*paths}):,} files"]
+        said = [
+            f"parts      {self.whose()}",
+            f"chunks     {len(self.chunks):,} of {len({*paths}):,} files",
+        ]
         words = sum(map(len, self.words)) / len(self.words)
-        said.append(f"a chunk    {self.codes.shape[1] * self.codes.itemsize} bytes of vector, {words:.0f} terms")
+        said.append(
+            f"a chunk    {self.codes.shape[1] * self.codes.itemsize} bytes of vector, {words:.0f} "
+            f"terms"
+        )
         for name, lists in found.items():
             places = [
                 next((i for i, path in enumerate(row) if part in path), -1)
@@ -254,14 +316,21 @@ class Engine:
             each = ndcg_of_each(ranked, np.ones(len(places), dtype=np.int64))
             low, high = interval(each)
             said.append(f"{name:10} nDCG@10 {each.mean():.3f}   95 % {low:.3f} .. {high:.3f}")
-        return "\n".join([*said, f"{len(questions)} questions; right is the file, by its best chunk"])
+        return "\n".join(
+            [*said, f"{len(questions)} questions; right is the file, by its best chunk"]
+        )
 
 
 def read_questions(path: Path) -> list[tuple[str, str]]:
-    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    rows = [
+        line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line.strip()
+    ]
     for number, row in enumerate(rows, start=1):
         if len(row) != 2 or not all(map(str.strip, row)):
-            raise InputError(f"{path}, line {number}: expected a question, a tab and a part of the right file's path")
+            raise InputError(
+                f"{path}, line {number}: expected a question, a tab and a part of the right file's "
+                f"path"
+            )
     if not rows:
         raise InputError(f"{path} has no questions")
     return [(question.strip(), part.strip()) for question, part in rows]
@@ -294,7 +363,9 @@ def serve(engine: Engine, server: ThreadingHTTPServer) -> None:
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             url = urlsplit(self.path)
-            if self.headers.get("Host") not in {f"{name}:{server.server_port}" for name in ("127.0.0.1", "localhost")}:
+            if self.headers.get("Host") not in {
+                f"{name}:{server.server_port}" for name in ("127.0.0.1", "localhost")
+            }:
                 self.send_error(403)  # a page of another site, whose name leads to this machine
                 return
             if url.path == "/":
@@ -333,12 +404,22 @@ parser.prog = "python -m lessons.engine"
 parser.add_argument("folder", type=Path, metavar="FOLDER", help="your notes, documents or code")
 parser.add_argument("--ask", metavar="TEXT", help="answer one question in the terminal")
 parser.add_argument(
-    "--questions", type=Path, metavar="FILE", help="print the card, and keep it in lessons/mine/engine.txt"
+    "--questions",
+    type=Path,
+    metavar="FILE",
+    help="print the card, and keep it in lessons/mine/engine.txt",
 )
-parser.add_argument("--walk", action="store_true", help="search the vectors by your walk over a graph (lesson 21)")
-parser.add_argument("--port", type=bounded(int, 0, 65536), default=8000, help="of the page (default: 8000)")
 parser.add_argument(
-    "--most", type=bounded(int, 1), default=20_000, help="read at most so many chunks (default: 20,000)"
+    "--walk", action="store_true", help="search the vectors by your walk over a graph (lesson 21)"
+)
+parser.add_argument(
+    "--port", type=bounded(int, 0, 65536), default=8000, help="of the page (default: 8000)"
+)
+parser.add_argument(
+    "--most",
+    type=bounded(int, 1),
+    default=20_000,
+    help="read at most so many chunks (default: 20,000)",
 )
 
 

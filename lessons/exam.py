@@ -1,4 +1,5 @@
-"""The table of EXAM.md: what six failing ports of all-MiniLM-L6-v2 return, beside the right vectors.
+"""The table of EXAM.md: what six failing ports of all-MiniLM-L6-v2 return, beside the right
+vectors.
 
 python -m lessons.exam              the table
 python -m lessons.exam --rubric     what a full answer to each question says
@@ -22,7 +23,8 @@ TEXTS = (
     "Paris is in France.",
     "A man is playing a guitar on the street.",
     "In Berlin, Anna and Karl play chess on Sundays.",
-    "The committee will not meet again before the report of its three experts has been printed and sent to members.",
+    "The committee will not meet again before the report of its three experts has been printed and "
+    "sent to members.",
 )
 
 
@@ -54,7 +56,9 @@ PORTS = {
 
 @torch.no_grad()
 def table() -> str:
-    """The cosine of each port's vector with the right one, a Markdown row for each text; and the largest difference."""
+    """The cosine of each port's vector with the right one, a Markdown row for each text; and the
+    largest difference.
+    """
     encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2")).eval()
     right = vectors(encoder)
     found = [compute(encoder) for compute in PORTS.values()]
@@ -68,7 +72,11 @@ def table() -> str:
 
 if __name__ == "__main__":
     layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="python -m lessons.exam", description=__doc__, formatter_class=layout)
-    parser.add_argument("--rubric", action="store_true", help="print the answers instead of the table")
+    parser = argparse.ArgumentParser(
+        prog="python -m lessons.exam", description=__doc__, formatter_class=layout
+    )
+    parser.add_argument(
+        "--rubric", action="store_true", help="print the answers instead of the table"
+    )
     rubric = Path(__file__).parent / "grader" / "rubric.md"
     print(rubric.read_text(encoding="utf-8").rstrip() if parser.parse_args().rubric else table())

@@ -1,6 +1,7 @@
 """The short form of training of lesson 13: of MiniLM's six layers only the last one learns.
 
-The five layers below it never change, so what they compute for a text is computed once, without dropout.
+The five layers below it never change, so what they compute for a text is computed once, without
+dropout.
 """
 
 import copy
@@ -34,11 +35,15 @@ def read(texts: Sequence[str]) -> None:
     new.sort(key=lambda text: len(ids[text]))  # texts of like length: few pads
     for part in (new[start : start + 64] for start in range(0, len(new), 64)):
         hidden = lower(*pad_batch([ids[text] for text in part], encoder.tokenizer.pad_id))
-        states.update({text: row[: len(ids[text])].clone() for text, row in zip(part, hidden, strict=True)})
+        states.update(
+            {text: row[: len(ids[text])].clone() for text, row in zip(part, hidden, strict=True)}
+        )
 
 
 class LastLayer(nn.Module):
-    """Texts to unit vectors: the sixth layer, the mean over tokens, length 1. All that is trained."""
+    """Texts to unit vectors: the sixth layer, the mean over tokens, length 1. All that is
+    trained.
+    """
 
     def __init__(self):
         super().__init__()
@@ -86,19 +91,28 @@ def spearman(model: LastLayer, pairs: Sequence[Row]) -> float:
 
 
 def understood(name: str, model: LastLayer, lines: Sequence[str]) -> int:
-    """How often of 24 lines, "said / negated / meant", is the paraphrase nearer than the negation?"""
+    """How often of 24 lines, "said / negated / meant", is the paraphrase nearer than the
+    negation?
+    """
     texts = [text for line in lines for text in line.split(" / ")]
     said, negated, meant = vectors(model, texts).view(24, 3, -1).unbind(1)
     far, near = (said * negated).sum(1), (said * meant).sum(1)
     right = (near > far).view(2, 12).sum(1).tolist()
-    print(f"{name:26} {right[0]:2} and {right[1]:2} of 12; mean cosines {far.mean():.2f} and {near.mean():.2f}")
+    print(
+        f"{name:26} {right[0]:2} and {right[1]:2} of 12; mean cosines {far.mean():.2f} and "
+        f"{near.mean():.2f}"
+    )
     return sum(right)
 
 
 def report(name: str, model: LastLayer, pairs: Sequence[Row]) -> tuple[float, float, float]:
     """Spearman of the pairs, the uniformity of their sentences and their mean cosine."""
     everything = vectors(model, sorted({*both(pairs)}))
-    score, spread, mean = spearman(model, pairs), uniformity(everything), mean_off_diagonal_cosine(everything)
+    score, spread, mean = (
+        spearman(model, pairs),
+        uniformity(everything),
+        mean_off_diagonal_cosine(everything),
+    )
     print(f"{name:12} dev {score:.2f}   uniformity {spread:5.2f}   mean cosine {mean:.3f}")
     return score, spread, mean
 
@@ -117,7 +131,9 @@ def run(
     seed: int = 0,
     look: tuple[int, Sequence[Row]] | None = None,
 ) -> tuple[LastLayer, np.ndarray, list[tuple[float, float]]]:
-    """A trained model, the loss of each step, and with ``look=(4, dev)`` what dev says after every four steps."""
+    """A trained model, the loss of each step, and with ``look=(4, dev)`` what dev says after every
+    four steps.
+    """
     torch.manual_seed(seed)  # for dropout
     model, generator = LastLayer(), torch.Generator().manual_seed(seed)
     lengths, batches = [tokens(pair) for pair in pairs], []

@@ -1,4 +1,6 @@
-"""The texts of lessons 17 and 27, and what a saving costs: Spearman on STS-B, and how many neighbours are left."""
+"""The texts of lessons 17 and 27, and what a saving costs: Spearman on STS-B, and how many
+neighbours are left.
+"""
 
 from collections.abc import Callable
 
@@ -12,7 +14,9 @@ pairs = load_scored_pairs("stsb", "test")[::2]
 corpus = list(dict.fromkeys(text for pair in pairs for text in (pair.sentence1, pair.sentence2)))
 queries = list(dict.fromkeys(pair.sentence1 for pair in load_scored_pairs("stsb", "dev")))[:300]
 row = {text: i for i, text in enumerate(corpus)}
-first, second = (np.array([row[getattr(pair, side)] for pair in pairs]) for side in ("sentence1", "sentence2"))
+first, second = (
+    np.array([row[getattr(pair, side)] for pair in pairs]) for side in ("sentence1", "sentence2")
+)
 people = np.array([pair.score for pair in pairs])  # their scores
 
 

@@ -1,4 +1,6 @@
-"""How the course hangs together: its parts, its core, which lesson needs which, and what each reads of the book."""
+"""How the course hangs together: its parts, its core, which lesson needs which, and what each reads
+of the book.
+"""
 
 import ast
 from pathlib import Path
@@ -71,7 +73,8 @@ def needed(lesson: int) -> set[int]:
     return found
 
 
-# What each lesson reads of ``minisbert/core``: whole chapters, or definitions with the lines between them and the last.
+# What each lesson reads of ``minisbert/core``: whole chapters, or definitions with the lines
+# between them and the last.
 BOOK: dict[int, dict[str, tuple[str, ...] | None]] = {
     1: {"__init__": None},
     2: {"tokenizer": None, "checks": ("check_texts",)},
@@ -111,7 +114,11 @@ def passages(lesson: int) -> list[tuple[Path, int, int]]:
     for chapter, wanted in BOOK.get(lesson, {}).items():
         path = Path(core.__path__[0], f"{chapter}.py")
         text = path.read_text(encoding="utf-8")
-        definitions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        definitions = [
+            node
+            for node in ast.parse(text).body
+            if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        ]
         ends = [node.end_lineno or 0 for node in definitions[:-1]] + [len(text.splitlines())]
         first = 1
         for definition, last in zip(definitions or [None], ends, strict=True):

@@ -1,7 +1,8 @@
 """Guesses: a lesson asks for one before it shows the answer, and keeps it.
 
-In a terminal and in a notebook ``predict`` asks; where nobody can answer (a test, the site) it shows the choices. The
-first guess at a question counts. ``python -m lessons.check guesses`` adds them up.
+In a terminal and in a notebook ``predict`` asks; where nobody can answer (a test, the site) it
+shows the choices. The first guess at a question counts. ``python -m lessons.check guesses`` adds
+them up.
 """
 
 import random
@@ -19,7 +20,9 @@ FILE = MINE / "guesses.json"  # number -> guess, whether it was sure and right, 
 
 @dataclass
 class Guess:
-    """One question. ``given`` is the guess, None without one; ``sure`` whether it came with an exclamation mark."""
+    """One question. ``given`` is the guess, None without one; ``sure`` whether it came with an
+    exclamation mark.
+    """
 
     number: str
     choices: Sequence[str]
@@ -27,14 +30,24 @@ class Guess:
     sure: bool = False
 
     def answer(self, right: str) -> None:
-        """Print the answer beside the guess, and keep the guess if it is the first. ``right`` is one of the choices."""
+        """Print the answer beside the guess, and keep the guess if it is the first. ``right`` is
+        one of the choices.
+        """
         if right not in self.choices:
             raise ValueError(f"{right!r} is not one of the choices of {self.number}")
         if self.given is None:
             print(f"{self.number}  {right}")
             return
-        print(f"{self.number}  {right}" + (", as you said" if self.given == right else f"; you said: {self.given}"))
-        one = {"guess": self.given, "sure": self.sure, "right": self.given == right, "choices": len(self.choices)}
+        print(
+            f"{self.number}  {right}"
+            + (", as you said" if self.given == right else f"; you said: {self.given}")
+        )
+        one = {
+            "guess": self.given,
+            "sure": self.sure,
+            "right": self.given == right,
+            "choices": len(self.choices),
+        }
         FILE.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(FILE) as partial:
             write_json(partial, {self.number: one} | kept())  # the first guess counts
@@ -45,26 +58,37 @@ def kept() -> dict[str, Any]:
 
 
 def shuffled(number: str, count: int) -> list[int]:
-    """The places of a question's choices in an order that depends on its number alone: the author's has habits."""
+    """The places of a question's choices in an order that depends on its number alone: the author's
+    has habits.
+    """
     return random.Random(number).sample(range(count), count)
 
 
 def predict(number: str, question: str, choices: Sequence[str]) -> Guess:
-    """Show a question with its choices, and ask for a guess unless there was one: ``2``, or ``2!`` for a sure one.
+    """Show a question with its choices, and ask for a guess unless there was one: ``2``, or ``2!``
+    for a sure one.
 
     The choices are shown in another order than that of the lesson's source, the same every time.
     """
     choices = [choices[i] for i in shuffled(number, len(choices))]
-    print(f"{number}  {question}", *(f"      {i}  {choice}" for i, choice in enumerate(choices, start=1)), sep="\n")
+    print(
+        f"{number}  {question}",
+        *(f"      {i}  {choice}" for i, choice in enumerate(choices, start=1)),
+        sep="\n",
+    )
     if number in kept():
         print(f"      your first guess: {kept()[number]['guess']}")
-    reply = ask(f"Your guess, 1 to {len(choices)} (2! if you are sure, Enter to skip): ", len(choices))
-    return Guess(number, choices, choices[reply[0] - 1], reply[1]) if reply else Guess(number, choices)
+    reply = ask(
+        f"Your guess, 1 to {len(choices)} (2! if you are sure, Enter to skip): ", len(choices)
+    )
+    return (
+        Guess(number, choices, choices[reply[0] - 1], reply[1]) if reply else Guess(number, choices)
+    )
 
 
 def ask(question: str, count: int) -> tuple[int, bool] | None:
-    """The number of a choice, and whether it came with an exclamation mark; None for an empty line, or if nobody is
-    there."""
+    """The number of a choice, and whether it came with an exclamation mark; None for an empty line,
+    or if nobody is there."""
     if "ipykernel" not in sys.modules and not (sys.stdin and sys.stdin.isatty()):
         return None
     try:
@@ -79,15 +103,21 @@ def ask(question: str, count: int) -> tuple[int, bool] | None:
 
 
 def show_guesses() -> None:
-    """How many guesses were right: of the sure ones, and of the others beside what chance would give."""
+    """How many guesses were right: of the sure ones, and of the others beside what chance would
+    give.
+    """
     found = list(kept().values())
     if not found:
         print("No guesses yet: the lessons ask for them under 'Predict, then run'.")
         return
-    for name, some in (("sure", [g for g in found if g["sure"]]), ("not sure", [g for g in found if not g["sure"]])):
+    for name, some in (
+        ("sure", [g for g in found if g["sure"]]),
+        ("not sure", [g for g in found if not g["sure"]]),
+    ):
         if some:
             right, chance = sum(g["right"] for g in some), sum(1 / g["choices"] for g in some)
             print(
-                f"{name:9} {right} of {len(some)} right ({right / len(some):.0%}; by chance {chance / len(some):.0%})"
+                f"{name:9} {right} of {len(some)} right ({right / len(some):.0%}; by chance "
+                f"{chance / len(some):.0%})"
             )
     print("Whoever is well calibrated is nearly always right when sure, and beats chance when not.")

@@ -1,4 +1,5 @@
-"""Five questions a lesson, asked in the terminal: ``python -m lessons.check quiz 05``. Nothing is kept.
+"""Five questions a lesson, asked in the terminal: ``python -m lessons.check quiz 05``. Nothing is
+kept.
 
 They are in ``grader/quiz.toml``, with a reason for each choice.
 """
@@ -22,7 +23,9 @@ class Question:
 
 
 def questions() -> dict[int, list[Question]]:
-    """The questions of each lesson that has a quiz, their choices in an order that no author chose."""
+    """The questions of each lesson that has a quiz, their choices in an order that no author
+    chose.
+    """
     text = (ROOT / "lessons" / "grader" / "quiz.toml").read_text(encoding="utf-8")
     found: dict[int, list[Question]] = {}
     for entry in tomllib.loads(text)["questions"]:
@@ -36,24 +39,41 @@ def questions() -> dict[int, list[Question]]:
 
 
 def show_quiz(lesson: int) -> None:
-    """Ask the lesson's questions. Where nobody can answer, show them. ``InputError`` if the lesson has no quiz."""
+    """Ask the lesson's questions. Where nobody can answer, show them. ``InputError`` if the lesson
+    has no quiz.
+    """
     found = questions()
     if lesson not in found:
-        raise InputError(f"lesson {lesson:02} has no quiz; these have one: {', '.join(f'{n:02}' for n in found)}")
+        raise InputError(
+            f"lesson {lesson:02} has no quiz; these have one: {', '.join(f'{n:02}' for n in found)}"
+        )
     replies = {}
     for question in found[lesson]:
         print(f"\n{question.at}  {question.ask}")
-        print(*(f"      {number}  {choice}" for number, choice in enumerate(question.choices, start=1)), sep="\n")
+        print(
+            *(
+                f"      {number}  {choice}"
+                for number, choice in enumerate(question.choices, start=1)
+            ),
+            sep="\n",
+        )
         reply = ask(f"1 to {len(question.choices)} (Enter to skip): ", len(question.choices))
         replies[question] = reply and reply[0]
         if reply:
-            print(f"{'Right' if reply[0] == question.right else 'No'}: {question.why[reply[0] - 1]}")
+            print(
+                f"{'Right' if reply[0] == question.right else 'No'}: {question.why[reply[0] - 1]}"
+            )
             if reply[0] != question.right:
                 print(f"Right is {question.right}: {question.why[question.right - 1]}")
     if all(reply is None for reply in replies.values()):
-        print("\nNobody answered. In a terminal the quiz asks for the number of a choice after each question.")
+        print(
+            "\nNobody answered. In a terminal the quiz asks for the number of a choice after each "
+            "question."
+        )
         return
     good = sum(reply == question.right for question, reply in replies.items())
     print(f"\n{good} of {len(replies)} right.", end=" ")
-    again = dict.fromkeys(question.read for question, reply in replies.items() if reply != question.right)
+    again = dict.fromkeys(
+        question.read for question, reply in replies.items() if reply != question.right
+    )
     print(f"Read: {', '.join(again)}." if again else "Go on to the next lesson.")

@@ -1,8 +1,8 @@
 """A judge of pairs, trained in a minute on a CPU: lesson 15, and exercises of 18.
 
-What a judge should see and a cosine does not: one word that changes the meaning. STS-B's sentences are changed by rule,
-so that nobody has to label anything: a negation, another number, or two roles that change places make another
-sentence, an article or a *now* does not.
+What a judge should see and a cosine does not: one word that changes the meaning. STS-B's sentences
+are changed by rule, so that nobody has to label anything: a negation, another number, or two roles
+that change places make another sentence, an article or a *now* does not.
 """
 
 import random
@@ -20,7 +20,10 @@ from minisbert.data.datasets import load_scored_pairs
 from minisbert.models.pair_model import PairModel
 
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-ROLES = re.compile(r"(An?|The|Two|Some) (\w+|\w+ \w+) (is|are) (\w+ing|\w+ing \w+) (an?|the|some|two) (\w+|\w+ \w+)\.?")
+ROLES = re.compile(
+    r"(An?|The|Two|Some) (\w+|\w+ \w+) (is|are) (\w+ing|\w+ing \w+) (an?|the|some|two) (\w+|\w+ "
+    r"\w+)\.?"
+)
 LONGEST = 60  # characters: captions, not paragraphs
 
 
@@ -46,13 +49,21 @@ def recounted(text: str, rng: random.Random) -> str | None:
         return None
     number = found[0].lower()
     other = (
-        str(int(number) + rng.randint(1, 9)) if number.isdigit() else rng.choice([n for n in NUMBERS if n != number])
+        str(int(number) + rng.randint(1, 9))
+        if number.isdigit()
+        else rng.choice([n for n in NUMBERS if n != number])
     )
-    return text[: found.start()] + (other.capitalize() if found[0][0].isupper() else other) + text[found.end() :]
+    return (
+        text[: found.start()]
+        + (other.capitalize() if found[0][0].isupper() else other)
+        + text[found.end() :]
+    )
 
 
 def swapped(text: str) -> str | None:
-    """``swapped("A man is climbing a rope.") = "A rope is climbing a man."``, None for other forms."""
+    """``swapped("A man is climbing a rope.") = "A rope is climbing a man."``, None for other
+    forms.
+    """
     found = ROLES.fullmatch(text)
     if not found:
         return None
@@ -64,7 +75,9 @@ def unchanged(text: str, rng: random.Random) -> str | None:
     """The same meaning in other words: ``The`` for ``A``, or ``is now`` for ``is``."""
     article = re.match(r"(A|An|The) ", text)
     verb = re.search(r"\b(is|are) (?=\w+ing\b)", text)
-    choices = [("One " if article[1] == "The" else "The ") + text[article.end() :]] if article else []
+    choices = (
+        [("One " if article[1] == "The" else "The ") + text[article.end() :]] if article else []
+    )
     if verb:
         choices.append(text[: verb.end()] + rng.choice(["now ", "currently "]) + text[verb.end() :])
     return rng.choice(choices) if choices else None
@@ -73,8 +86,8 @@ def unchanged(text: str, rng: random.Random) -> str | None:
 def minimal_pairs(split: str, seed: int = 0) -> tuple[list[tuple[str, str, float]], list[Triple]]:
     """Rows (sentence, sentence, 1 if they say the same) and triples, of a split of STS-B.
 
-    Pairs that people scored 4 or more say the same, those of 2 or less do not. A negation of both sides says the same
-    again: so "not" by itself decides nothing.
+    Pairs that people scored 4 or more say the same, those of 2 or less do not. A negation of both
+    sides says the same again: so "not" by itself decides nothing.
     """
     rng = random.Random(seed)
     rows: list[tuple[str, str, float]] = []
@@ -118,10 +131,12 @@ def train(
     group: int = 1,
     seed: int = 0,
 ) -> list[float]:
-    """Train the head and all but the ``frozen`` lowest layers, 32 pairs a step; the loss of each step.
+    """Train the head and all but the ``frozen`` lowest layers, 32 pairs a step; the loss of each
+    step.
 
-    ``group`` neighbours of ``encoded`` belong together, as a query's candidates do. ``loss(outputs, groups)`` gets the
-    outputs of a batch, and which groups it is of. New heads learn ten times as fast as old layers.
+    ``group`` neighbours of ``encoded`` belong together, as a query's candidates do. ``loss(outputs,
+    groups)`` gets the outputs of a batch, and which groups it is of. New heads learn ten times as
+    fast as old layers.
     """
     lengths = model.lengths(encoded)
     longest = [max(lengths[i : i + group]) for i in range(0, len(lengths), group)]
@@ -130,8 +145,14 @@ def train(
     while len(batches) < steps:
         batches += length_grouped_batches(longest, 32 // group, generator)
     model.requires_grad_(False)
-    head, layers = model.head.requires_grad_(True), model.encoder.bert.layers[frozen:].requires_grad_(True)
-    rates = [{"params": [*head.parameters()], "lr": 1e-3}, {"params": [*layers.parameters()], "lr": 2e-4}]
+    head, layers = (
+        model.head.requires_grad_(True),
+        model.encoder.bert.layers[frozen:].requires_grad_(True),
+    )
+    rates = [
+        {"params": [*head.parameters()], "lr": 1e-3},
+        {"params": [*layers.parameters()], "lr": 2e-4},
+    ]
     optimizer = torch.optim.AdamW(rates, weight_decay=0.01, fused=True)
 
     def loss_of(module: torch.nn.Module, batch: Sequence[int]) -> Tensor:
@@ -141,6 +162,8 @@ def train(
     def schedule(step: int) -> float:
         return linear_schedule(step, steps // 10, steps)
 
-    losses = [step.loss for step in fit(model, loss_of, batches[:steps], optimizer, schedule, clip=1.0)]
+    losses = [
+        step.loss for step in fit(model, loss_of, batches[:steps], optimizer, schedule, clip=1.0)
+    ]
     model.requires_grad_(True)
     return losses

@@ -1,10 +1,12 @@
-"""Slides made of a lesson's own text, pictures, predictions and quiz: one HTML file, which needs no network.
+"""Slides made of a lesson's own text, pictures, predictions and quiz: one HTML file, which needs no
+network.
 
     python -m lessons.slides 05 --out slides     slides/05_attention.html
     python -m lessons.slides all --out slides
 
-Nothing is written here that a lesson does not say. A section gives its first sentences, its formulas and pictures, or a
-short cell if it has neither; a prediction gives two slides, the question and the answer.
+Nothing is written here that a lesson does not say. A section gives its first sentences, its
+formulas and pictures, or a short cell if it has neither; a prediction gives two slides, the
+question and the answer.
 """
 
 import argparse
@@ -46,15 +48,23 @@ class Block:
 
 def objectives(lesson: int) -> list[str]:
     """What one can do after a lesson, each to follow "you can", as Markdown."""
-    body = OBJECTIVES.read_text(encoding="utf-8").partition(f"\n## [{lesson:02} ")[2].partition("\n## ")[0]
+    body = (
+        OBJECTIVES.read_text(encoding="utf-8")
+        .partition(f"\n## [{lesson:02} ")[2]
+        .partition("\n## ")[0]
+    )
     lines = re.findall(r"^- (.+)$", body, re.MULTILINE)
     return [re.sub("[A-Z]", lambda first: first[0].lower(), line, count=1) for line in lines]
 
 
 def sections(text: str) -> list[tuple[str, list[str]]]:
-    """The headings of a lesson, each with its parts: Markdown begins with ``# ``, everything else is code."""
+    """The headings of a lesson, each with its parts: Markdown begins with ``# ``, everything else
+    is code.
+    """
     found: list[tuple[str, list[str]]] = []
-    for kind, cell in re.findall(r"^# %%( \[markdown\])?\n(.*?)(?=^# %%|\Z)", text, re.MULTILINE | re.DOTALL):
+    for kind, cell in re.findall(
+        r"^# %%( \[markdown\])?\n(.*?)(?=^# %%|\Z)", text, re.MULTILINE | re.DOTALL
+    ):
         parts = re.split(r"^# ##? ", cell, flags=re.MULTILINE) if kind else [cell]
         if parts[0].strip():
             found[-1][1].append(parts[0])
@@ -79,7 +89,9 @@ def is_formula(text: str) -> bool:
 
 def split(text: str) -> list[str]:
     """The sentences of a paragraph."""
-    return re.split(r"(?:(?<=[.?!])|(?<=[.?!][\")*]))\s+(?=[A-Z0-9\"`*(\[])", " ".join(text.split()))
+    return re.split(
+        r"(?:(?<=[.?!])|(?<=[.?!][\")*]))\s+(?=[A-Z0-9\"`*(\[])", " ".join(text.split())
+    )
 
 
 def sentences(text: str, letters: int) -> str:
@@ -112,24 +124,32 @@ def without_asserts(code: str) -> str:
 
 def reasons(code: str) -> list[str]:
     """What the asserts of a cell say."""
-    return [node.msg.value.rstrip(",") for node in ast.parse(code).body if isinstance(node, ast.Assert)]
+    return [
+        node.msg.value.rstrip(",") for node in ast.parse(code).body if isinstance(node, ast.Assert)
+    ]
 
 
 def inline(text: str) -> str:
     """Markdown inside a paragraph as HTML; links become their text."""
     parts = re.split(r"`([^`]+)`", re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", text))
     shown = (re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", escape(part)) for part in parts)
-    shown = (re.sub(r"(?<![\w*])\*([^*\s][^*]*)\*(?![\w*])", r"<em>\1</em>", part) for part in shown)
+    shown = (
+        re.sub(r"(?<![\w*])\*([^*\s][^*]*)\*(?![\w*])", r"<em>\1</em>", part) for part in shown
+    )
     return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(shown))
 
 
 def prose(text: str, kind: str = "") -> Block:
-    return Block(f"<p{kind and f' class={kind!r}'}>{inline(text)}</p>", 0.5 + -(-len(text) // LETTERS))
+    return Block(
+        f"<p{kind and f' class={kind!r}'}>{inline(text)}</p>", 0.5 + -(-len(text) // LETTERS)
+    )
 
 
 def listed(text: str, number: str = "") -> Block:
     item = f'<li value="{number}">' if number else "<li>"
-    return Block(f"{item}{inline(text)}</li>", 0.3 + -(-len(text) // (LETTERS - 4)), "ol" if number else "ul")
+    return Block(
+        f"{item}{inline(text)}</li>", 0.3 + -(-len(text) // (LETTERS - 4)), "ol" if number else "ul"
+    )
 
 
 def formula(text: str) -> Block:
@@ -149,7 +169,10 @@ def picture(alt: str, name: str) -> Block:
 
 def choices(texts: tuple[str, ...], right: str = "") -> Block:
     shown = (f"<li{' class=right' * (text == right)}>{inline(text)}</li>" for text in texts)
-    return Block(f'<ol class="choices">{"".join(shown)}</ol>', sum(0.3 + -(-len(text) // LETTERS) for text in texts))
+    return Block(
+        f'<ol class="choices">{"".join(shown)}</ol>',
+        sum(0.3 + -(-len(text) // LETTERS) for text in texts),
+    )
 
 
 def size(blocks: list[Block]) -> str:
@@ -166,17 +189,24 @@ def slides(title: str, blocks: list[Block], kind: str | None = None) -> Iterator
     tag = "h1" if kind == "first" else "h2"
     pages: list[list[Block]] = []
     for block in blocks:
-        if not pages or sum(other.lines for other in pages[-1]) + block.lines > (DENSE if kind == "dense" else LINES):
+        if not pages or sum(other.lines for other in pages[-1]) + block.lines > (
+            DENSE if kind == "dense" else LINES
+        ):
             pages.append([])
         pages[-1].append(block)
     for page in pages:
-        groups = ((item, "".join(block.html for block in some)) for item, some in groupby(page, attrgetter("item")))
+        groups = (
+            (item, "".join(block.html for block in some))
+            for item, some in groupby(page, attrgetter("item"))
+        )
         body = "\n".join(f"<{item}>{html}</{item}>" if item else html for item, html in groups)
         yield f'<section class="slide {kind}">\n<{tag}>{inline(title)}</{tag}>\n{body}\n</section>'
 
 
 def blocks_of(parts: list[str]) -> Iterator[Block]:
-    """What slides show of a section: key sentences, formulas, lists, pictures; its first cell if all that is prose."""
+    """What slides show of a section: key sentences, formulas, lists, pictures; its first cell if
+    all that is prose.
+    """
     found = [paragraph for part in parts for paragraph in paragraphs(part)]
     prosaic = True
     for number, text in enumerate(found):
@@ -201,7 +231,9 @@ def blocks_of(parts: list[str]) -> Iterator[Block]:
 def of_section(title: str, parts: list[str]) -> Iterator[str]:
     """The slides of a section, and two for each of its predictions."""
     asked = [number for number, part in enumerate(parts) if call(part, "predict")]
-    opening = [] if asked and title == PREDICTIONS else [*blocks_of(parts[: asked[0] if asked else None])]
+    opening = (
+        [] if asked and title == PREDICTIONS else [*blocks_of(parts[: asked[0] if asked else None])]
+    )
     if len(opening) > 1 or not asked:
         yield from slides(title, opening)
         opening = []
@@ -210,16 +242,30 @@ def of_section(title: str, parts: list[str]) -> Iterator[str]:
         _, question, offered = (ast.literal_eval(part) for part in call(parts[number], "predict"))
         leads = [part for part in parts[begin:number] if paragraphs(part)]
         numbered = NUMBER.split("".join(leads))[1:]
-        lead = "# " + numbered[-1] if numbered else leads[-1] if begin or len(leads) > 1 or title == PREDICTIONS else ""
-        head = [prose(text) for text in paragraphs(lead)[0 if numbered else -1 :] if not is_formula(text)]
+        lead = (
+            "# " + numbered[-1]
+            if numbered
+            else leads[-1]
+            if begin or len(leads) > 1 or title == PREDICTIONS
+            else ""
+        )
+        head = [
+            prose(text)
+            for text in paragraphs(lead)[0 if numbered else -1 :]
+            if not is_formula(text)
+        ]
         head = [*(head or opening), prose(question, "question")]
         begin, opening = number + 1, []
         cell = next(part for part in parts[begin:end] if call(part, "guess.answer"))
         right = ast.literal_eval(call(cell, "guess.answer")[0])
         comments = [part for part in parts[begin:end] if paragraphs(part)]
-        if end < len(parts) and not NUMBER.search("".join(comments)):  # the last one leads to the next question
+        if end < len(parts) and not NUMBER.search(
+            "".join(comments)
+        ):  # the last one leads to the next question
             comments = comments[:-1]
-        said = [*blocks_of([NUMBER.split("".join(comments))[0]])] or [prose(x) for x in reasons(cell) if x != right]
+        said = [*blocks_of([NUMBER.split("".join(comments))[0]])] or [
+            prose(x) for x in reasons(cell) if x != right
+        ]
         answer = [*head, choices(offered, right), *said]
         yield from slides(title, [*head, choices(offered)], size(answer))
         yield from slides(title, answer)
@@ -228,28 +274,51 @@ def of_section(title: str, parts: list[str]) -> Iterator[str]:
 def deck(lesson: int) -> str:
     """The slides of a lesson as one page of HTML."""
     (heading, opening), *others = sections(lesson_file(lesson).read_text(encoding="utf-8"))
-    found = [prose(" ".join(paragraphs(opening[0])[0].split()), "small"), prose("After this lesson you can")]
+    found = [
+        prose(" ".join(paragraphs(opening[0])[0].split()), "small"),
+        prose("After this lesson you can"),
+    ]
     found += [listed(line) for line in objectives(lesson)]
     pages = [*slides(heading, found, "first")]
-    pages += slides(heading, [block for block in blocks_of(opening[:1]) if "<figure>" in block.html])
+    pages += slides(
+        heading, [block for block in blocks_of(opening[:1]) if "<figure>" in block.html]
+    )
     for title, parts in others:
         pages += of_section(title, parts)
     for question in questions().get(lesson, []):
-        right, title, asked = question.right - 1, f"Quiz {question.at}", prose(question.ask, "question")
-        answer = [asked, choices(question.choices, question.choices[right]), prose(question.why[right])]
-        pages += [*slides(title, [asked, choices(question.choices)], size(answer)), *slides(title, answer)]
+        right, title, asked = (
+            question.right - 1,
+            f"Quiz {question.at}",
+            prose(question.ask, "question"),
+        )
+        answer = [
+            asked,
+            choices(question.choices, question.choices[right]),
+            prose(question.why[right]),
+        ]
+        pages += [
+            *slides(title, [asked, choices(question.choices)], size(answer)),
+            *slides(title, answer),
+        ]
     page = Template((ROOT / "lessons" / "slides.html").read_text(encoding="utf-8"))
     return page.substitute(title=escape(heading), slides="\n".join(pages))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m lessons.slides", description="Write the slides of a lesson.")
+    parser = argparse.ArgumentParser(
+        prog="python -m lessons.slides", description="Write the slides of a lesson."
+    )
     parser.add_argument("lesson", metavar="LESSON", help="a number such as 05, or all")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder for LESSON's .html")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="the folder for LESSON's .html"
+    )
     options = parser.parse_args()
     wanted = options.lesson
     if wanted != "all" and not (wanted.isdecimal() and int(wanted) in LESSONS):
-        raise InputError(f"there is no lesson {wanted}: give a number from {min(LESSONS):02} to {max(LESSONS)}, or all")
+        raise InputError(
+            f"there is no lesson {wanted}: give a number from {min(LESSONS):02} to {max(LESSONS)}, "
+            f"or all"
+        )
     options.out.mkdir(parents=True, exist_ok=True)
     for lesson in LESSONS if wanted == "all" else [int(wanted)]:
         path = options.out / f"{lesson_file(lesson).stem}.html"

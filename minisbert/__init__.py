@@ -1,6 +1,7 @@
 """minisbert: sentence embeddings in plain torch, small enough to read in an evening.
 
-The book is ``minisbert/core``, ten chapters to be read in order; the rooms around it make it fast and safe to use.
+The book is ``minisbert/core``, ten chapters to be read in order; the rooms around it make it fast
+and safe to use.
 
     from minisbert import SentenceEncoder
     encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
@@ -40,7 +41,8 @@ PLACES = {
     "StaticEncoder": "models.static_encoder",
     "load": "loading",
 }
-# What users of sentence-transformers import first; docs/from-sentence-transformers.md is the whole table.
+# What users of sentence-transformers import first; docs/from-sentence-transformers.md is the whole
+# table.
 ELSEWHERE = {
     "SentenceTransformer": 'SentenceEncoder.load("name")',
     "SentenceTransformerTrainer": "python -m minisbert.train",
@@ -59,8 +61,12 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: importing torch takes a second."""
     if name == "util":
         return import_module("minisbert.util")
-    if name in ELSEWHERE:  # of an AttributeError, ``from minisbert import name`` would not show the message
-        raise ImportError(f"minisbert has no {name}: use {ELSEWHERE[name]}; docs/from-sentence-transformers.md")
+    if (
+        name in ELSEWHERE
+    ):  # of an AttributeError, ``from minisbert import name`` would not show the message
+        raise ImportError(
+            f"minisbert has no {name}: use {ELSEWHERE[name]}; docs/from-sentence-transformers.md"
+        )
     if name not in PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"minisbert.{PLACES[name]}"), name)

@@ -3,7 +3,8 @@
     encoder = minisbert.load("all-MiniLM-L6-v2")
     encoder = minisbert.load("all-MiniLM-L6-v2", compiled=True)  # compiles for 30 seconds once
 
-The file is not called ``load``: importing a module of that name would replace the function ``minisbert.load``.
+The file is not called ``load``: importing a module of that name would replace the function
+``minisbert.load``.
 """
 
 from collections.abc import Mapping
@@ -48,13 +49,14 @@ def load(
     default_prompt_name: str | None = None,
     similarity_fn_name: str | None = None,
 ) -> Any:
-    """Open a model in eval mode with the class that fits its folder: an encoder, or a ``PairModel`` for a head.
+    """Open a model in eval mode with the class that fits its folder: an encoder, or a ``PairModel``
+    for a head.
 
-    ``compiled`` and ``dtype`` as for ``CompiledEncoder.load``: True for the package in the cache folder, or the path of
-    one. On a GPU, True and "auto" are a ``CudaEncoder``, for models that it can open. The other options as for
-    ``SentenceEncoder.load``.
-    To an editor the result may be anything: where types matter, call ``load`` of the class. Raises ``InputError`` for
-    anything missing, damaged or not supported.
+    ``compiled`` and ``dtype`` as for ``CompiledEncoder.load``: True for the package in the cache
+    folder, or the path of one. On a GPU, True and "auto" are a ``CudaEncoder``, for models that it
+    can open. The other options as for ``SentenceEncoder.load``. To an editor the result may be
+    anything: where types matter, call ``load`` of the class. Raises ``InputError`` for anything
+    missing, damaged or not supported.
     """
     folder = ModelFolder(find_model(model))
     options: dict[str, Any] = {
@@ -65,11 +67,19 @@ def load(
         "similarity_fn_name": similarity_fn_name,
     }
     if not folder.holds_pair_model:
-        options |= {"compiled": compiled, "dtype": dtype, "device": device, "max_seq_length": max_seq_length}
+        options |= {
+            "compiled": compiled,
+            "dtype": dtype,
+            "device": device,
+            "max_seq_length": max_seq_length,
+        }
         return load_encoder(folder.path, **options)
     for name, value in options.items():
         if value is not None:
-            raise InputError(f"{name} {one_line(value)}: {folder.path} holds a head for pairs, which has no {name}")
+            raise InputError(
+                f"{name} {one_line(value)}: {folder.path} holds a head for pairs, which has no "
+                f"{name}"
+            )
     if compiled == "auto" and choose_device(device).type == "cuda":
         compiled = False  # a package would compute on the CPU
     check_compiled(compiled, dtype, device)
@@ -100,35 +110,50 @@ def load_encoder(
     return open_kind(path).load(path, device=device, **options)
 
 
-def check_compiled(compiled: bool | str | Path, dtype: str | None, device: str | torch.device) -> None:
-    """Raise ``InputError`` for a dtype of a model that is not compiled, and for a device of one that is."""
+def check_compiled(
+    compiled: bool | str | Path, dtype: str | None, device: str | torch.device
+) -> None:
+    """Raise ``InputError`` for a dtype of a model that is not compiled, and for a device of one
+    that is.
+    """
     if dtype is not None and not compiled:
-        raise InputError(f"dtype {one_line(dtype)} is for compiled models: add compiled=True, or pass it to encode")
+        raise InputError(
+            f"dtype {one_line(dtype)} is for compiled models: add compiled=True, or pass it to "
+            f"encode"
+        )
     if compiled and str(device) not in ("auto", "cpu"):
         raise InputError(f"a compiled model runs only on the CPU, not on {device}")
 
 
 def load_dense(model: str | Path | Encoder, **options: Any) -> Encoder:
-    """Open an encoder by name, or return it as it is, for a library that takes one vector (D,) for each text.
+    """Open an encoder by name, or return it as it is, for a library that takes one vector (D,) for
+    each text.
 
-    ``options`` are those of ``load``, for a name. Raises ``InputError`` for an encoder that gives sparse vectors, or a
-    vector for each token.
+    ``options`` are those of ``load``, for a name. Raises ``InputError`` for an encoder that gives
+    sparse vectors, or a vector for each token.
     """
     encoder = load_encoder(model, **options) if isinstance(model, str | Path) else model
     if encoder.vectors_are != "dense":
         name = type(encoder).__name__
-        raise InputError(f"a {name} does not give one dense vector for each text: load a SentenceEncoder's model")
+        raise InputError(
+            f"a {name} does not give one dense vector for each text: load a SentenceEncoder's model"
+        )
     return encoder
 
 
 def load_ranker(model: str | Path | PairScorer, **options: Any) -> PairScorer:
-    """Open a cross-encoder by name, or return it as it is, for a library that sorts documents by a query.
+    """Open a cross-encoder by name, or return it as it is, for a library that sorts documents by a
+    query.
 
-    ``options`` are those of ``load``, for a name. Raises ``InputError`` for an encoder, and for a model of classes.
+    ``options`` are those of ``load``, for a name. Raises ``InputError`` for an encoder, and for a
+    model of classes.
     """
     ranker = load(model, **options) if isinstance(model, str | Path) else model
     if not isinstance(ranker, PairScorer) or ranker.task in SEVERAL:
-        raise InputError(f"a {type(ranker).__name__} has no score for a query and a document: load a cross-encoder")
+        raise InputError(
+            f"a {type(ranker).__name__} has no score for a query and a document: load a "
+            f"cross-encoder"
+        )
     return ranker
 
 
@@ -138,7 +163,9 @@ def open_kind(model: str | Path) -> type[SentenceEncoder] | type[StaticEncoder]:
 
 
 def load_tokenizer(model: str | Path, limit: int | None = None) -> Tokenizer:
-    """Open the tokenizer of a model. A static model's depends on its table, so the table is read too."""
+    """Open the tokenizer of a model. A static model's depends on its table, so the table is read
+    too.
+    """
     folder = ModelFolder(find_model(model))
     if folder.model_class == "StaticEncoder":
         return StaticEncoder.from_folder(folder, limit=limit).tokenizer
@@ -146,7 +173,9 @@ def load_tokenizer(model: str | Path, limit: int | None = None) -> Tokenizer:
 
 
 def uncompiled(encoder: Encoder) -> Encoder:
-    """Return the encoder itself, or load the model from which a compiled one was made, from its folder."""
+    """Return the encoder itself, or load the model from which a compiled one was made, from its
+    folder.
+    """
     if not isinstance(encoder, CompiledEncoder | CudaEncoder):
         return encoder
     folder = ModelFolder(encoder.folder)

@@ -1,9 +1,9 @@
 """Search embeddings, find paraphrases and communities, under sentence-transformers' names.
 
-from minisbert import SentenceEncoder, util
-hits = util.semantic_search(encoder.encode_query("a cat?"), encoder.encode_document(documents), top_k=5)
-pairs = util.paraphrase_mining(encoder, sentences)
-triplets = util.mine_hard_negatives([("a cat?", "A cat sits."), ("rain?", "It rains.")], encoder, documents)
+from minisbert import SentenceEncoder, util hits = util.semantic_search(encoder.encode_query("a
+cat?"), encoder.encode_document(documents), top_k=5) pairs = util.paraphrase_mining(encoder,
+sentences) triplets = util.mine_hard_negatives([("a cat?", "A cat sits."), ("rain?", "It rains.")],
+encoder, documents)
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,9 @@ def cos_sim(a: Rows, b: Rows) -> Tensor:
 
 
 def dot_score(a: Rows, b: Rows) -> Tensor:
-    """Compute the dot product of every row of a (N, D) with every row of b (M, D) -> a tensor (N, M)."""
+    """Compute the dot product of every row of a (N, D) with every row of b (M, D) -> a tensor (N,
+    M).
+    """
     return torch.as_tensor(similarity(a, b, "dot"))
 
 
@@ -42,13 +44,14 @@ def semantic_search(
     top_k: int = 10,
     score_function: str | Callable[[Tensor, Tensor], Any] = "cosine",
 ) -> list[list[dict[str, Any]]]:
-    """Find for each query (Q, D), or one (D,), the ``top_k`` rows of the corpus (N, D) with the highest score.
+    """Find for each query (Q, D), or one (D,), the ``top_k`` rows of the corpus (N, D) with the
+    highest score.
 
-    ``score_function`` is "cosine", "dot", "euclidean", "manhattan", or a function of tensors (Q, D) and (N, D) such as
-    ``encoder.similarity``; vectors do not say which one their model was trained for: give
-    ``encoder.similarity_fn_name``. A name is searched in blocks, a function query by query.
-    Returns ``[[{"corpus_id": 3, "score": 0.91}, ...], ...]``, best first, ties by number; exact.
-    Raises ``InputError`` as ``minisbert.search.dense.top_k``.
+    ``score_function`` is "cosine", "dot", "euclidean", "manhattan", or a function of tensors (Q, D)
+    and (N, D) such as ``encoder.similarity``; vectors do not say which one their model was trained
+    for: give ``encoder.similarity_fn_name``. A name is searched in blocks, a function query by
+    query. Returns ``[[{"corpus_id": 3, "score": 0.91}, ...], ...]``, best first, ties by number;
+    exact. Raises ``InputError`` as ``minisbert.search.dense.top_k``.
     """
     check_count("top_k", top_k)
     queries, corpus = as_rows(query_embeddings), as_rows(corpus_embeddings)
@@ -69,7 +72,9 @@ def semantic_search(
         scores, rows = dense.top_k(queries, corpus, k, similarity=score)
     hits = []
     for best, numbers in zip(scores.tolist(), rows.tolist(), strict=True):
-        hits.append([{"corpus_id": row, "score": score} for score, row in zip(best, numbers, strict=True)])
+        hits.append(
+            [{"corpus_id": row, "score": score} for score, row in zip(best, numbers, strict=True)]
+        )
     return hits
 
 
@@ -81,7 +86,8 @@ def paraphrase_mining(
     show_progress_bar: bool = False,
     **options: Any,
 ) -> list[list[float | int]]:
-    """Find the ``max_pairs`` most similar pairs of sentences: ``[[score, i, j], ...]``, i < j, best first.
+    """Find the ``max_pairs`` most similar pairs of sentences: ``[[score, i, j], ...]``, i < j, best
+    first.
 
     Compares every pair by the model's own similarity. ``options`` are those of ``encode``.
     """
@@ -100,7 +106,9 @@ def paraphrase_mining(
 def check_encoder(model: object) -> None:
     """Raise ``InputError`` for what is no encoder, such as the name of one."""
     if not hasattr(model, "encode_query"):
-        raise InputError(f"model must be an encoder, as SentenceEncoder.load returns it, not {one_line(model)}")
+        raise InputError(
+            f"model must be an encoder, as SentenceEncoder.load returns it, not {one_line(model)}"
+        )
 
 
 def mine_hard_negatives(
@@ -111,32 +119,44 @@ def mine_hard_negatives(
     show_progress_bar: bool = False,
     **rules: Any,
 ) -> list[Triplet]:
-    """Find negatives for (anchor, positive) pairs that the model finds close to the anchor: triplets to train on.
+    """Find negatives for (anchor, positive) pairs that the model finds close to the anchor:
+    triplets to train on.
 
-    Looks in ``corpus`` and in the positives of other anchors, by the model's own similarity; anchors are encoded as
-    queries, the others as documents. ``rules`` are the fields of ``minisbert.search.mining.Rules``: num_negatives=3,
-    range_min, range_max, absolute_margin, relative_margin, max_score, min_score. An anchor for which nothing is left is
-    not in the result. Raises ``InputError`` for rules that no candidate can meet.
+    Looks in ``corpus`` and in the positives of other anchors, by the model's own similarity;
+    anchors are encoded as queries, the others as documents. ``rules`` are the fields of
+    ``minisbert.search.mining.Rules``: num_negatives=3, range_min, range_max, absolute_margin,
+    relative_margin, max_score, min_score. An anchor for which nothing is left is not in the result.
+    Raises ``InputError`` for rules that no candidate can meet.
     """
     chosen = Rules(**rules)
     check_encoder(model)
     task = candidates_of(pairs, corpus)
-    anchors, documents = encode_both(model, task.anchors, task.documents, show_progress_bar=show_progress_bar)
-    return [*triplets(task, mine(anchors, documents, task, chosen, show_progress_bar, model.similarity_fn_name))]
+    anchors, documents = encode_both(
+        model, task.anchors, task.documents, show_progress_bar=show_progress_bar
+    )
+    return [
+        *triplets(
+            task,
+            mine(anchors, documents, task, chosen, show_progress_bar, model.similarity_fn_name),
+        )
+    ]
 
 
 def community_detection(
     embeddings: np.ndarray | Tensor, *, threshold: float = 0.75, min_community_size: int = 10
 ) -> list[list[int]]:
-    """Group rows of (N, D) whose cosine with their group's first row, its centre, is ``threshold`` or more.
+    """Group rows of (N, D) whose cosine with their group's first row, its centre, is ``threshold``
+    or more.
 
-    Returns the largest group first. No row is in two groups: the larger one takes it. Groups of fewer than
-    ``min_community_size`` rows are left out.
+    Returns the largest group first. No row is in two groups: the larger one takes it. Groups of
+    fewer than ``min_community_size`` rows are left out.
     """
     check_count("min_community_size", min_community_size)
     if not isinstance(threshold, int | float) or not -1 <= threshold <= 1:
         raise InputError(f"threshold must be a number from -1 to 1, not {one_line(threshold)}")
-    vectors = torch.nn.functional.normalize(torch.tensor(as_rows(embeddings), dtype=torch.float32))  # (N, D)
+    vectors = torch.nn.functional.normalize(
+        torch.tensor(as_rows(embeddings), dtype=torch.float32)
+    )  # (N, D)
 
     # First only the sizes: the members of all groups at once could be N lists of N rows.
     sizes = torch.empty(len(vectors), dtype=torch.long)
@@ -158,7 +178,8 @@ def community_detection(
             if len(members) < min_community_size:
                 continue
             order = cosines[members].argsort(descending=True, stable=True)
-            # Not all centres are members: rounding may leave a cosine with itself below a threshold of 1.
+            # Not all centres are members: rounding may leave a cosine with itself below a threshold
+            # of 1.
             communities.append([centre] + [row for row in members[order].tolist() if row != centre])
             taken[members] = True
     return sorted(communities, key=len, reverse=True)

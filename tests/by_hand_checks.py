@@ -1,7 +1,9 @@
-"""Parity checks of what the lessons write out by hand: merges, the way back, the bill of a step, a gain in pairs.
+"""Parity checks of what the lessons write out by hand: merges, the way back, the bill of a step, a
+gain in pairs.
 
-Importing this module adds them to ``checks.CHECKS``. The references are the ``tokenizers`` library's trainer, autograd,
-torch's own counts of operations and bytes, and Python's ``statistics``.
+Importing this module adds them to ``checks.CHECKS``. The references are the ``tokenizers``
+library's trainer, autograd, torch's own counts of operations and bytes, and Python's
+``statistics``.
 """
 
 import json
@@ -34,13 +36,17 @@ def trained_merges(words: Mapping[str, int], most: int) -> list[tuple[str, str]]
     library = Tokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(vocab_size=most + 500, show_progress=False)
-    library.train_from_iterator([" ".join([word] * times) for word, times in words.items()], trainer)
+    library.train_from_iterator(
+        [" ".join([word] * times) for word, times in words.items()], trainer
+    )
     return [tuple(pair) for pair in json.loads(library.to_str())["model"]["merges"]][:most]
 
 
 @check
 def byte_pair_merges() -> Iterator[Comparison]:
-    """Merges of real sentences, of words that are mostly one letter, and of words that are soon used up."""
+    """Merges of real sentences, of words that are mostly one letter, and of words that are soon
+    used up.
+    """
     sentences = Counter(word for text in SENTENCES for word in text.lower().split())
     for name, words, most in (
         ("sentences", sentences, 120),
@@ -50,14 +56,18 @@ def byte_pair_merges() -> Iterator[Comparison]:
         merges, expected = vocabulary.learn_merges(words, most), trained_merges(words, most)
         sides = ["\n".join(map(" ".join, pairs)) for pairs in (merges, expected)]
         value, reference = (padded([ord(c) for c in side], len(sides[1]) + 20) for side in sides)
-        yield replace(compare(f"merges of {name}", value, reference, PIECE), ours=merges, reference=expected)
+        yield replace(
+            compare(f"merges of {name}", value, reference, PIECE), ours=merges, reference=expected
+        )
 
 
 @check
 def dense_gelu_gradients() -> Iterator[Comparison]:
     x, weight, bias = normal(5, 4, seed=1), normal(7, 4, seed=2), normal(7, seed=3)
     pull = normal(5, 7, seed=4).detach()
-    expected = torch.autograd.grad(functional.gelu(functional.linear(x, weight, bias)), (x, weight, bias), pull)
+    expected = torch.autograd.grad(
+        functional.gelu(functional.linear(x, weight, bias)), (x, weight, bias), pull
+    )
     found = backward.dense_gelu_backward(x.detach(), weight.detach(), bias.detach(), pull)
     for name, ours, theirs in zip(("x", "weight", "bias"), found, expected, strict=True):
         yield compare(f"dense layer with GELU, dL/d{name}", ours, theirs, PIECE)
@@ -66,15 +76,23 @@ def dense_gelu_gradients() -> Iterator[Comparison]:
 @check
 def step_costs() -> Iterator[Comparison]:
     """MiniLM's sizes, without numbers behind them, and a small model's."""
-    for name, config, B, T in (("MiniLM, 32 x 64", MINILM, 32, 64), ("a small model, 3 x 5", SMALL, 3, 5)):
+    for name, config, B, T in (
+        ("MiniLM, 32 x 64", MINILM, 32, 64),
+        ("a small model, 3 x 5", SMALL, 3, 5),
+    ):
         expected = counted_costs(config, B, T)
         found = sheet.training_step(config, B, T)
-        sides = (torch.tensor([side.get(cost, -1) for cost in COSTS]).double() for side in (found, expected))
+        sides = (
+            torch.tensor([side.get(cost, -1) for cost in COSTS]).double()
+            for side in (found, expected)
+        )
         yield replace(compare(f"costs of {name}", *sides, PIECE), ours=found, reference=expected)
 
 
 def counted_costs(config: BertConfig, B: int, T: int) -> dict[str, int]:
-    """What torch counts in one step of AdamW on the meta device, where tensors have shapes and no numbers."""
+    """What torch counts in one step of AdamW on the meta device, where tensors have shapes and no
+    numbers.
+    """
 
     def size(tensors: list[torch.Tensor]) -> int:
         return sum(x.nbytes for x in tensors)
@@ -89,9 +107,13 @@ def counted_costs(config: BertConfig, B: int, T: int) -> dict[str, int]:
     kept = [value for key, value in trace.items() if key.endswith("attention")]
     optimizer = torch.optim.AdamW(parameters)
     optimizer.step()
-    moments = [state[key] for state in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
+    moments = [
+        state[key] for state in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")
+    ]
     bytes_of = map(size, (parameters, [p.grad for p in parameters], moments, kept))
-    return dict(zip(COSTS, (forward.get_total_flops(), back.get_total_flops(), *bytes_of), strict=True))
+    return dict(
+        zip(COSTS, (forward.get_total_flops(), back.get_total_flops(), *bytes_of), strict=True)
+    )
 
 
 @check

@@ -1,8 +1,9 @@
 """The parity checks: one piece of minisbert against its reference, forward and backward.
 
-A check is a generator of ``Comparison``. ``test_parity.py`` runs each check and requires every number to agree;
-``test_mistakes.py`` runs them with one mistake planted and requires some number to differ. They compute with the book,
-``minisbert.core``; only models that it does not open go through ``minisbert.models``.
+A check is a generator of ``Comparison``. ``test_parity.py`` runs each check and requires every
+number to agree; ``test_mistakes.py`` runs them with one mistake planted and requires some number to
+differ. They compute with the book, ``minisbert.core``; only models that it does not open go through
+``minisbert.models``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,11 +43,14 @@ def compare_gradients(
     gradients: Sequence[Tensor],
     pull: Tensor | None = None,
 ) -> Iterator[Comparison]:
-    """A value with the expected one, then the gradient of each named input with the expected one of ``gradients``."""
+    """A value with the expected one, then the gradient of each named input with the expected one of
+    ``gradients``.
+    """
     yield compare(name, value, expected, PIECE)
     found = torch.autograd.grad(value, list(inputs.values()), pull, allow_unused=True)
     for key, gradient, reference in zip(inputs, found, gradients, strict=True):
-        # a piece that ignores an input has no gradient there, which is wrong: the right one is not 0
+        # a piece that ignores an input has no gradient there, which is wrong: the right one is not
+        # 0
         gradient = torch.zeros_like(reference) if gradient is None else gradient
         yield compare(f"{name}, gradient of {key}", gradient, reference, GRADIENT)
 
@@ -54,11 +58,15 @@ def compare_gradients(
 def with_gradients(
     name: str, piece: Callable[..., Tensor], reference: Callable[..., Tensor], *inputs: Tensor
 ) -> Iterator[Comparison]:
-    """The values of two functions, then the gradient of every input for one random output gradient."""
+    """The values of two functions, then the gradient of every input for one random output
+    gradient.
+    """
     value, expected = piece(*inputs), reference(*inputs)
     pull = normal(*expected.shape, seed=99).detach()
     named = {f"input {i}": x for i, x in enumerate(inputs)}
-    yield from compare_gradients(name, value, expected, named, torch.autograd.grad(expected, inputs, pull), pull)
+    yield from compare_gradients(
+        name, value, expected, named, torch.autograd.grad(expected, inputs, pull), pull
+    )
 
 
 @check
@@ -72,14 +80,19 @@ def layer_norm() -> Iterator[Comparison]:
         lambda *x: bert.layer_norm(*x, 1e-3),
         lambda x, *affine: functional.layer_norm(x, (8,), *affine, 1e-3),
     )
-    yield from with_gradients("layer_norm", ours, theirs, normal(3, 5, 8), normal(8, seed=1), normal(8, seed=2))
+    yield from with_gradients(
+        "layer_norm", ours, theirs, normal(3, 5, 8), normal(8, seed=1), normal(8, seed=2)
+    )
 
 
 @check
 def attention() -> Iterator[Comparison]:
-    # batch 2, heads 3, queries 4, keys 6, width 16 (its root is exact in float32 too); pads in front and between
+    # batch 2, heads 3, queries 4, keys 6, width 16 (its root is exact in float32 too); pads in
+    # front and between
     inputs = normal(2, 3, 4, 16), normal(2, 3, 6, 16, seed=1), normal(2, 3, 6, 16, seed=2)
-    mask = torch.tensor([[False, True, True, False, True, True], [True] * 2 + [False] * 4])[:, None, None, :]
+    mask = torch.tensor([[False, True, True, False, True, True], [True] * 2 + [False] * 4])[
+        :, None, None, :
+    ]
     for name, hidden in (("attention", None), ("attention, masked", mask)):
         ours = lambda *qkv, hidden=hidden: bert.attention(*qkv, hidden)[0]  # noqa: E731
         theirs = lambda *qkv, hidden=hidden: functional.scaled_dot_product_attention(*qkv, hidden)  # noqa: E731
@@ -105,7 +118,9 @@ def pooling() -> Iterator[Comparison]:
 
 @check
 def bert_forward() -> Iterator[Comparison]:
-    """Embeddings, every layer's probabilities and output, pooler, on a ragged batch with both token types."""
+    """Embeddings, every layer's probabilities and output, pooler, on a ragged batch with both token
+    types.
+    """
     model, reference = tiny().bert, golden("bert")
     trace: dict[str, Tensor] = {}
     hidden = model(reference["ids"], reference["mask"], reference["token_types"], trace)
@@ -122,20 +137,28 @@ def bert_gradients() -> Iterator[Comparison]:
     hidden = encoder.bert(reference["ids"], reference["mask"], reference["token_types"], trace)
     trace["embeddings"].retain_grad()
     pooled = encoder.bert.pool(hidden)
-    ((hidden * reference["pull.hidden"]).sum() + (pooled * reference["pull.pooler"]).sum()).backward()
-    yield compare("gradient of embeddings", trace["embeddings"].grad, reference["grad.embeddings"], GRADIENT)
+    (
+        (hidden * reference["pull.hidden"]).sum() + (pooled * reference["pull.pooler"]).sum()
+    ).backward()
+    yield compare(
+        "gradient of embeddings", trace["embeddings"].grad, reference["grad.embeddings"], GRADIENT
+    )
     for name, parameter in encoder.bert.named_parameters():
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         yield compare(f"gradient of {name}", gradient, reference[f"grad.{NAMES[name]}"], GRADIENT)
 
 
 def real_entries(trace: dict[str, Tensor | None]) -> list[tuple[str, Tensor]]:
-    """The trace without attention's probabilities where they are None, as fused operations keep none."""
+    """The trace without attention's probabilities where they are None, as fused operations keep
+    none.
+    """
     return [(name, value) for name, value in trace.items() if value is not None or not bert.FUSED]
 
 
 def other_family(folder: str) -> Iterator[Comparison]:
-    """A whole sentence model of another family: every layer, the sentence vectors, every gradient."""
+    """A whole sentence model of another family: every layer, the sentence vectors, every
+    gradient.
+    """
     encoder, reference = minisbert.SentenceEncoder.load(REFERENCE / folder).double(), golden(folder)
     mask, trace = reference["mask"], {}
     encoder.bert(reference["ids"], mask, trace=trace)
@@ -148,10 +171,17 @@ def other_family(folder: str) -> Iterator[Comparison]:
     yield compare(f"{folder} vectors", vectors, reference["vectors"], PIECE)
     (vectors * reference["pull"]).sum().backward()
     config = encoder.bert.config
-    names = ENCODER_FAMILIES[config.model_type].names(config.num_hidden_layers, encoder.bert.pooler is not None)
+    names = ENCODER_FAMILIES[config.model_type].names(
+        config.num_hidden_layers, encoder.bert.pooler is not None
+    )
     for name, parameter in encoder.bert.named_parameters():
         if parameter.grad is not None:
-            yield compare(f"{folder} gradient of {name}", parameter.grad, reference[f"grad.{names[name]}"], GRADIENT)
+            yield compare(
+                f"{folder} gradient of {name}",
+                parameter.grad,
+                reference[f"grad.{names[name]}"],
+                GRADIENT,
+            )
 
 
 @check
@@ -170,17 +200,31 @@ def roberta() -> Iterator[Comparison]:
 def newer_encoders() -> Iterator[Comparison]:
     """Hidden states of Qwen3, EmbeddingGemma and ModernBERT."""
     for name in ("qwen3", "gemma", "modernbert"):
-        expected, folder = golden(f"architectures/tiny-{name}"), REFERENCE / "architectures" / f"tiny-{name}"
+        expected, folder = (
+            golden(f"architectures/tiny-{name}"),
+            REFERENCE / "architectures" / f"tiny-{name}",
+        )
         encoder, mask = minisbert.SentenceEncoder.load(folder), expected["mask"]
         with torch.no_grad():
             states = encoder.double().bert.hidden_states(expected["ids"], mask)
-        for layer in (int(key.removeprefix("layers.")) for key in expected if key.startswith("layers.")):
-            yield compare(f"{name} layer {layer}", states[layer + 1][mask], expected[f"layers.{layer}"][mask], PIECE)
+        for layer in (
+            int(key.removeprefix("layers.")) for key in expected if key.startswith("layers.")
+        ):
+            yield compare(
+                f"{name} layer {layer}",
+                states[layer + 1][mask],
+                expected[f"layers.{layer}"][mask],
+                PIECE,
+            )
 
 
 @check
 def cosine_mse_loss() -> Iterator[Comparison]:
-    u, v, target = normal(5, 7), normal(5, 7, seed=1), torch.linspace(-0.5, 1, 5, dtype=torch.float64)
+    u, v, target = (
+        normal(5, 7),
+        normal(5, 7, seed=1),
+        torch.linspace(-0.5, 1, 5, dtype=torch.float64),
+    )
     ours = lambda u, v: losses.cosine_mse_loss(u, v, target)  # noqa: E731
     theirs = lambda u, v: functional.mse_loss(functional.cosine_similarity(u, v), target)  # noqa: E731
     yield from with_gradients("cosine_mse_loss", ours, theirs, u, v)
@@ -199,23 +243,32 @@ def correlations() -> Iterator[Comparison]:
 
 @check
 def training_trace() -> Iterator[Comparison]:
-    """Ten steps of ``fit``: the loss and learning rate of each step, and every parameter after the last."""
+    """Ten steps of ``fit``: the loss and learning rate of each step, and every parameter after the
+    last.
+    """
     encoder, reference = tiny(), golden("trace")
-    parameters = [parameter for name, parameter in encoder.named_parameters() if "pooler" not in name]
+    parameters = [
+        parameter for name, parameter in encoder.named_parameters() if "pooler" not in name
+    ]
     optimizer = loop.adamw(parameters, lr=1e-2, weight_decay=0.01)
 
     def loss(encoder: nn.Module, rows: list[int]) -> Tensor:
         u, v = (
-            encoder(reference[f"{side}.ids"][rows], reference[f"{side}.mask"][rows]) for side in ("first", "second")
+            encoder(reference[f"{side}.ids"][rows], reference[f"{side}.mask"][rows])
+            for side in ("first", "second")
         )
         return losses.cosine_mse_loss(u, v, reference["targets"][rows])
 
     batches = [list(range(len(reference["targets"])))] * 10
-    steps = list(loop.fit(encoder, loss, batches, optimizer, lambda step: loop.linear_schedule(step, 3, 12)))
+    steps = list(
+        loop.fit(encoder, loss, batches, optimizer, lambda step: loop.linear_schedule(step, 3, 12))
+    )
     rates = torch.tensor([1e-2 * step.multiplier for step in steps], dtype=torch.float64)
     yield compare("10 learning rates", rates, reference["rates"], TRACE)
     values = torch.tensor([step.loss for step in steps], dtype=torch.float64)
     yield compare("10 losses", values, reference["losses"], TRACE)
     for name, parameter in encoder.bert.named_parameters():
         if "pooler" not in name:
-            yield compare(f"after 10 steps {name}", parameter, reference[f"after.{NAMES[name]}"], TRACE)
+            yield compare(
+                f"after 10 steps {name}", parameter, reference[f"after.{NAMES[name]}"], TRACE
+            )

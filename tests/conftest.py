@@ -23,9 +23,12 @@ from tests import toys
 from tests.jitter import Jitter
 
 ROOT = Path(__file__).parents[1]
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # on a machine with a GPU too, what is tested is the CPU
+os.environ.setdefault(
+    "CUDA_VISIBLE_DEVICES", ""
+)  # on a machine with a GPU too, what is tested is the CPU
 torch.backends.mps.is_available = lambda: False  # on Apple's too
-# OMP_NUM_THREADS, which torch has read, holds for every test; without it the processes of ``pytest -n`` share the cores
+# OMP_NUM_THREADS, which torch has read, holds for every test; without it the processes of ``pytest
+# -n`` share the cores
 GIVEN = "OMP_NUM_THREADS" in os.environ
 WORKERS = 1 if GIVEN else int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 THREADS = max(1, torch.get_num_threads() // WORKERS)
@@ -40,7 +43,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """No bytes in the names of tests: an archive holds its time, and two workers must collect the same names."""
+    """No bytes in the names of tests: an archive holds its time, and two workers must collect the
+    same names.
+    """
     return argname if isinstance(val, bytes) else None
 
 
@@ -51,11 +56,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
 
 
-@pytest.hookimpl(tryfirst=True)  # before the fixtures of a module, which compute in as many threads as its tests
+@pytest.hookimpl(
+    tryfirst=True
+)  # before the fixtures of a module, which compute in as many threads as its tests
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """One thread for tiny tensors, where handing out the work costs far more than doing it; all for real weights.
+    """One thread for tiny tensors, where handing out the work costs far more than doing it; all for
+    real weights.
 
-    As many as OMP_NUM_THREADS says for both, if it is set: .ci/run compares results of several numbers of threads.
+    As many as OMP_NUM_THREADS says for both, if it is set: .ci/run compares results of several
+    numbers of threads.
     """
     torch.set_num_threads(THREADS if GIVEN or item.get_closest_marker("weights") else 1)
     if item.get_closest_marker("reference") and find_spec("sentence_transformers") is None:
@@ -64,7 +73,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True)
 def jitter(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Make float32 products inexact if ``--jitter`` asks for it, except in tests marked ``exact``."""
+    """Make float32 products inexact if ``--jitter`` asks for it, except in tests marked
+    ``exact``.
+    """
     seed = request.config.getoption("--jitter")
     if seed is None or request.node.get_closest_marker("exact"):
         yield
@@ -75,7 +86,9 @@ def jitter(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(params=[True, False], ids=["onednn", "public"])
 def onednn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search with oneDNN's private operations, and without, as on CPUs and in builds of torch that lack them."""
+    """The search with oneDNN's private operations, and without, as on CPUs and in builds of torch
+    that lack them.
+    """
     if request.param and not torch_internals.ONEDNN:
         pytest.skip("this torch has no such operations")
     monkeypatch.setattr(torch_internals, "ONEDNN", request.param)
@@ -83,7 +96,9 @@ def onednn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture(autouse=True, scope="session")
 def fused_from_the_first_test_on() -> None:
-    """As outside lessons, whatever the collection has imported: fixtures of a module begin before ``fused``."""
+    """As outside lessons, whatever the collection has imported: fixtures of a module begin before
+    ``fused``.
+    """
     bert.FUSED = True
 
 
@@ -136,9 +151,13 @@ def compile_model(folder: Path, out: Path) -> Path:
 
 
 def fetched(name: str) -> Path:
-    """An asset's folder. If it is unavailable the test is skipped with the reason; with CI=true it fails."""
+    """An asset's folder. If it is unavailable the test is skipped with the reason; with CI=true it
+    fails.
+    """
     try:
-        with FileLock(Path(tempfile.gettempdir(), f"minisbert-{name}.lock")):  # one process fetches, the others wait
+        with FileLock(
+            Path(tempfile.gettempdir(), f"minisbert-{name}.lock")
+        ):  # one process fetches, the others wait
             return ensure(name)
     except InputError as error:
         if os.environ.get("CI") == "true":

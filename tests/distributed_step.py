@@ -1,4 +1,5 @@
-"""What the processes of tests/training/test_distributed.py run, started by torchrun; not a test itself.
+"""What the processes of tests/training/test_distributed.py run, started by torchrun; not a test
+itself.
 
 torchrun --nproc_per_node=2 -m tests.distributed_step gradients OUT ARGUMENT...    loss and gradients of some batches
 torchrun --nproc_per_node=2 -m tests.distributed_step train ARGUMENT...            a run, with one thread a process
@@ -22,10 +23,16 @@ from minisbert.training.distributed import ProcessGroup, process_group, run_dist
 from minisbert.training.settings import parse
 from minisbert.training.train import divide, main, make_objective
 
-BATCHES = ([5, 0, 3, 8, 1, 7, 2], [4, 9, 6, 11], [10])  # seven rows, four, and one that only one process can take
+BATCHES = (
+    [5, 0, 3, 8, 1, 7, 2],
+    [4, 9, 6, 11],
+    [10],
+)  # seven rows, four, and one that only one process can take
 
 
-def gradients(arguments: list[str], group: ProcessGroup, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def gradients(
+    arguments: list[str], group: ProcessGroup, dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
     """Loss and gradient of each batch, on a model without dropout, computed by the group."""
     options = parse(arguments)
     torch.manual_seed(3)
@@ -37,7 +44,9 @@ def gradients(arguments: list[str], group: ProcessGroup, dtype: torch.dtype) -> 
     found, sent = {}, []
     if group.size > 1:
 
-        def count(state: None, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        def count(
+            state: None, bucket: distributed.GradBucket
+        ) -> torch.futures.Future[torch.Tensor]:
             sent.append(bucket.index())
             return allreduce_hook(state, bucket)
 
@@ -48,7 +57,11 @@ def gradients(arguments: list[str], group: ProcessGroup, dtype: torch.dtype) -> 
         loss.backward()
         found[f"{i}.loss"], found[f"{i}.buckets"] = loss.detach(), torch.tensor(len(sent))
         sent.clear()
-        found |= {f"{i}.{n}": p.grad.clone() for n, p in objective.network.named_parameters() if p.grad is not None}
+        found |= {
+            f"{i}.{n}": p.grad.clone()
+            for n, p in objective.network.named_parameters()
+            if p.grad is not None
+        }
     return found
 
 
@@ -62,7 +75,10 @@ def start() -> None:
                 for dtype in (torch.float64, torch.float32):
                     found = gradients(flags, group, dtype)
                     if group.rank == 0:
-                        write_safetensors(found, Path(out) / f"{name}-{str(dtype).removeprefix('torch.')}.safetensors")
+                        write_safetensors(
+                            found,
+                            Path(out) / f"{name}-{str(dtype).removeprefix('torch.')}.safetensors",
+                        )
         return
     if what == "die" and os.environ["RANK"] == "1":
         batch, batches = data.pad_batch, []

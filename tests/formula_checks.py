@@ -1,4 +1,5 @@
-"""Parity checks of single formulas without a golden file: against torch's own functions and slow loops.
+"""Parity checks of single formulas without a golden file: against torch's own functions and slow
+loops.
 
 Importing this module adds them to ``checks.CHECKS``.
 """
@@ -18,7 +19,8 @@ from minisbert.search import by_tokens
 from tests.checks import check, normal, with_gradients
 from tests.parity import GRADIENT, PIECE, Comparison, compare
 
-# width 12, heads 3, feed-forward 20; one text with pads in front and between, one of 2 tokens and 4 pads
+# width 12, heads 3, feed-forward 20; one text with pads in front and between, one of 2 tokens and 4
+# pads
 CONFIG = BertConfig(17, 12, 1, 3, 20, 9, type_vocab_size=2, layer_norm_eps=1e-3)
 MASK = torch.tensor([[False, True, True, False, True, True], [True] * 2 + [False] * 4])
 DROPOUT = 0.3  # in training
@@ -32,15 +34,27 @@ def randomised(module: nn.Module, seed: int = 5) -> nn.Module:
 
 
 def whole(
-    name: str, module: nn.Module, piece: Callable[..., Tensor], reference: Callable[..., Tensor], *inputs: Tensor
+    name: str,
+    module: nn.Module,
+    piece: Callable[..., Tensor],
+    reference: Callable[..., Tensor],
+    *inputs: Tensor,
 ) -> Iterator[Comparison]:
-    """The value, and the gradient of inputs and parameters; both sides use the module's parameters."""
+    """The value, and the gradient of inputs and parameters; both sides use the module's
+    parameters.
+    """
     n, parameters = len(inputs), list(module.parameters())
-    yield from with_gradients(name, lambda *x: piece(*x[:n]), lambda *x: reference(*x[:n]), *inputs, *parameters)
+    yield from with_gradients(
+        name, lambda *x: piece(*x[:n]), lambda *x: reference(*x[:n]), *inputs, *parameters
+    )
 
 
-def torch_attention(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """torch's multi-head attention with the module's weights: (B, T, D), and probabilities (B, H, T, S)."""
+def torch_attention(
+    module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """torch's multi-head attention with the module's weights: (B, T, D), and probabilities (B, H,
+    T, S).
+    """
     linears = module.query, module.key, module.value
     value, probabilities = functional.multi_head_attention_forward(
         *(x.transpose(0, 1) for x in (query, key, key)),
@@ -95,18 +109,30 @@ def embeddings() -> Iterator[Comparison]:
     types = torch.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 0, 0, 0, 0]])
 
     def reference(types: Tensor) -> Tensor:
-        rows = [module.word.weight[ids], module.position.weight[:6][None], module.token_type.weight[types]]
-        return functional.layer_norm(sum(rows), (12,), module.norm.weight, module.norm.bias, CONFIG.layer_norm_eps)
+        rows = [
+            module.word.weight[ids],
+            module.position.weight[:6][None],
+            module.token_type.weight[types],
+        ]
+        return functional.layer_norm(
+            sum(rows), (12,), module.norm.weight, module.norm.bias, CONFIG.layer_norm_eps
+        )
 
     yield from whole("embeddings", module, lambda: module(ids, types), lambda: reference(types))
     none = torch.zeros_like(ids)
-    yield from whole("embeddings, no token types", module, lambda: module(ids, None), lambda: reference(none))
+    yield from whole(
+        "embeddings, no token types", module, lambda: module(ids, None), lambda: reference(none)
+    )
 
 
 @check
 def attention_probabilities() -> Iterator[Comparison]:
     """The second result of ``attention``, from scores computed by loops."""
-    query, key, value = normal(2, 3, 4, 16), normal(2, 3, 6, 16, seed=1), normal(2, 3, 6, 16, seed=2)
+    query, key, value = (
+        normal(2, 3, 4, 16),
+        normal(2, 3, 6, 16, seed=1),
+        normal(2, 3, 6, 16, seed=2),
+    )
     expected = torch.zeros(2, 3, 4, 6, dtype=torch.float64)
     for b, h, t in torch.cartesian_prod(*map(torch.arange, (2, 3, 4))).tolist():
         real = MASK[b].nonzero().squeeze(1)
@@ -121,27 +147,44 @@ def low_scores() -> Iterator[Comparison]:
     """Two real keys with scores of -2e15 beside a pad: any finite score for the pad would win."""
     query, key = torch.full((1, 1, 1, 4), -1e15).double(), torch.ones(1, 1, 3, 4).double()
     value = normal(1, 1, 3, 4).detach()
-    context, probabilities = bert.attention(query, key, value, torch.tensor([True, False, True])[None, None, None])
+    context, probabilities = bert.attention(
+        query, key, value, torch.tensor([True, False, True])[None, None, None]
+    )
     expected = (value[..., 0, :] + value[..., 2, :])[:, :, None] / 2
     yield compare("attention, scores of -2e15 beside a pad", context, expected, PIECE)
     shares = torch.tensor([[[[0.5, 0.0, 0.5]]]]).double()
-    yield compare("attention, scores of -2e15 beside a pad, probabilities", probabilities, shares, PIECE)
+    yield compare(
+        "attention, scores of -2e15 beside a pad, probabilities", probabilities, shares, PIECE
+    )
 
 
 @check
 def heads_apart_and_together() -> Iterator[Comparison]:
     """``split`` and ``merge``: head h gets columns h * K to (h + 1) * K."""
     module = bert.Attention(12, 3, dropout=0.1)
-    yield from with_gradients("split", module.split, lambda x: torch.stack(x.chunk(3, -1), 1), normal(2, 6, 12))
-    yield from with_gradients("merge", module.merge, lambda x: torch.cat(x.unbind(1), -1), normal(2, 3, 6, 4))
+    yield from with_gradients(
+        "split", module.split, lambda x: torch.stack(x.chunk(3, -1), 1), normal(2, 6, 12)
+    )
+    yield from with_gradients(
+        "merge", module.merge, lambda x: torch.cat(x.unbind(1), -1), normal(2, 3, 6, 4)
+    )
 
 
 @check
 def attention_module() -> Iterator[Comparison]:
     """Multi-head attention and its probabilities, without and with a mask."""
-    name, module, x = "attention module", randomised(bert.Attention(12, 3, dropout=0.1)), normal(2, 6, 12)
-    yield from masked_and_not(name, module, lambda module, x, mask: torch_attention(module, x, x, mask)[0])
-    for title, hidden, mask in ((name, None, None), (f"{name}, masked", MASK[:, None, None, :], MASK)):
+    name, module, x = (
+        "attention module",
+        randomised(bert.Attention(12, 3, dropout=0.1)),
+        normal(2, 6, 12),
+    )
+    yield from masked_and_not(
+        name, module, lambda module, x, mask: torch_attention(module, x, x, mask)[0]
+    )
+    for title, hidden, mask in (
+        (name, None, None),
+        (f"{name}, masked", MASK[:, None, None, :], MASK),
+    ):
         expected = torch_attention(module, x, x, mask)[1]
         yield compare(f"{title}, probabilities", module(x, hidden)[1], expected, PIECE)
 
@@ -149,7 +192,9 @@ def attention_module() -> Iterator[Comparison]:
 @check
 def feed_forward() -> Iterator[Comparison]:
     module = randomised(bert.FeedForward(CONFIG))
-    yield from whole("feed-forward", module, module, lambda x: torch_feed_forward(module, x), normal(2, 6, 12))
+    yield from whole(
+        "feed-forward", module, module, lambda x: torch_feed_forward(module, x), normal(2, 6, 12)
+    )
 
 
 @check
@@ -170,7 +215,8 @@ def masks_and_ids() -> Iterator[Comparison]:
         yield compare(f"real tokens of id 0, {name}", model(ids, mask), expected, PIECE)
 
 
-# ------------------------------------------------------------------------------- dropout in training
+# ------------------------------------------------------------------------------- dropout in
+# training
 
 
 def fact(name: str, holds: bool | Tensor) -> Comparison:
@@ -181,25 +227,36 @@ def fact(name: str, holds: bool | Tensor) -> Comparison:
 def dropped(name: str, value: Tensor, plain: Tensor, kept: Tensor) -> Iterator[Comparison]:
     """Is each number of ``value`` (N, W) dropped 3 times of 10, and divided by 0.7 otherwise?
 
-    ``plain`` (N, W) is the value without dropout; ``kept`` (2^W, N, W) are those with dropout, for each of the 2^W
-    choices of the columns that are kept, in binary order.
+    ``plain`` (N, W) is the value without dropout; ``kept`` (2^W, N, W) are those with dropout, for
+    each of the 2^W choices of the columns that are kept, in binary order.
     """
     yield fact(f"{name}: something is dropped", (value - plain).abs().amax() > PIECE)
     distance = (value - kept).detach().abs().amax(-1)  # (2^W, N)
     is_one = distance.amin(0) < PIECE  # (N,)
     yield fact(f"{name}: each number is either dropped or divided by 1 - dropout", is_one.all())
-    lost = value.shape[1] - distance.argmin(0).double().remainder(len(kept)).to(torch.int64).apply_(int.bit_count)
+    lost = value.shape[1] - distance.argmin(0).double().remainder(len(kept)).to(torch.int64).apply_(
+        int.bit_count
+    )
     share = (lost * is_one).double().mean() / value.shape[1]
-    yield compare(f"{name}: share of the numbers that is dropped", share.round(decimals=1), d(DROPOUT), PIECE)
+    yield compare(
+        f"{name}: share of the numbers that is dropped", share.round(decimals=1), d(DROPOUT), PIECE
+    )
 
 
 def d(value: float) -> Tensor:
     return torch.tensor(value, dtype=torch.float64)
 
 
-def dropped_weights(name: str, context: Tensor, probabilities: Tensor, returned: Tensor) -> Iterator[Comparison]:
-    """``context`` (..., T, 2, S) is of two values that are the identity: twice the weights (..., T, S)."""
-    yield fact(f"{name}: one weight for all columns of a value", torch.equal(context[..., 0, :], context[..., 1, :]))
+def dropped_weights(
+    name: str, context: Tensor, probabilities: Tensor, returned: Tensor
+) -> Iterator[Comparison]:
+    """``context`` (..., T, 2, S) is of two values that are the identity: twice the weights (..., T,
+    S).
+    """
+    yield fact(
+        f"{name}: one weight for all columns of a value",
+        torch.equal(context[..., 0, :], context[..., 1, :]),
+    )
     weights = probabilities.reshape(-1, 1)
     kept = torch.stack([0 * weights, weights / (1 - DROPOUT)])
     yield from dropped(name, context[..., 0, :].reshape(-1, 1), weights, kept)
@@ -215,12 +272,16 @@ def attention_dropout() -> Iterator[Comparison]:
     torch.manual_seed(0)
     context, returned = bert.attention(query, key, value, None, DROPOUT)
     probabilities = (query @ key.transpose(2, 3) / 8).softmax(-1)
-    yield from dropped_weights("attention in training", context.unflatten(-1, (2, 32)), probabilities, returned)
+    yield from dropped_weights(
+        "attention in training", context.unflatten(-1, (2, 32)), probabilities, returned
+    )
 
 
 @check
 def attention_module_dropout() -> Iterator[Comparison]:
-    """The same for the module: both halves of each head's values are the first 16 columns of x, the identity."""
+    """The same for the module: both halves of each head's values are the first 16 columns of x, the
+    identity.
+    """
     module = randomised(bert.Attention(64, 2, dropout=DROPOUT)).train()
     x = normal(16, 16, 64, scale=0.3).detach()
     x[:, :, :16] = torch.eye(16)
@@ -241,7 +302,9 @@ def layer_dropout() -> Iterator[Comparison]:
     block, x = randomised(bert.Layer(config)).train(), normal(64, 8, 4).detach()
     block.attention.eval()
     norm = torch_layer_norm
-    choices = torch.cartesian_prod(*[d(0.0).new_tensor([0.0, 1.0])] * 4)[:, None, None] / (1 - DROPOUT)
+    choices = torch.cartesian_prod(*[d(0.0).new_tensor([0.0, 1.0])] * 4)[:, None, None] / (
+        1 - DROPOUT
+    )
     silent = bert.FeedForward(config).double()
     for parameter in silent.parameters():
         nn.init.zeros_(parameter)
@@ -249,7 +312,9 @@ def layer_dropout() -> Iterator[Comparison]:
     attended = torch_attention(block.attention, x, x, None)[0]  # (64, 8, 4)
     torch.manual_seed(0)
     output = block(x, None)[0]
-    kept = norm(block.feed_forward_norm, norm(block.attention_norm, x + attended * choices))  # (16, 64, 8, 4)
+    kept = norm(
+        block.feed_forward_norm, norm(block.attention_norm, x + attended * choices)
+    )  # (16, 64, 8, 4)
     plain = norm(block.feed_forward_norm, norm(block.attention_norm, x + attended))
     name = "layer in training, attention's output"
     yield from dropped(name, output.flatten(0, 1), plain.flatten(0, 1), kept.flatten(1, 2))
@@ -276,7 +341,9 @@ def embeddings_dropout() -> Iterator[Comparison]:
     whole = torch_layer_norm(module.norm, rows).reshape(-1, 1)
     torch.manual_seed(0)
     output = module(ids, None).reshape(-1, 1)
-    yield from dropped("embeddings in training", output, whole, torch.stack([0 * whole, whole / (1 - DROPOUT)]))
+    yield from dropped(
+        "embeddings in training", output, whole, torch.stack([0 * whole, whole / (1 - DROPOUT)])
+    )
 
 
 # -------------------------------------------------------------------------------- vectors and ranks
@@ -288,10 +355,14 @@ def pools() -> Iterator[Comparison]:
     hidden, weight, bias = normal(2, 6, 7), normal(1, 7, seed=1), normal(1, seed=2)
 
     def by_text(pool: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        return lambda hidden: torch.stack([pool(row[real]) for row, real in zip(hidden, MASK, strict=True)])
+        return lambda hidden: torch.stack(
+            [pool(row[real]) for row, real in zip(hidden, MASK, strict=True)]
+        )
 
     def weighted(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return by_text(lambda row: functional.linear(row, weight, bias).softmax(0).T.mm(row)[0])(hidden)
+        return by_text(lambda row: functional.linear(row, weight, bias).softmax(0).T.mm(row)[0])(
+            hidden
+        )
 
     mean, largest = by_text(lambda row: row.mean(0)), by_text(lambda row: row.max(0).values)
     yield from with_gradients("mean_pool", lambda x: pooling.mean_pool(x, MASK), mean, hidden)
@@ -302,12 +373,21 @@ def pools() -> Iterator[Comparison]:
 
 @check
 def pools_of_low_numbers() -> Iterator[Comparison]:
-    """Real tokens of -1e20, or with a score of -1e15: any finite fill at a pad would win. In units of the number."""
+    """Real tokens of -1e20, or with a score of -1e15: any finite fill at a pad would win. In units
+    of the number.
+    """
     hidden = torch.tensor([[[-1.0, -2.0], [0.0, 0.0], [-3.0, -1.5]]]).double()
     mask = torch.tensor([[True, False, True]])
     expected = torch.tensor([[-1.0, -1.5]]).double()
-    yield compare("max_pool of -1e20 beside a pad", pooling.max_pool(1e20 * hidden, mask) / 1e20, expected, PIECE)
-    found = pooling.attention_pool(hidden, mask, torch.zeros(1, 2).double(), torch.tensor([-1e15]).double())
+    yield compare(
+        "max_pool of -1e20 beside a pad",
+        pooling.max_pool(1e20 * hidden, mask) / 1e20,
+        expected,
+        PIECE,
+    )
+    found = pooling.attention_pool(
+        hidden, mask, torch.zeros(1, 2).double(), torch.tensor([-1e15]).double()
+    )
     expected = torch.tensor([[-2.0, -1.75]]).double()
     yield compare("attention_pool, scores of -1e15 beside a pad", found, expected, PIECE)
 
@@ -327,15 +407,27 @@ def pools_of_nan() -> Iterator[Comparison]:
 
 @check
 def cosine_matrix_of_no_cosine() -> Iterator[Comparison]:
-    """A zero vector has cosine 0 with everything and no share in the others' gradient; an infinite one has none."""
+    """A zero vector has cosine 0 with everything and no share in the others' gradient; an infinite
+    one has none.
+    """
     u, v = normal(4, 7), normal(3, 7, seed=1)
     pull = normal(4, 3, seed=2).detach()
-    with_zero = u.detach().clone().masked_fill_(torch.tensor([1, 0, 0, 0]).bool()[:, None], 0.0).requires_grad_()
+    with_zero = (
+        u.detach()
+        .clone()
+        .masked_fill_(torch.tensor([1, 0, 0, 0]).bool()[:, None], 0.0)
+        .requires_grad_()
+    )
     of_u, of_v = torch.autograd.grad(encoder.cosine_matrix(with_zero, v), (with_zero, v), pull)
     cosines = functional.cosine_similarity(u[1:, None], v[None], dim=-1)
     expected_u, expected_v = torch.autograd.grad(cosines, (u, v), pull[1:])
     yield compare("cosine_matrix beside a zero vector, gradient of v", of_v, expected_v, GRADIENT)
-    yield compare("cosine_matrix beside a zero vector, gradient of the other rows", of_u[1:], expected_u[1:], GRADIENT)
+    yield compare(
+        "cosine_matrix beside a zero vector, gradient of the other rows",
+        of_u[1:],
+        expected_u[1:],
+        GRADIENT,
+    )
     infinite = u.detach().clone()
     infinite[0, 0] = torch.inf
     found = encoder.cosine_matrix(infinite, v)[0]
@@ -345,17 +437,22 @@ def cosine_matrix_of_no_cosine() -> Iterator[Comparison]:
 @check
 def cosine_matrix() -> Iterator[Comparison]:
     reference = lambda u, v: functional.cosine_similarity(u[:, None], v[None], dim=-1)  # noqa: E731
-    yield from with_gradients("cosine_matrix", encoder.cosine_matrix, reference, normal(4, 7), normal(3, 7, seed=1))
+    yield from with_gradients(
+        "cosine_matrix", encoder.cosine_matrix, reference, normal(4, 7), normal(3, 7, seed=1)
+    )
 
 
 @check
 def ranks() -> Iterator[Comparison]:
     """1 plus the number of smaller values, plus half a rank for each other equal value.
 
-    The ranks in order, and the mean rank of equal values: together they are right only if every rank is, and neither
-    depends on how a sort orders equal values.
+    The ranks in order, and the mean rank of equal values: together they are right only if every
+    rank is, and neither depends on how a sort orders equal values.
     """
-    for name, x in (("ties", normal(40, scale=2.0).detach().round()), ("no ties", normal(9, seed=1).detach())):
+    for name, x in (
+        ("ties", normal(40, scale=2.0).detach().round()),
+        ("no ties", normal(9, seed=1).detach()),
+    ):
         smaller, equal = (x < x[:, None]).sum(1), (x == x[:, None]).double()
         expected = 1 + smaller + (equal.sum(1) - 1) / 2
         found = torch.tensor(np.array(metrics.ranks(x.numpy())))
@@ -366,15 +463,22 @@ def ranks() -> Iterator[Comparison]:
 
 @check
 def tiny_and_huge_values() -> Iterator[Comparison]:
-    """Pearson's r does not depend on the unit: values of 1e-200 and of 1e200, whose squares are 0 and infinity."""
+    """Pearson's r does not depend on the unit: values of 1e-200 and of 1e200, whose squares are 0
+    and infinity.
+    """
     x, y = np.array([1.0, 2.0, 3.0, 5.0]), np.array([2.0, 1.0, 4.0, 6.0])
     expected = torch.tensor([np.corrcoef(x, y)[0, 1]])
-    for name, a, b in (("tiny", 1e-200, 1.0), ("huge", 1e200, 1.0), ("tiny and huge", 1e-200, 1e200)):
+    for name, a, b in (
+        ("tiny", 1e-200, 1.0),
+        ("huge", 1e200, 1.0),
+        ("tiny and huge", 1e-200, 1e200),
+    ):
         found = torch.tensor([metrics.pearson(a * x, b * y)], dtype=torch.float64)
         yield compare(f"pearson, {name} values", found, expected, PIECE)
 
 
-# ------------------------------------------------------------------------------- newer models' formulas
+# ------------------------------------------------------------------------------- newer models'
+# formulas
 
 
 @check
@@ -394,13 +498,17 @@ def rotation() -> Iterator[Comparison]:
 def rms_norm() -> Iterator[Comparison]:
     x, weight = normal(3, 5, 8), normal(8, seed=1)
     reference = lambda x, weight: functional.rms_norm(x, (8,), weight, 0.3)  # noqa: E731
-    yield from with_gradients("rms_norm", lambda x, weight: qwen3.rms_norm(x, weight, 0.3), reference, x, weight)
+    yield from with_gradients(
+        "rms_norm", lambda x, weight: qwen3.rms_norm(x, weight, 0.3), reference, x, weight
+    )
 
 
 @check
 def swiglu() -> Iterator[Comparison]:
     gate, up = normal(3, 7, scale=3.0), normal(3, 7, seed=1)
-    yield from with_gradients("swiglu", qwen3.swiglu, lambda gate, up: gate * up / (1 + (-gate).exp()), gate, up)
+    yield from with_gradients(
+        "swiglu", qwen3.swiglu, lambda gate, up: gate * up / (1 + (-gate).exp()), gate, up
+    )
 
 
 @check

@@ -1,6 +1,7 @@
 """Parity checks of heads and learned pooling: values and gradients against ``heads.safetensors``.
 
-Importing this module adds them to ``checks.CHECKS``. The values come from ``reference/heads_reference.py``.
+Importing this module adds them to ``checks.CHECKS``. The values come from
+``reference/heads_reference.py``.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,9 +24,13 @@ from tests.reference.texts import SENTENCES
 def with_golden(
     name: str, module: nn.Module, run: Callable[..., Tensor], inputs: dict[str, Tensor]
 ) -> Iterator[Comparison]:
-    """``run`` with the golden parameters in ``module``: its value, then the gradients of inputs and parameters."""
+    """``run`` with the golden parameters in ``module``: its value, then the gradients of inputs and
+    parameters.
+    """
     reference = golden("heads")
-    module.double().load_state_dict({key: reference[f"{name}.param.{key}"] for key in module.state_dict()})
+    module.double().load_state_dict(
+        {key: reference[f"{name}.param.{key}"] for key in module.state_dict()}
+    )
     value, tensors = run(), inputs | dict(module.named_parameters())
     expected, pull = (reference[f"{name}.{key}"].reshape(value.shape) for key in ("value", "pull"))
     gradients = [reference[f"{name}.grad.{key}"] for key in tensors]
@@ -34,7 +39,9 @@ def with_golden(
 
 @check
 def concat_heads() -> Iterator[Comparison]:
-    """SBERT's seven combinations and the siamese one, with and without a hidden layer, with one output and three."""
+    """SBERT's seven combinations and the siamese one, with and without a hidden layer, with one
+    output and three.
+    """
     reference = golden("heads")
     u, v = reference["u"].requires_grad_(), reference["v"].requires_grad_()
     for i, concat in enumerate(CONCATS):
@@ -58,11 +65,15 @@ def cross_heads() -> Iterator[Comparison]:
     masks = reference["mask_a"], reference["mask_b"]
     for variant in ("published", "compare"):
         head = heads.CrossHead(WIDTH, variant, hidden=HIDDEN)
-        yield from with_golden(variant, head, lambda head=head: head(a, b, *masks), {"a": a, "b": b})
+        yield from with_golden(
+            variant, head, lambda head=head: head(a, b, *masks), {"a": a, "b": b}
+        )
 
 
 def full_tiny(pooling: str | None = None) -> minisbert.SentenceEncoder:
-    """The tiny checkpoint as ``PairModel`` needs it, or with a pooling that the book does not have."""
+    """The tiny checkpoint as ``PairModel`` needs it, or with a pooling that the book does not
+    have.
+    """
     return minisbert.SentenceEncoder.load(ROOT / "weights" / "tiny", pooling=pooling).double()
 
 
@@ -71,14 +82,20 @@ def first_parameter(bert: Bert) -> dict[str, Tensor]:
     return {"embeddings": bert.embeddings.norm.weight}
 
 
-def pair_model(name: str, head: heads.Head, task: str = "regression", labels: tuple = ()) -> Iterator[Comparison]:
+def pair_model(
+    name: str, head: heads.Head, task: str = "regression", labels: tuple = ()
+) -> Iterator[Comparison]:
     """From texts to scores: the tokenizer, padded batches, the encoder and the head."""
     model = minisbert.PairModel(full_tiny(), head, task, labels)
     encoded = model.tokenize(SENTENCES, SECONDS)
     batch = model.batch(encoded, range(len(SENTENCES)))
-    yield from with_golden(f"pair.{name}", head, lambda: model(*batch), first_parameter(model.encoder.bert))
+    yield from with_golden(
+        f"pair.{name}", head, lambda: model(*batch), first_parameter(model.encoder.bert)
+    )
     pairs = list(zip(SENTENCES, SECONDS, strict=True))
-    scores = model.predict(pairs, batch_size=1, apply_softmax=True, convert_to_tensor=True)  # several batches
+    scores = model.predict(
+        pairs, batch_size=1, apply_softmax=True, convert_to_tensor=True
+    )  # several batches
     value = golden("heads")[f"pair.{name}.value"]
     expected = value.softmax(dim=-1) if task == "classes" else value.squeeze(-1)
     yield compare(f"pair.{name}, scores", scores, expected, PIECE)
@@ -96,9 +113,13 @@ def pair_models() -> Iterator[Comparison]:
 
 @check
 def more_poolings() -> Iterator[Comparison]:
-    """Attention and BERT's pooler, through the encoder, before the vectors are scaled, and the first-last average."""
+    """Attention and BERT's pooler, through the encoder, before the vectors are scaled, and the
+    first-last average.
+    """
     full = full_tiny()
-    attention = SentenceEncoder(full.tokenizer, full.bert, Pooling("attention", full.width), full.normalize)
+    attention = SentenceEncoder(
+        full.tokenizer, full.bert, Pooling("attention", full.width), full.normalize
+    )
     ids, mask = pad_batch(full.tokenizer.encode(SENTENCES).ids, full.tokenizer.pad_id)
     for name, encoder in (("attention", attention), ("pooler", full_tiny("pooler"))):
         run = lambda encoder=encoder: encoder.unscaled(ids, mask)  # noqa: E731

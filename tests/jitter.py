@@ -1,7 +1,8 @@
 """Products as another CPU might compute them: ``pytest --jitter SEED``.
 
-A matrix product rounds differently on each CPU, and for each number of rows. A test that passes with every float32
-product off by a relative 1e-6 does not depend on the last bits of the machine that it was written on.
+A matrix product rounds differently on each CPU, and for each number of rows. A test that passes
+with every float32 product off by a relative 1e-6 does not depend on the last bits of the machine
+that it was written on.
 """
 
 import zlib
@@ -23,8 +24,9 @@ RELATIVE = 1e-6
 class Jitter(TorchFunctionMode):
     """Multiply the result of each float32 product by 1 + e, e between -1e-6 and 1e-6.
 
-    e follows from the seed, the result's shape and its value: the same rows in the same batches give the same bits,
-    and equal values stay equal, as on any one CPU; a row in a batch of another size gets other last bits.
+    e follows from the seed, the result's shape and its value: the same rows in the same batches
+    give the same bits, and equal values stay equal, as on any one CPU; a row in a batch of another
+    size gets other last bits.
     """
 
     def __init__(self, seed: str) -> None:

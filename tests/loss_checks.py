@@ -1,8 +1,9 @@
-"""Parity checks of the losses: the value and the gradient of every input against ``losses.safetensors``.
+"""Parity checks of the losses: the value and the gradient of every input against
+``losses.safetensors``.
 
-Importing this module adds them to ``checks.CHECKS``. The values come from ``reference/losses_reference.py``. Where a
-constant could fairly be a float32 tensor (a weight, a temperature), the reference is torch's own function, with
-constants that float32 holds exactly.
+Importing this module adds them to ``checks.CHECKS``. The values come from
+``reference/losses_reference.py``. Where a constant could fairly be a float32 tensor (a weight, a
+temperature), the reference is torch's own function, with constants that float32 holds exactly.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +27,9 @@ def with_golden(name: str, loss: Callable[..., Tensor], inputs: str) -> Iterator
     reference = golden("losses")
     tensors = {key: reference[key].requires_grad_() for key in inputs.split()}
     gradients = [reference[f"{name}.grad.{key}"] for key in tensors]
-    yield from compare_gradients(name, loss(*tensors.values()), reference[f"{name}.value"], tensors, gradients)
+    yield from compare_gradients(
+        name, loss(*tensors.values()), reference[f"{name}.value"], tensors, gradients
+    )
 
 
 @check
@@ -66,7 +69,9 @@ def cross_entropy_losses() -> Iterator[Comparison]:
 @check
 def mlm_loss() -> Iterator[Comparison]:
     words = golden("losses")["classes"]
-    yield from with_golden("softmax_cross_entropy", lambda z: by_hand.mlm_loss(z, words), "class_logits")
+    yield from with_golden(
+        "softmax_cross_entropy", lambda z: by_hand.mlm_loss(z, words), "class_logits"
+    )
 
 
 @check
@@ -103,21 +108,29 @@ def contrastive_loss() -> Iterator[Comparison]:
         return torch.where(labels == 1, d**2, functional.relu(1.25 - d) ** 2).mean() / 2
 
     yield from with_gradients(
-        "contrastive, margin 1.25", lambda u, w: losses.contrastive_loss(u, w, labels, margin=1.25), reference, u, w
+        "contrastive, margin 1.25",
+        lambda u, w: losses.contrastive_loss(u, w, labels, margin=1.25),
+        reference,
+        u,
+        w,
     )
 
 
 @check
 def triplet_loss() -> Iterator[Comparison]:
     yield from with_golden("triplet", losses.triplet_loss, "u v w")
-    yield from with_golden("triplet_cosine", partial(losses.triplet_loss, margin=0.2, distance="cosine"), "u v w")
+    yield from with_golden(
+        "triplet_cosine", partial(losses.triplet_loss, margin=0.2, distance="cosine"), "u v w"
+    )
 
 
 @check
 def cosent_loss() -> Iterator[Comparison]:
     targets = golden("losses")["targets"]
     yield from with_golden("cosent", lambda u, v: more_losses.cosent_loss(u, v, targets), "u v")
-    yield from with_golden("cosent_scale_3", lambda u, v: more_losses.cosent_loss(u, v, targets, scale=3.0), "u v")
+    yield from with_golden(
+        "cosent_scale_3", lambda u, v: more_losses.cosent_loss(u, v, targets, scale=3.0), "u v"
+    )
 
 
 @check
@@ -128,7 +141,11 @@ def multiple_negatives_ranking_loss() -> Iterator[Comparison]:
         ("ranking_hard", "u v negatives", {"scale": 8.0}),
         ("ranking_symmetric", "u v", {"symmetric": True}),
         ("ranking_symmetric_hard", "u v negatives", {"scale": 8.0, "symmetric": True}),
-        ("ranking_duplicates", "u v negatives", {"scale": 8.0, "symmetric": True, "duplicates": duplicates}),
+        (
+            "ranking_duplicates",
+            "u v negatives",
+            {"scale": 8.0, "symmetric": True, "duplicates": duplicates},
+        ),
     ):
         yield from with_golden(name, partial(ranking, **options), inputs)
 
@@ -143,15 +160,21 @@ def simcse_loss() -> Iterator[Comparison]:
     reference = golden("losses")
     u, v, w = (reference[key].requires_grad_() for key in "uvw")
 
-    def expected(u: Tensor, v: Tensor, w: Tensor | None = None, *, temperature: float, weight: float = 0.0) -> Tensor:
+    def expected(
+        u: Tensor, v: Tensor, w: Tensor | None = None, *, temperature: float, weight: float = 0.0
+    ) -> Tensor:
         logits = cosines(u, v) / temperature
         if w is not None:
-            logits = torch.cat([logits, cosines(u, w) / temperature + weight * torch.eye(len(u)).double()], 1)
+            logits = torch.cat(
+                [logits, cosines(u, w) / temperature + weight * torch.eye(len(u)).double()], 1
+            )
         return functional.cross_entropy(logits, torch.arange(len(u)))
 
     warm, weight = {"temperature": 0.25}, 0.75
     ours = partial(losses.simcse_loss, temperature=0.0625)
-    yield from with_gradients("simcse, temperature 1/16", ours, partial(expected, temperature=0.0625), u, v)
+    yield from with_gradients(
+        "simcse, temperature 1/16", ours, partial(expected, temperature=0.0625), u, v
+    )
     ours = partial(losses.simcse_loss, **warm)
     yield from with_gradients("simcse, hard negatives", ours, partial(expected, **warm), u, v, w)
     ours = partial(losses.simcse_loss, hard_negative_weight=weight, **warm)
@@ -169,8 +192,13 @@ def nt_xent_loss() -> Iterator[Comparison]:
         logits = (cosines(z, z) / temperature).fill_diagonal_(-torch.inf)
         return functional.cross_entropy(logits, torch.arange(len(z)).roll(len(u)))
 
-    for name, temperature in (("nt_xent, temperature 1/16", 0.0625), ("nt_xent, temperature 1/2", 0.5)):
-        sides = (partial(side, temperature=temperature) for side in (by_hand.nt_xent_loss, expected))
+    for name, temperature in (
+        ("nt_xent, temperature 1/16", 0.0625),
+        ("nt_xent, temperature 1/2", 0.5),
+    ):
+        sides = (
+            partial(side, temperature=temperature) for side in (by_hand.nt_xent_loss, expected)
+        )
         yield from with_gradients(name, *sides, u, v)
 
 
@@ -194,7 +222,9 @@ class Texts(nn.Module):
 
     def forward(self, rows: list[int]) -> Tensor:
         ids = 3 * torch.tensor(rows)[:, None] + torch.arange(3)  # (B, 3)
-        return functional.dropout(self.layer(functional.dropout(self.table(ids), 0.25)).tanh(), 0.25)
+        return functional.dropout(
+            self.layer(functional.dropout(self.table(ids), 0.25)).tanh(), 0.25
+        )
 
 
 @check
@@ -204,7 +234,9 @@ def batch_in_parts() -> Iterator[Comparison]:
 
     def loss(vectors: Tensor) -> Tensor:
         u, v, w = vectors.unbind(1)  # (B, 4) each
-        logits = torch.cat([cosines(u, v), cosines(u, w) + 0.75 * torch.eye(len(u)).double()], 1) / 0.25
+        logits = (
+            torch.cat([cosines(u, v), cosines(u, w) + 0.75 * torch.eye(len(u)).double()], 1) / 0.25
+        )
         return functional.cross_entropy(logits, torch.arange(len(u)))
 
     torch.manual_seed(11)
@@ -233,7 +265,9 @@ def distillation_loss() -> Iterator[Comparison]:
     u, v = (golden("losses")[key].requires_grad_() for key in "uv")
     value, expected = more_losses.distillation_loss(u, v), functional.mse_loss(u, v.detach())
     gradients = [*torch.autograd.grad(expected, u), torch.zeros_like(v)]
-    yield from compare_gradients("distillation", value, expected, {"student": u, "teacher": v}, gradients)
+    yield from compare_gradients(
+        "distillation", value, expected, {"student": u, "teacher": v}, gradients
+    )
 
 
 @check
@@ -242,9 +276,13 @@ def matryoshka_loss() -> Iterator[Comparison]:
     u, v = (golden("losses")[key].requires_grad_() for key in "uv")
     width, cut = u.shape[1], functional.normalize
 
-    def expected(u: Tensor, v: Tensor, dims: tuple[int, ...], weights: tuple[float, ...] = (1.0, 1.0)) -> Tensor:
+    def expected(
+        u: Tensor, v: Tensor, dims: tuple[int, ...], weights: tuple[float, ...] = (1.0, 1.0)
+    ) -> Tensor:
         ends = zip(dims, weights, strict=True)
-        return sum(w * functional.mse_loss(cut(u[:, :d], dim=1), cut(v[:, :d], dim=1)) for d, w in ends)
+        return sum(
+            w * functional.mse_loss(cut(u[:, :d], dim=1), cut(v[:, :d], dim=1)) for d, w in ends
+        )
 
     for name, options in (
         ("matryoshka", {"dims": (2, width)}),

@@ -1,6 +1,8 @@
-"""Parity checks of metrics beyond correlation: each metric against ``classification_metrics.safetensors``.
+"""Parity checks of metrics beyond correlation: each metric against
+``classification_metrics.safetensors``.
 
-Importing this module adds them to ``checks.CHECKS``. The values come from ``reference/metrics_reference.py``.
+Importing this module adds them to ``checks.CHECKS``. The values come from
+``reference/metrics_reference.py``.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +17,9 @@ from tests.checks import check
 from tests.parity import PIECE, Comparison, compare, golden
 
 
-def with_golden(name: str, metric: Callable[..., float | tuple[float, ...]], inputs: str) -> Comparison:
+def with_golden(
+    name: str, metric: Callable[..., float | tuple[float, ...]], inputs: str
+) -> Comparison:
     """One metric of the named golden inputs against its golden value or values."""
     reference = golden("classification_metrics")
     found = metric(*(reference[key].numpy() for key in inputs.split()))
@@ -31,9 +35,13 @@ def decisions() -> Iterator[Comparison]:
 
 @check
 def thresholds() -> Iterator[Comparison]:
-    """The best threshold and its value, and average precision: with few ties, many, and if no 1 at all is best."""
+    """The best threshold and its value, and average precision: with few ties, many, and if no 1 at
+    all is best.
+    """
     for name in ("few_ties", "many_ties", "reversed"):
-        yield with_golden(f"average_precision.{name}", more_metrics.average_precision, f"{name} labels")
+        yield with_golden(
+            f"average_precision.{name}", more_metrics.average_precision, f"{name} labels"
+        )
         for metric in ("f1", "accuracy"):
             best = partial(more_metrics.best_threshold, metric=metric)
             yield with_golden(f"threshold.{metric}.{name}", best, f"{name} labels")
@@ -48,10 +56,19 @@ def geometry() -> Iterator[Comparison]:
         yield with_golden(f"mean_cosine.{name}", sphere.mean_off_diagonal_cosine, name)
 
 
-# four queries: with 3, 1, 1 and 4 relevant documents; nothing is among the first three for the third one
+# four queries: with 3, 1, 1 and 4 relevant documents; nothing is among the first three for the
+# third one
 RANKED = [[0, 1, 0, 2, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 2], [3, 0, 1, 1, 0]]
-JUDGED = [[1, 2, 0, 3], [1, 0, 0, 0], [0, 2, 0, 0], [1, 1, 1, 3]]  # in the order of a file, filled up with 0
-FIRST, LAST = 3 + 2 / log2(3) + 1 / 2, 3 + 1 / log2(3) + 1 / 2  # the best DCG at 3: of 3, 2, 1 and of 3, 1, 1
+JUDGED = [
+    [1, 2, 0, 3],
+    [1, 0, 0, 0],
+    [0, 2, 0, 0],
+    [1, 1, 1, 3],
+]  # in the order of a file, filled up with 0
+FIRST, LAST = (
+    3 + 2 / log2(3) + 1 / 2,
+    3 + 1 / log2(3) + 1 / 2,
+)  # the best DCG at 3: of 3, 2, 1 and of 3, 1, 1
 BY_HAND = {  # a term for each query, at k = 3, and at k = 6, beyond the end of the rankings
     "accuracy": ([1, 1, 0, 1], [1, 1, 1, 1]),
     "precision": ([1 / 3, 1 / 3, 0, 2 / 3], [2 / 6, 1 / 6, 1 / 6, 3 / 6]),
@@ -59,9 +76,17 @@ BY_HAND = {  # a term for each query, at k = 3, and at k = 6, beyond the end of 
     "mrr": ([1 / 2, 1, 0, 1], [1 / 2, 1, 1 / 5, 1]),
     "ndcg": (
         [1 / log2(3) / FIRST, 1, 0, (3 + 1 / 2) / LAST],
-        [(1 / log2(3) + 2 / log2(5)) / FIRST, 1, 1 / log2(6), (3 + 1 / 2 + 1 / log2(5)) / (LAST + 1 / log2(5))],
+        [
+            (1 / log2(3) + 2 / log2(5)) / FIRST,
+            1,
+            1 / log2(6),
+            (3 + 1 / 2 + 1 / log2(5)) / (LAST + 1 / log2(5)),
+        ],
     ),
-    "map": ([1 / 2 / 3, 1, 0, (1 + 2 / 3) / 4], [(1 / 2 + 2 / 4) / 3, 1, 1 / 5, (1 + 2 / 3 + 3 / 4) / 4]),
+    "map": (
+        [1 / 2 / 3, 1, 0, (1 + 2 / 3) / 4],
+        [(1 / 2 + 2 / 4) / 3, 1, 1 / 5, (1 + 2 / 3 + 3 / 4) / 4],
+    ),
 }
 
 

@@ -1,13 +1,15 @@
-"""Do the tests notice a changed operator or constant? Mutates one expression at a time and runs the module's tests.
+"""Do the tests notice a changed operator or constant? Mutates one expression at a time and runs the
+module's tests.
 
     python -m tests.mutation --module losses --count 40
     python -m tests.mutation --module models/batching --count 20 --seed 1
 
-Each mutant differs from the module in one place: another comparison or arithmetic operator, another constant, one
-operand in place of both, a negated condition, a check or a statement left out, a keyword argument or a method call
-removed, two arguments swapped. It runs the module's own test file first, then the files that import the module, up to
-the first failure. Tests marked weights, reference, lesson or slow are left out. All of this happens in a copy of the
-working tree. Those that survive are listed: each is a line that no test needs, or a change that no caller could see.
+Each mutant differs from the module in one place: another comparison or arithmetic operator, another
+constant, one operand in place of both, a negated condition, a check or a statement left out, a
+keyword argument or a method call removed, two arguments swapped. It runs the module's own test file
+first, then the files that import the module, up to the first failure. Tests marked weights,
+reference, lesson or slow are left out. All of this happens in a copy of the working tree. Those
+that survive are listed: each is a line that no test needs, or a change that no caller could see.
 """
 
 import argparse
@@ -35,8 +37,25 @@ OPERATORS = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mod,
     ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
-LIBRARIES = "torch nn np math self torch.nn.init torch.linalg nn.init nn.functional nn.utils".split()
-FOR_PEOPLE = ("help", "metavar", "description", "epilog", "strict")  # texts, and zip's check of what is so anyway
+LIBRARIES = [
+    "torch",
+    "nn",
+    "np",
+    "math",
+    "self",
+    "torch.nn.init",
+    "torch.linalg",
+    "nn.init",
+    "nn.functional",
+    "nn.utils",
+]
+FOR_PEOPLE = (
+    "help",
+    "metavar",
+    "description",
+    "epilog",
+    "strict",
+)  # texts, and zip's check of what is so anyway
 OPERATIONS = (ast.BinOp, ast.BoolOp, ast.Compare, ast.UnaryOp, ast.IfExp)
 
 
@@ -49,7 +68,8 @@ class Mutant:
     change: str  # the line before -> after
 
 
-# ------------------------------------------------------------------------------------------ mutating
+# ------------------------------------------------------------------------------------------
+# mutating
 
 
 def changed(node: ast.AST, **fields: object) -> ast.AST:
@@ -131,7 +151,10 @@ def mutants(source: bytes) -> list[Mutant]:
     found = []
     for node in nodes(ast.parse(source)):
         for old, new in variants(node):
-            start, end = starts[old.lineno - 1] + old.col_offset, starts[old.end_lineno - 1] + old.end_col_offset
+            start, end = (
+                starts[old.lineno - 1] + old.col_offset,
+                starts[old.end_lineno - 1] + old.end_col_offset,
+            )
             text = new if isinstance(new, str) else ast.unparse(new)
             text = f"({text})" if isinstance(new, OPERATIONS) else text
             if text == ast.unparse(old):  # f(x, x) with its arguments swapped
@@ -139,53 +162,93 @@ def mutants(source: bytes) -> list[Mutant]:
             first, last = starts[old.lineno - 1], starts[old.end_lineno]
             before = source[first:last].decode()
             after = source[first:start].decode() + text + source[end:last].decode()
-            before, after = (" ".join(re.sub(r"  # .*", "", side).split()) for side in (before, after))
+            before, after = (
+                " ".join(re.sub(r"  # .*", "", side).split()) for side in (before, after)
+            )
             found.append(Mutant(start, end, text, old.lineno, f"{before} -> {after}"))
     return sorted(found, key=lambda mutant: (mutant.start, mutant.end))
 
 
-# ----------------------------------------------------------------------------------------- its tests
+# ----------------------------------------------------------------------------------------- its
+# tests
 
 
 def find(name: str) -> Path:
-    """The file of a module, relative to the root; the book's if another room has one of this name too."""
-    found = [path for path in (ROOT / "minisbert").rglob("*.py") if f"{path}".endswith(f"/{name}.py")]
+    """The file of a module, relative to the root; the book's if another room has one of this name
+    too.
+    """
+    found = [
+        path for path in (ROOT / "minisbert").rglob("*.py") if f"{path}".endswith(f"/{name}.py")
+    ]
     if not found:
-        raise SystemExit(f"minisbert has no module {name}; try --module losses or --module models/batching")
+        raise SystemExit(
+            f"minisbert has no module {name}; try --module losses or --module models/batching"
+        )
     return min(found, key=lambda path: (path.parent.name != "core", path)).relative_to(ROOT)
 
 
 def importing(path: Path, folder: str) -> list[Path]:
     """The files below a folder that import a module, relative to the root."""
     home, name = ".".join(path.parent.parts), path.stem
-    pattern = re.compile(rf"{re.escape(f'{home}.{name}')}\b|from {re.escape(home)} import .*\b{name}\b")
-    found = (file for file in sorted((ROOT / folder).rglob("*.py")) if pattern.search(file.read_text()))
+    pattern = re.compile(
+        rf"{re.escape(f'{home}.{name}')}\b|from {re.escape(home)} import .*\b{name}\b"
+    )
+    found = (
+        file for file in sorted((ROOT / folder).rglob("*.py")) if pattern.search(file.read_text())
+    )
     return [file.relative_to(ROOT) for file in found]
 
 
 def files_for(path: Path) -> list[str]:
-    """The module's own test file; then those that import it, or a module that does, and those of its room."""
+    """The module's own test file; then those that import it, or a module that does, and those of
+    its room.
+    """
     room, name = "/".join(path.parent.parts[1:]), path.stem
-    found = [test for test in (f"tests/{room}/test_{name}.py", f"tests/test_{name}.py") if (ROOT / test).is_file()][:1]
-    users = [str(user) for module in (path, *importing(path, "minisbert")) for user in importing(module, "tests")]
+    found = [
+        test
+        for test in (f"tests/{room}/test_{name}.py", f"tests/test_{name}.py")
+        if (ROOT / test).is_file()
+    ][:1]
+    users = [
+        str(user)
+        for module in (path, *importing(path, "minisbert"))
+        for user in importing(module, "tests")
+    ]
     # the cases of the parity checks and of the grader are unit tests of what they import
     if importing(path, "lessons/grader"):
         found.append("tests/lessons/test_ladder.py::test_every_master_passes")
     if any(user.endswith("checks.py") for user in users):
         found.append("tests/test_parity.py")
     found += [user for user in users if "/test_" in user and not user.startswith("tests/lessons")]
-    found += [str(file.relative_to(ROOT)) for file in sorted((ROOT / "tests" / room).glob("test_*.py")) if room]
+    found += [
+        str(file.relative_to(ROOT))
+        for file in sorted((ROOT / "tests" / room).glob("test_*.py"))
+        if room
+    ]
     return list(dict.fromkeys(found))
 
 
 def passes(folder: Path, tests: list[str], limit: float) -> bool:
     """Whether all tests of a copy pass in time; a mutant that does not end has been noticed."""
-    command = [sys.executable, "-m", "pytest", *"-x -q -p no:cacheprovider --hypothesis-seed=0 -m".split()]
-    command += ["not weights and not lesson and not reference and not slow", f"--basetemp={folder / 'temporary'}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-m"],
+    ]
+    command += [
+        "not weights and not lesson and not reference and not slow",
+        f"--basetemp={folder / 'temporary'}",
+    ]
     environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     with open(folder / "log.txt", "w") as log:
         process = subprocess.Popen(
-            [*command, *tests], cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
+            [*command, *tests],
+            cwd=folder,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
         try:
             return process.wait(limit) == 0
@@ -196,7 +259,8 @@ def passes(folder: Path, tests: list[str], limit: float) -> bool:
                 os.killpg(process.pid, signal.SIGKILL)  # with what a test has started
 
 
-# --------------------------------------------------------------------------------------- the command
+# --------------------------------------------------------------------------------------- the
+# command
 
 
 def copy_tree(folder: Path) -> None:
@@ -212,10 +276,14 @@ def copy_tree(folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.mutation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tests.mutation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--module", required=True, help="losses, or with its folder: core/losses")
-    parser.add_argument("--count", type=int, default=40, help="mutants to try, drawn at random (default 40)")
+    parser.add_argument(
+        "--count", type=int, default=40, help="mutants to try, drawn at random (default 40)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="which ones are drawn (default 0)")
     options = parser.parse_args()
     path = find(options.module)
@@ -229,11 +297,15 @@ def main() -> None:
         tests = files_for(path)
         began = time.perf_counter()
         if not passes(folder, tests, 600):
-            raise SystemExit(f"the tests fail without a mutation:\n{(folder / 'log.txt').read_text()[-2000:]}")
+            raise SystemExit(
+                f"the tests fail without a mutation:\n{(folder / 'log.txt').read_text()[-2000:]}"
+            )
         seconds = time.perf_counter() - began
         print(f"{path}: {seconds:.1f} s for {' '.join(tests)}", flush=True)
         for i, mutant in enumerate(sorted(chosen, key=lambda mutant: mutant.start), 1):
-            (folder / path).write_bytes(source[: mutant.start] + mutant.text.encode() + source[mutant.end :])
+            (folder / path).write_bytes(
+                source[: mutant.start] + mutant.text.encode() + source[mutant.end :]
+            )
             survives = passes(folder, tests, 20 + 5 * seconds)
             survived += survives
             verdict = f"SURVIVED  {mutant.change}" if survives else "killed"

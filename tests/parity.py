@@ -15,7 +15,8 @@ PIECE = 1e-10  # a piece or the whole tiny model, float64
 GRADIENT = 1e-9  # gradients, float64
 TRACE = 1e-9  # 10-step loss trace, float64
 MINILM_HIDDEN = 2e-5  # real MiniLM hidden states, float32
-MINILM_VECTOR = 2e-6  # real unit embeddings, float32; also the same text in another batch (docs/parity.md, Bits)
+# real unit embeddings, float32; also the same text in another batch (docs/parity.md, Bits)
+MINILM_VECTOR = 2e-6
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,9 @@ class Comparison:
     mean: float
     worst: tuple[int, ...]  # index of the largest difference
     tolerance: float
-    ours: Tensor | None = field(default=None, repr=False, compare=False)  # the two tensors, for messages
+    ours: Tensor | None = field(
+        default=None, repr=False, compare=False
+    )  # the two tensors, for messages
     reference: Tensor | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -39,14 +42,17 @@ class Comparison:
 
     def __str__(self) -> str:
         return (
-            f"{self.name} {self.shape} {self.dtype}: max difference {self.largest:.3g} at {self.worst}, "
+            f"{self.name} {self.shape} {self.dtype}: max difference {self.largest:.3g} at "
+            f"{self.worst}, "
             f"mean {self.mean:.3g}, {100 * self.used:.3g} % of the tolerance {self.tolerance:g}"
         )
 
 
 def compare(name: str, ours: Tensor, reference: Tensor, tolerance: float) -> Comparison:
     """Compare two tensors; ``AssertionError`` if shape or dtype differ."""
-    assert ours.shape == reference.shape, f"{name}: shape {tuple(ours.shape)}, reference {tuple(reference.shape)}"
+    assert ours.shape == reference.shape, (
+        f"{name}: shape {tuple(ours.shape)}, reference {tuple(reference.shape)}"
+    )
     assert ours.dtype == reference.dtype, f"{name}: {ours.dtype}, reference {reference.dtype}"
     difference = (ours.detach().double() - reference.detach().double()).abs()
     at = int(difference.nan_to_num(nan=torch.inf).argmax())

@@ -1,9 +1,19 @@
-"""How equal is every piece to its reference? Prints, for each check, the tensor that comes nearest to its tolerance."""
+"""How equal is every piece to its reference? Prints, for each check, the tensor that comes nearest
+to its tolerance.
+"""
 
 import argparse
 
 from minisbert.diagnosis.planting import unfused
-from tests import by_hand_checks, checks, formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401
+from tests import (  # noqa: F401 (their checks)
+    by_hand_checks,
+    checks,
+    formula_checks,
+    head_checks,
+    loss_checks,
+    metric_checks,
+    pipeline_checks,
+)
 
 
 def main() -> None:

@@ -15,7 +15,9 @@ Answer = bytes | Callable[[BaseHTTPRequestHandler], None]
 
 
 class Site:
-    """A server's address, its pages (a test may change them), and the paths that were requested, in order."""
+    """A server's address, its pages (a test may change them), and the paths that were requested, in
+    order.
+    """
 
     def __init__(self, address: str, pages: dict[str, Answer | None]):
         self.address = address
@@ -25,7 +27,9 @@ class Site:
 
 @contextmanager
 def serve(pages: dict[str, Answer | None]) -> Iterator[Site]:
-    """Serve ``pages`` (path to bytes, or to a function of the request handler) while the block runs; else 404."""
+    """Serve ``pages`` (path to bytes, or to a function of the request handler) while the block
+    runs; else 404.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -48,7 +52,9 @@ def serve(pages: dict[str, Answer | None]) -> Iterator[Site]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     site = Site(f"http://127.0.0.1:{server.server_port}", pages)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     try:
         yield site
@@ -58,7 +64,9 @@ def serve(pages: dict[str, Answer | None]) -> Iterator[Site]:
         thread.join()
 
 
-def send(handler: BaseHTTPRequestHandler, body: bytes, promised: int | None = None, **headers: str) -> None:
+def send(
+    handler: BaseHTTPRequestHandler, body: bytes, promised: int | None = None, **headers: str
+) -> None:
     """A plain answer; ``promised`` is a wrong Content-Length."""
     handler.send_response(200)
     length = str(len(body) if promised is None else promised)
@@ -82,16 +90,24 @@ def refuse(status: int, code: str) -> Answer:
     return answer
 
 
-def repository(name: str, files: dict[str, bytes], commit: str, *revisions: str) -> dict[str, Answer | None]:
-    """The pages of the Hugging Face Hub for one model; ``revisions`` are the names of this commit (main, a tag)."""
+def repository(
+    name: str, files: dict[str, bytes], commit: str, *revisions: str
+) -> dict[str, Answer | None]:
+    """The pages of the Hugging Face Hub for one model; ``revisions`` are the names of this commit
+    (main, a tag).
+    """
     about = {"id": name, "sha": commit, "siblings": [{"rfilename": file} for file in files]}
     tree = [
         {"type": "file", "path": file, "size": len(body), "oid": hashlib.sha1(body).hexdigest()}
         for file, body in files.items()
     ]
-    pages: dict[str, Answer | None] = {f"/api/models/{name}/tree/{commit}": json.dumps(tree).encode()}
+    pages: dict[str, Answer | None] = {
+        f"/api/models/{name}/tree/{commit}": json.dumps(tree).encode()
+    }
     for revision in (commit, *revisions):
-        pages[f"/api/models/{name}/revision/{revision.replace('/', '%2F')}"] = json.dumps(about).encode()
+        pages[f"/api/models/{name}/revision/{revision.replace('/', '%2F')}"] = json.dumps(
+            about
+        ).encode()
         for file, body in files.items():
             pages[f"/{name}/resolve/{revision}/{file}"] = hub_file(body, commit)
     if "main" in revisions:
@@ -100,7 +116,9 @@ def repository(name: str, files: dict[str, bytes], commit: str, *revisions: str)
 
 
 def use_hub(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the site the hub of this process, with an empty cache: the library has read its variables at its import."""
+    """Make the site the hub of this process, with an empty cache: the library has read its
+    variables at its import.
+    """
     monkeypatch.setattr(constants, "ENDPOINT", site.address)
     template = site.address + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)

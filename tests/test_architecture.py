@@ -13,12 +13,31 @@ import pytest
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "minisbert"
-FILES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
-CHAPTERS = ["checks", *"tokenizer weights bert pooling encoder metrics heads losses data loop".split()]
+FILES = {
+    path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))
+}
+CHAPTERS = [
+    "checks",
+    *[
+        "tokenizer",
+        "weights",
+        "bert",
+        "pooling",
+        "encoder",
+        "metrics",
+        "heads",
+        "losses",
+        "data",
+        "loop",
+    ],
+]
 # a room may import those before it; loading.py and util.py are floors of their own
 ROOMS = "core system architectures checkpoints search models backends loading data evaluation training util "
 ROOMS = [*(ROOMS + "diagnosis serving integrations").split()]
-RUNTIME = {*"torch numpy tokenizers safetensors huggingface_hub tqdm filelock".split(), *sys.stdlib_module_names}
+RUNTIME = {
+    *["torch", "numpy", "tokenizers", "safetensors", "huggingface_hub", "tqdm", "filelock"],
+    *sys.stdlib_module_names,
+}
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -28,14 +47,20 @@ def imported(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = ".".join([*home[: -node.level], *filter(None, [node.module])]) if node.level else node.module
+            base = (
+                ".".join([*home[: -node.level], *filter(None, [node.module])])
+                if node.level
+                else node.module
+            )
             yield from (base, *(f"{base}.{alias.name}" for alias in node.names))
 
 
 def test_imports_go_one_way():
     for path in FILES:
         home = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        rooms = {module.split(".")[1] for module in imported(path) if module.startswith("minisbert.")} - {"__version__"}
+        rooms = {
+            module.split(".")[1] for module in imported(path) if module.startswith("minisbert.")
+        } - {"__version__"}
         allowed = {*ROOMS[: ROOMS.index(home) + 1]} if home in ROOMS else {*ROOMS, home}
         assert rooms <= allowed, f"{path.relative_to(ROOT)} imports {rooms - allowed}"
 
@@ -51,18 +76,29 @@ def test_a_chapter_imports_four_libraries_and_earlier_chapters(chapter):
     earlier = {f"minisbert.core.{name}" for name in CHAPTERS[: CHAPTERS.index(chapter)]}
     for module in imported(PACKAGE / "core" / f"{chapter}.py"):
         own = module.rpartition(".")[0] if module.count(".") == 3 else module
-        assert own in {"minisbert.core", *earlier} or module.split(".")[0] in RUNTIME - {"argparse", "tqdm"}, module
+        assert own in {"minisbert.core", *earlier} or module.split(".")[0] in RUNTIME - {
+            "argparse",
+            "tqdm",
+        }, module
 
 
 def test_optional_packages_are_imported_inside_functions():
-    needs_an_extra = [path for room in ("serving", "integrations") for path in (PACKAGE / room).glob("*.py")]
+    needs_an_extra = [
+        path for room in ("serving", "integrations") for path in (PACKAGE / room).glob("*.py")
+    ]
     for path in FILES.keys() - {*needs_an_extra}:
-        top = {*re.findall(r"^(?:from|import) (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)}
+        top = {
+            *re.findall(r"^(?:from|import) (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        }
         assert top <= {"minisbert", *RUNTIME}, path
 
 
 def test_the_bare_loop_starts_by_its_path():
-    """Python then looks for every import in the file's folder first: nothing there may hide a library."""
-    done = subprocess.run([sys.executable, PACKAGE / "train.py", "--help"], capture_output=True, text=True, timeout=60)
+    """Python then looks for every import in the file's folder first: nothing there may hide a
+    library.
+    """
+    done = subprocess.run(
+        [sys.executable, PACKAGE / "train.py", "--help"], capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: ")

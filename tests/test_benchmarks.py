@@ -1,4 +1,6 @@
-"""What the benchmarks' tables are computed from, and that a benchmark checks the vectors that it measures."""
+"""What the benchmarks' tables are computed from, and that a benchmark checks the vectors that it
+measures.
+"""
 
 from dataclasses import replace
 
@@ -10,13 +12,23 @@ from minisbert.core import InputError
 from minisbert.core.weights import BertConfig
 from minisbert.models.sentence_encoder import SentenceEncoder
 
-LINES = [f"{who} {verb} {where}" for who in ("cats", "a dog") for verb in ("sits", "eats") for where in "abcdefg"]
+LINES = [
+    f"{who} {verb} {where}"
+    for who in ("cats", "a dog")
+    for verb in ("sits", "eats")
+    for where in "abcdefg"
+]
 
 
-# the first two as counted by torch.utils.flop_counter.FlopCounterMode in the forward pass of ``Bert``
+# the first two as counted by torch.utils.flop_counter.FlopCounterMode in the forward pass of
+# ``Bert``
 @pytest.mark.parametrize(
     ("sizes", "lengths", "operations"),
-    [((8, 1, 12), [5], 5_280), ((12, 3, 20), [7, 7, 7], 154_224), ((384, 6, 1536), [14], 299_077_632)],
+    [
+        ((8, 1, 12), [5], 5_280),
+        ((12, 3, 20), [7, 7, 7], 154_224),
+        ((384, 6, 1536), [14], 299_077_632),
+    ],
 )
 def test_operations_of_an_encoder(sizes, lengths, operations):
     width, layers, inner = sizes
@@ -29,7 +41,15 @@ def test_operations_of_an_encoder(sizes, lengths, operations):
 
 def test_an_emulated_cpu_has_nothing_beyond_avx2():
     flags = "flags\t\t: fma avx f16c avx2 avx512f avx512_vnni avx_vnni sse4_2 amx_bf16 amx_tile\n"
-    assert emulated.kept_from(flags).split() == "flags : fma avx f16c avx2 sse4_2".split()
+    assert emulated.kept_from(flags).split() == [
+        "flags",
+        ":",
+        "fma",
+        "avx",
+        "f16c",
+        "avx2",
+        "sse4_2",
+    ]
 
 
 def lengths_of_texts() -> peers.Encode:

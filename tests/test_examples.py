@@ -33,7 +33,9 @@ def test_pairs_are_within_a_text_and_a_window_and_those_that_meet_by_chance_have
 
     pairs = torch.tensor([[0, 1], [1, 0], [0, 2], [2, 0], [0, 1], [1, 0], [1, 2], [2, 1]])
     found = before.contexts(pairs, 3).to_dense()
-    assert found[0, 1].item() == pytest.approx(math.log(2 * 8 / (3 * 3)))  # twice of 8, each 3 times
+    assert found[0, 1].item() == pytest.approx(
+        math.log(2 * 8 / (3 * 3))
+    )  # twice of 8, each 3 times
     assert found[0, 0] == 0
     assert torch.equal(found, found.T)
 
@@ -48,19 +50,26 @@ def test_the_directions_of_a_matrix_of_low_rank_lose_nothing(before):
 
 def test_the_skip_gram_loss_by_hand_and_words_with_like_neighbours_become_alike(before):
     center, wrong = torch.zeros(4, 3), torch.randn(4, 5, 3)
-    assert before.skip_gram_loss(center, torch.randn(4, 3), wrong).item() == pytest.approx(6 * math.log(2))
+    assert before.skip_gram_loss(center, torch.randn(4, 3), wrong).item() == pytest.approx(
+        6 * math.log(2)
+    )
     near = torch.tensor([[2.0, 0.0]])
     found = before.skip_gram_loss(near, near, torch.tensor([[[0.0, 1.0]]])).item()
     assert found == pytest.approx(math.log(1 + math.exp(-4)) + math.log(2))
 
-    texts = [[0, 1, 2], [0, 3, 2], [4, 5, 6], [4, 7, 6]] * 50  # 1 and 3 share neighbours, 5 does not
+    texts = [
+        [0, 1, 2],
+        [0, 3, 2],
+        [4, 5, 6],
+        [4, 7, 6],
+    ] * 50  # 1 and 3 share neighbours, 5 does not
     table = before.word2vec(before.pairs_of(texts, 2), 8, 8, epochs=20, batch=64, rate=0.05)
     table = torch.nn.functional.normalize(table)
     assert table[1] @ table[3] > 0.5 > table[1] @ table[5]
 
 
 def test_both_runs_on_the_tiny_model(tiny, tmp_path, capsys):
-    options = "--max-steps 2 --lr 1e-2 --dtype float32".split()
+    options = ["--max-steps", "2", "--lr", "1e-2", "--dtype", "float32"]
     found = example("languages").main(tmp_path / "toy", str(tiny), *options)
     assert found.keys() == {"held out", "of other patterns"}
     for scores in found.values():

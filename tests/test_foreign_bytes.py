@@ -1,7 +1,8 @@
-"""Files damaged at random: every reader reads them or refuses them with one line that names the file.
+"""Files damaged at random: every reader reads them or refuses them with one line that names the
+file.
 
-``MINISBERT_EXAMPLES=3000 pytest tests/test_foreign_bytes.py`` looks longer. What it finds Hypothesis keeps in
-``.hypothesis`` and tries first the next time.
+``MINISBERT_EXAMPLES=3000 pytest tests/test_foreign_bytes.py`` looks longer. What it finds
+Hypothesis keeps in ``.hypothesis`` and tries first the next time.
 """
 
 import contextlib
@@ -40,8 +41,39 @@ from tests.conftest import ROOT
 
 TINY = str(ROOT / "weights" / "tiny")
 TEXTS = ["the cat", "a small dog is in the park", "the music"]
-VALUES = [None, True, -1, 0, 1.5, 2**70, 1e308, float("nan"), "", "x", "\ud800", [], {}, [[]], [-1], {"a": 1}]
-BYTES = [b"", b"\0", b"\xff", b'"', b"\n", b"\r", b"\t", b",", b"-1", b"1e999", b"NaN", b"9" * 400, b"[" * 100_000]
+VALUES = [
+    None,
+    True,
+    -1,
+    0,
+    1.5,
+    2**70,
+    1e308,
+    float("nan"),
+    "",
+    "x",
+    "\ud800",
+    [],
+    {},
+    [[]],
+    [-1],
+    {"a": 1},
+]
+BYTES = [
+    b"",
+    b"\0",
+    b"\xff",
+    b'"',
+    b"\n",
+    b"\r",
+    b"\t",
+    b",",
+    b"-1",
+    b"1e999",
+    b"NaN",
+    b"9" * 400,
+    b"[" * 100_000,
+]
 EXAMPLES = settings(
     max_examples=int(os.environ.get("MINISBERT_EXAMPLES", 25)),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -50,7 +82,13 @@ EXAMPLES = settings(
 
 def replaced(value: object, draw: Callable) -> object:
     """The same JSON value with one part of it, at any depth, exchanged, renamed or gone."""
-    keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
+    keys = (
+        list(value)
+        if isinstance(value, dict)
+        else list(range(len(value)))
+        if isinstance(value, list)
+        else []
+    )
     if not keys or draw(st.integers(0, 4)) == 0:
         return draw(st.sampled_from(VALUES))
     key, copy = draw(st.sampled_from(keys)), value.copy()
@@ -63,7 +101,9 @@ def replaced(value: object, draw: Callable) -> object:
 
 @st.composite
 def damaged(draw: Callable, content: bytes) -> bytes:
-    """The bytes with one or two places changed; JSON, also the header of safetensors, often as JSON."""
+    """The bytes with one or two places changed; JSON, also the header of safetensors, often as
+    JSON.
+    """
     header = int.from_bytes(content[:8], "little")
     start, end = (8, 8 + header) if header < len(content) - 8 else (0, len(content))
     if draw(st.booleans()):
@@ -78,7 +118,9 @@ def damaged(draw: Callable, content: bytes) -> bytes:
 
 
 def ending(run: Callable[[], object]) -> tuple[int, str]:
-    """The exit code of a command, and its error if it is one that is shown in one line; anything else is raised."""
+    """The exit code of a command, and its error if it is one that is shown in one line; anything
+    else is raised.
+    """
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             run()
@@ -108,14 +150,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(TINY, folder / "model")
     PairModel(SentenceEncoder.load(TINY), siamese(24)).save(folder / "pair-model")
     (folder / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS))
-    (folder / "quoted.csv").write_text('score,sentence1,sentence2\n3,"the cat, the dog","a ""small"" dog"\n0,a,b\n')
-    (folder / "triplets.jsonl").write_text('{"anchor": "a", "positive": "b", "negative": "c"}\n' * 2)
+    (folder / "quoted.csv").write_text(
+        'score,sentence1,sentence2\n3,"the cat, the dog","a ""small"" dog"\n0,a,b\n'
+    )
+    (folder / "triplets.jsonl").write_text(
+        '{"anchor": "a", "positive": "b", "negative": "c"}\n' * 2
+    )
     (folder / "texts.txt.gz").write_bytes(gzip.compress(b"the cat\na dog\n"))
     vectors = SentenceEncoder.load(TINY).encode(TEXTS)
     np.save(folder / "v.npy", vectors)
     save_file({"embeddings": vectors}, folder / "v.safetensors")
-    (folder / "v.jsonl").write_text("".join(json.dumps({"embedding": row}) + "\n" for row in vectors.tolist()))
-    encode(["--model", TINY, *TEXTS, "--out", str(folder / "codes.safetensors"), "--quantize", "int8"])
+    (folder / "v.jsonl").write_text(
+        "".join(json.dumps({"embedding": row}) + "\n" for row in vectors.tolist())
+    )
+    encode(
+        ["--model", TINY, *TEXTS, "--out", str(folder / "codes.safetensors"), "--quantize", "int8"]
+    )
     for name in ("corpus", "queries"):
         rows = [json.dumps({"_id": f"{i}", "text": text}) + "\n" for i, text in enumerate(TEXTS)]
         (folder / f"{name}.jsonl").write_text("".join(rows))
@@ -124,34 +174,49 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", [path.relative_to(TINY) for path in sorted(Path(TINY).rglob("*")) if path.is_file()])
+@pytest.mark.parametrize(
+    "name", [path.relative_to(TINY) for path in sorted(Path(TINY).rglob("*")) if path.is_file()]
+)
 @EXAMPLES
 @given(data=st.data())
 def test_a_damaged_model(name, folder, data):
-    check(folder / "model" / name, lambda: SentenceEncoder.load(folder / "model").encode(TEXTS), data)
+    check(
+        folder / "model" / name, lambda: SentenceEncoder.load(folder / "model").encode(TEXTS), data
+    )
 
 
 @pytest.mark.parametrize("name", ["head.json", "head.safetensors"])
 @EXAMPLES
 @given(data=st.data())
 def test_a_damaged_pair_model(name, folder, data):
-    check(folder / "pair-model" / name, lambda: PairModel.load(folder / "pair-model").predict(("a", "b")), data)
+    check(
+        folder / "pair-model" / name,
+        lambda: PairModel.load(folder / "pair-model").predict(("a", "b")),
+        data,
+    )
 
 
-@pytest.mark.parametrize("source", sorted((ROOT / "tests" / "reference").rglob("tiny-*/")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "source", sorted((ROOT / "tests" / "reference").rglob("tiny-*/")), ids=lambda path: path.name
+)
 @EXAMPLES
 @given(data=st.data())
 def test_a_damaged_folder_of_another_kind(source, tmp_path_factory, data):
     """RoBERTa, DistilBERT with Dense, and the appendix: sparse, many vectors, decoders."""
     copied = tmp_path_factory.getbasetemp() / "other" / source.name
     shutil.copytree(source, copied, dirs_exist_ok=True)
-    name = data.draw(st.sampled_from([file for file in sorted(copied.rglob("*")) if file.is_file()]))
+    name = data.draw(
+        st.sampled_from([file for file in sorted(copied.rglob("*")) if file.is_file()])
+    )
     check(name, lambda: load_encoder(copied).encode(TEXTS), data)
 
 
 SEARCHED = (evaluate, "--corpus corpus.jsonl --queries queries.jsonl --qrels qrels.tsv")
 COMMANDS = {
-    **{f"v.{kind}": (certify, f"--texts texts.txt v.{kind}") for kind in ("npy", "safetensors", "jsonl")},
+    **{
+        f"v.{kind}": (certify, f"--texts texts.txt v.{kind}")
+        for kind in ("npy", "safetensors", "jsonl")
+    },
     **{name: (encode, f"--file {name}") for name in ("texts.txt", "texts.txt.gz")},
     **{name: (evaluate, f"--data {name}") for name in ("scored.tsv", "quoted.csv", "triplets.tsv")},
     **{name: (inspect, name) for name in ("triplets.jsonl", "duplicates.tsv", "nli.jsonl")},
@@ -171,7 +236,8 @@ def test_a_damaged_file_of_a_command(name, folder, monkeypatch, data):
     check(folder / name, lambda: main(["--model", TINY, *line.split()]), data)
 
 
-# ---------------------------------------------------------------- something else where a file or a folder is needed
+# ---------------------------------------------------------------- something else where a file or a
+# folder is needed
 
 WRONG = {
     "empty file": Path.touch,
@@ -185,21 +251,27 @@ WRONG = {
     "missing": lambda path: None,
 }
 LINES = [  # x, with any ending, is what is wrong
-    "encode --file x.txt", "encode --file x.txt.gz", "encode a --out x.npy", "encode a b --compiled x.pt2",
+    "encode --file x.txt", "encode --file x.txt.gz", "encode a --out x.npy", "encode a b "
+                                                                             "--compiled x.pt2",
     *(f"certify --texts texts.txt x.{ending}" for ending in ("npy", "safetensors", "jsonl", "csv")),
     "certify --texts x.txt v.npy", "evaluate --data x.tsv", "evaluate --data x.json",
     "evaluate --corpus x.jsonl --queries queries.jsonl --qrels qrels.tsv",
     "evaluate --corpus corpus.jsonl --queries x.jsonl --qrels qrels.tsv",
     "evaluate --corpus corpus.jsonl --queries queries.jsonl --qrels x.tsv",
-    "inspect x.tsv", "inspect x.jsonl", "pairs x.txt", "search x.txt --query cat", "search texts.txt --queries x.txt",
+    "inspect x.tsv", "inspect x.jsonl", "pairs x.txt", "search x.txt --query cat", "search "
+                                                                                   "texts.txt "
+                                                                                   "--queries x.txt",
     "search texts.txt --query cat --index x.safetensors", "search texts.txt --query cat --index x",
     "mine --pairs x.jsonl --out mined.jsonl", "mine --pairs triplets.jsonl --out x.jsonl",
     "mine --pairs triplets.jsonl --corpus x.txt --out mined.jsonl",
-    "score --model pair-model --file x.tsv", "trace --against x.safetensors", "trace --write x.safetensors",
+    "score --model pair-model --file x.tsv", "trace --against x.safetensors", "trace --write "
+                                                                              "x.safetensors",
     "distill-static --out x", "train --data x.tsv --dev dev.tsv --test test.tsv", "train --resume x",
     "train --data scored.tsv --dev x.tsv --test test.tsv",
     "train --data scored.tsv --dev dev.tsv --test test.tsv --max-steps 1 --out x",
-    *(f"{line} --model x" for line in ("encode a", "score", "inspect triplets.jsonl", "evaluate --data dev.tsv")),
+    *(f"{line} --model x" for line in ("encode a", "score", "inspect triplets.jsonl", "evaluate "
+                                                                                      "--data "
+                                                                                      "dev.tsv")),
     "train --data scored.tsv --dev dev.tsv --test dev.tsv --model x",
     "export-onnx x --out exported.onnx", "plot x --out curves.png",
 ]  # fmt: skip
@@ -207,7 +279,9 @@ LINES = [  # x, with any ending, is what is wrong
 
 @contextlib.contextmanager
 def unblocked(pipe: Path) -> Iterator[subprocess.Popen]:
-    """After ten seconds a read of the pipe gets its end, by a process: a library may wait with Python's lock held."""
+    """After ten seconds a read of the pipe gets its end, by a process: a library may wait with
+    Python's lock held.
+    """
     with subprocess.Popen(["sh", "-c", 'exec 2> /dev/null; sleep 10; : > "$0"', pipe]) as writer:
         try:
             yield writer
@@ -230,7 +304,9 @@ def test_what_is_no_file_or_another_one_is_refused_in_one_line(line, folder, mon
         before = {*folder.iterdir()}
         make(folder / wrong)
         try:
-            with unblocked(folder / wrong) if kind == "pipe" else contextlib.nullcontext() as writer:
+            with (
+                unblocked(folder / wrong) if kind == "pipe" else contextlib.nullcontext() as writer
+            ):
                 code, said = ending(lambda: main(arguments))
                 assert not writer or writer.poll() is None, "waits for a pipe"
         finally:

@@ -21,7 +21,9 @@ def test_the_code_of_a_tile_runs(tile, tiny, tmp_path):
     folder = tiny
     if "CrossEncoder" in tile.code:
         folder = tmp_path / "reranker"
-        CrossEncoder(SentenceEncoder.load(tiny), ClassifierHead(24, dropout=0.0), "logit").save(folder)
+        CrossEncoder(SentenceEncoder.load(tiny), ClassifierHead(24, dropout=0.0), "logit").save(
+            folder
+        )
     make_gallery.run(re.sub(r'"[^"\n]*MiniLM-L[^"\n]*"', f'"{folder.as_posix()}"', tile.code))
 
 
@@ -36,4 +38,7 @@ def near(printed: str, shown: str) -> None:
 @pytest.mark.weights
 @pytest.mark.parametrize("tile", WITH_OUTPUT, **by_name)
 def test_a_tile_prints_what_the_page_shows(tile, minilm):
-    near(make_gallery.run(tile.code.replace("all-MiniLM-L6-v2", minilm.as_posix()))["printed"], tile.shown)
+    near(
+        make_gallery.run(tile.code.replace("all-MiniLM-L6-v2", minilm.as_posix()))["printed"],
+        tile.shown,
+    )

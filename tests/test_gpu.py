@@ -31,12 +31,14 @@ from minisbert.training.step_graphs import RecordedStep
 from minisbert.training.train import main
 from tests import toys
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA_VISIBLE_DEVICES shows no GPU")
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="CUDA_VISIBLE_DEVICES shows no GPU"
+)
 REFERENCE = Path(__file__).parent / "reference"
 TINY = REFERENCE.parents[1] / "weights" / "tiny"
 FOLDERS = [TINY, REFERENCE / "tiny-roberta", REFERENCE / "tiny-distiluse"]
 FOLDERS += sorted(path for path in (REFERENCE / "architectures").glob("tiny-*") if path.is_dir())
-WORDS = "the cat dog park small horse and piano is in a music".split()
+WORDS = ["the", "cat", "dog", "park", "small", "horse", "and", "piano", "is", "in", "a", "music"]
 TEXTS = ["the cat", "a dog is in the park", "the small horse and the piano " * 5, "", "music"] * 7
 
 
@@ -47,7 +49,9 @@ def tensors(result: Iterable) -> list[torch.Tensor]:
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_vectors_and_similarities(folder, dtype, tolerance):
-    """Every family and class beside the CPU's float64; in float32 some vectors are not unit, and round as states do."""
+    """Every family and class beside the CPU's float64; in float32 some vectors are not unit, and
+    round as states do.
+    """
     expected, found = (minisbert.load(folder, device=device) for device in ("cpu", "cuda"))
     expected.double()
     found.to(dtype)
@@ -67,7 +71,9 @@ def test_bfloat16_and_tokens():
 
 
 def distinct(count: int, fewest: int, most: int) -> list[str]:
-    """Texts of so many words, of which no two have the same tokens (unknown words would be one token)."""
+    """Texts of so many words, of which no two have the same tokens (unknown words would be one
+    token).
+    """
     chance = random.Random(0)
     texts = set()
     while len(texts) < count:
@@ -76,28 +82,49 @@ def distinct(count: int, fewest: int, most: int) -> list[str]:
 
 
 def wide_heads(device: str, width: int = 128) -> SentenceEncoder:
-    """A small encoder with random weights and heads of 32 columns, for which the kernel without pads is made."""
+    """A small encoder with random weights and heads of 32 columns, for which the kernel without
+    pads is made.
+    """
     torch.manual_seed(3)
     tiny = minisbert.load(TINY, device="cpu")
-    config = replace(tiny.bert.config, hidden_size=width, num_attention_heads=width // 32, intermediate_size=2 * width)
+    config = replace(
+        tiny.bert.config,
+        hidden_size=width,
+        num_attention_heads=width // 32,
+        intermediate_size=2 * width,
+    )
     return (
-        SentenceEncoder(tiny.tokenizer, Bert(config), Pooling("mean"), True, settings=tiny.settings).eval().to(device)
+        SentenceEncoder(tiny.tokenizer, Bert(config), Pooling("mean"), True, settings=tiny.settings)
+        .eval()
+        .to(device)
     )
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-6), ("bfloat16", 0.03), ("float16", 0.005)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float32", 2e-6), ("bfloat16", 0.03), ("float16", 0.005)]
+)
 def test_few_and_many_texts_on_the_fast_path(dtype, tolerance):
     """By graphs and without, in batches of all sizes, beside the CPU's float64."""
     many = distinct(175, 1, 30)
     for folder in (None, *FOLDERS[:3]):
         if folder is None:
-            expected, encoder = wide_heads("cpu"), CudaEncoder(wide_heads("cuda"), TINY, getattr(torch, dtype))
+            expected, encoder = (
+                wide_heads("cpu"),
+                CudaEncoder(wide_heads("cuda"), TINY, getattr(torch, dtype)),
+            )
         else:
             expected = SentenceEncoder.load(folder, device="cpu")
             encoder = minisbert.load(folder, compiled=True, dtype=dtype)
         assert isinstance(encoder, CudaEncoder)
         expected.double()
-        for texts, size in ((many[:1], 32), (many[:7], 32), (many, 32), (many, 1), (many, 5), (many[:7], 32)):
+        for texts, size in (
+            (many[:1], 32),
+            (many[:7], 32),
+            (many, 32),
+            (many, 1),
+            (many, 5),
+            (many[:7], 32),
+        ):
             vectors = encoder.encode(texts, batch_size=size)
             assert vectors.dtype == np.float32
             scale = abs(expected.encode(texts)).max()
@@ -121,7 +148,11 @@ def test_an_architecture_without_a_graph_is_not_compiled(capsys):
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_lack_of_memory_is_one_line_and_the_size_that_it_names_fits(compiled):
-    encoder = CudaEncoder(wide_heads("cuda", 1024), TINY, torch.float32) if compiled else wide_heads("cuda", 1024)
+    encoder = (
+        CudaEncoder(wide_heads("cuda", 1024), TINY, torch.float32)
+        if compiled
+        else wide_heads("cuda", 1024)
+    )
     texts = distinct(9000, 15, 16)
     encoder.encode(texts[:100], batch_size=32)
     torch.cuda.empty_cache()
@@ -141,17 +172,27 @@ def test_lack_of_memory_is_one_line_and_the_size_that_it_names_fits(compiled):
 
 def test_the_course_computes_on_the_cpu():
     code = "import torch, lessons; print(torch.cuda.is_available())"
-    environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    environment = {
+        name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
     assert done.stdout == "False\n"
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_losses_and_scores_of_training(objective, files, tmp_path, monkeypatch):
-    """Each objective trains on the GPU and is evaluated there, with the losses of the CPU where nothing is random."""
+    """Each objective trains on the GPU and is evaluated there, with the losses of the CPU where
+    nothing is random.
+    """
     stsb = load_scored_pairs(files["dev"])
-    monkeypatch.setattr("minisbert.training.objectives.pairs.load_scored_pairs", lambda name, split: stsb)
-    more = {"distillation": ["--teacher", str(TINY)], "mlm": ["--from-nothing", "1x64x200"]}.get(objective, [])
+    monkeypatch.setattr(
+        "minisbert.training.objectives.pairs.load_scored_pairs", lambda name, split: stsb
+    )
+    more = {"distillation": ["--teacher", str(TINY)], "mlm": ["--from-nothing", "1x64x200"]}.get(
+        objective, []
+    )
     if objective != "mlm":
         more += ["--model", str(TINY)]
     given = toys.flags(files, objective, *more, "--log-every", "1", "--max-steps", "4")
@@ -169,23 +210,42 @@ def test_losses_and_scores_of_training(objective, files, tmp_path, monkeypatch):
 @pytest.mark.parametrize("graphs", ["auto", "off"])
 def test_runs_repeat_and_resume_to_the_same_bits(files, tmp_path, monkeypatch, dtype, graphs):
     recorded, record = [], RecordedStep.record
-    monkeypatch.setattr(RecordedStep, "record", lambda *given: recorded.append(given) or record(*given))
-    given = ["--model", str(TINY), *toys.flags(files, "cosine", "--log-every", "1", "--epochs", "3")]
+    monkeypatch.setattr(
+        RecordedStep, "record", lambda *given: recorded.append(given) or record(*given)
+    )
+    given = [
+        "--model",
+        str(TINY),
+        *toys.flags(files, "cosine", "--log-every", "1", "--epochs", "3"),
+    ]
     given += ["--device", "cuda", "--dtype", dtype, "--batch-size", "4", "--graphs", graphs]
     for name in ("one", "other"):
         main([*given, "--out", str(tmp_path / name)])
     toys.stop_at(7, (Bar, "set_postfix_str"), main, [*given, "--out", str(tmp_path / "stopped")])
     main(["--resume", str(tmp_path / "stopped")])
     assert bool(recorded) == (graphs == "auto")
-    assert toys.losses(tmp_path / "one") == toys.losses(tmp_path / "other") == toys.losses(tmp_path / "stopped")
-    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("one", "other", "stopped")]
+    assert (
+        toys.losses(tmp_path / "one")
+        == toys.losses(tmp_path / "other")
+        == toys.losses(tmp_path / "stopped")
+    )
+    weights = [
+        (tmp_path / name / "model" / "model.safetensors").read_bytes()
+        for name in ("one", "other", "stopped")
+    ]
     assert weights[0] == weights[1] == weights[2]
 
 
 def test_steps_by_graphs_are_the_steps_without(files, tmp_path):
     """But for rounding: lengths are rounded up, which other kernels may compute."""
-    given = ["--model", str(TINY), *toys.flags(files, "cosine", "--log-every", "1", "--epochs", "2", "--dropout", "0")]
+    given = [
+        "--model",
+        str(TINY),
+        *toys.flags(files, "cosine", "--log-every", "1", "--epochs", "2", "--dropout", "0"),
+    ]
     given += ["--device", "cuda", "--dtype", "float32", "--batch-size", "4"]
     for graphs in ("on", "off"):
         main([*given, "--graphs", graphs, "--out", str(tmp_path / graphs)])
-    assert toys.losses(tmp_path / "on") == pytest.approx(toys.losses(tmp_path / "off"), rel=1e-3, abs=1e-5)
+    assert toys.losses(tmp_path / "on") == pytest.approx(
+        toys.losses(tmp_path / "off"), rel=1e-3, abs=1e-5
+    )

@@ -1,4 +1,6 @@
-"""Live against transformers and sentence-transformers as they are installed (the ``reference`` extra)."""
+"""Live against transformers and sentence-transformers as they are installed (the ``reference``
+extra).
+"""
 
 import os
 
@@ -13,7 +15,9 @@ from minisbert.data.datasets import SPLITS, load_scored_pairs
 from tests.parity import GRADIENT, PIECE, assert_parity
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-transformers = pytest.importorskip("transformers", reason="needs the reference extra: pip install '.[reference]'")
+transformers = pytest.importorskip(
+    "transformers", reason="needs the reference extra: pip install '.[reference]'"
+)
 pytestmark = pytest.mark.reference
 
 
@@ -36,7 +40,8 @@ def through_disk(reference: torch.nn.Module, folder) -> Bert:
 
 
 CONFIGURATIONS = {
-    # name: (family, vocabulary, width, layers, heads, feed-forward, positions), lengths of the texts
+    # name: (family, vocabulary, width, layers, heads, feed-forward, positions), lengths of the
+    # texts
     "one layer": (("bert", 53, 20, 1, 4, 31, 17), (13, 2, 6)),
     "one head": (("bert", 41, 14, 3, 1, 22, 12), (9, 4, 2, 7)),
     "batch of one": (("bert", 67, 30, 2, 5, 48, 20), (11,)),
@@ -49,18 +54,38 @@ CONFIGURATIONS = {
     "XLM-RoBERTa": (("xlm-roberta", 59, 16, 2, 4, 23, 18), (12, 2, 7)),
 }
 TYPES = {"bert": 2, "roberta": 1, "xlm-roberta": 1, "distilbert": 0}
-MODELS = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "distilbert": "DistilBert"}
-SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+MODELS = {
+    "bert": "Bert",
+    "roberta": "Roberta",
+    "xlm-roberta": "XLMRoberta",
+    "distilbert": "DistilBert",
+}
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+)
 SIZES = (*SIZES, "max_position_embeddings")
 
 
 def random_reference(seed: int, family: str, *sizes: int) -> torch.nn.Module:
     settings = dict(zip(SIZES, sizes, strict=True), attn_implementation="eager")
-    rates = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.2}  # two, so that they cannot be confused
-    settings |= rates | {"type_vocab_size": TYPES[family], "pad_token_id": 0 if family == "bert" else 1 + seed % 3}
+    rates = {
+        "hidden_dropout_prob": 0.3,
+        "attention_probs_dropout_prob": 0.2,
+    }  # two, so that they cannot be confused
+    settings |= rates | {
+        "type_vocab_size": TYPES[family],
+        "pad_token_id": 0 if family == "bert" else 1 + seed % 3,
+    }
     if family == "distilbert":
         del settings["type_vocab_size"], settings["pad_token_id"]
-        settings = {ENCODER_FAMILIES[family].settings.get(key, key): value for key, value in settings.items()}
+        settings = {
+            ENCODER_FAMILIES[family].settings.get(key, key): value
+            for key, value in settings.items()
+        }
     config = getattr(transformers, f"{MODELS[family]}Config")(**settings)
     return randomise(getattr(transformers, f"{MODELS[family]}Model")(config), seed)
 
@@ -80,7 +105,9 @@ def test_random_models_forward_and_backward(name, tmp_path):
     ids = torch.randint(pad + 1, vocabulary, mask.shape).masked_fill(~mask, pad)
     types = torch.randint(0, max(TYPES[family], 1), mask.shape)
 
-    inputs = {"input_ids": ids, "attention_mask": mask.long()} | ({"token_type_ids": types} if TYPES[family] else {})
+    inputs = {"input_ids": ids, "attention_mask": mask.long()} | (
+        {"token_type_ids": types} if TYPES[family] else {}
+    )
     out = reference(**inputs, output_hidden_states=True)
     states = ours.hidden_states(ids, mask, types)
     for i, (state, expected) in enumerate(zip(states, out.hidden_states, strict=True)):
@@ -96,12 +123,16 @@ def test_random_models_forward_and_backward(name, tmp_path):
     for parameter_name, parameter in ours.named_parameters():
         if not parameter_name.startswith("pooler"):
             gradient = expected[names[parameter_name]].grad
-            assert_parity(f"{name}, gradient of {parameter_name}", parameter.grad, gradient, GRADIENT)
+            assert_parity(
+                f"{name}, gradient of {parameter_name}", parameter.grad, gradient, GRADIENT
+            )
 
 
 @pytest.mark.parametrize("name", ["many layers, odd widths", "DistilBERT", "RoBERTa"])
 def test_training_mode_drops_the_same_numbers(name, tmp_path):
-    """With one seed both sides drop the same: dropout has the same places, shapes, order and probability."""
+    """With one seed both sides drop the same: dropout has the same places, shapes, order and
+    probability.
+    """
     (family, *sizes), lengths = CONFIGURATIONS[name]
     reference = random_reference(0, family, *sizes)
     ours = through_disk(reference, tmp_path).train()
@@ -126,7 +157,9 @@ def test_what_we_save_transformers_opens(name, tmp_path):
     assert type(again) is type(reference)
     ids = torch.randint(5, sizes[0], (3, 7))
     with torch.no_grad():
-        assert_parity(f"{name}, saved", again(ids).last_hidden_state, reference(ids).last_hidden_state, PIECE)
+        assert_parity(
+            f"{name}, saved", again(ids).last_hidden_state, reference(ids).last_hidden_state, PIECE
+        )
 
 
 @pytest.fixture(scope="module")
@@ -143,10 +176,17 @@ def test_token_ids_of_every_stsb_sentence_alone_and_in_pairs(minilm, sentences):
     expected = reference(sentences, truncation=True, max_length=256)
     assert ours.encode(sentences).ids == expected["input_ids"]
     firsts, seconds = sentences[: len(sentences) // 2], sentences[len(sentences) // 2 :]
-    # and texts over the limit: a hundred sentences in one, the first longer, the second longer, both
+    # and texts over the limit: a hundred sentences in one, the first longer, the second longer,
+    # both
     long = [" ".join(sentences[i : i + 40]) for i in range(0, 400, 40)]
-    firsts, seconds = firsts + long + sentences[:10] + long, seconds + sentences[:10] + long + long[::-1]
-    expected, pairs = reference(firsts, seconds, truncation=True, max_length=256), ours.encode_pairs(firsts, seconds)
+    firsts, seconds = (
+        firsts + long + sentences[:10] + long,
+        seconds + sentences[:10] + long + long[::-1],
+    )
+    expected, pairs = (
+        reference(firsts, seconds, truncation=True, max_length=256),
+        ours.encode_pairs(firsts, seconds),
+    )
     assert pairs.ids == expected["input_ids"]
     assert pairs.token_types == expected["token_type_ids"]
     assert sum(pairs.truncated) == 30

@@ -54,7 +54,10 @@ def test_a_folder_is_opened_by_its_class(folders):
     [
         ({"model": "siamese", "pooling": "cls"}, "pooling"),
         ({"model": TINY, "dtype": "int8"}, "compiled=True"),
-        ({"model": "siamese", "dtype": "int8"}, "compiled=True"),  # not ignored: the numbers would be float32's
+        (
+            {"model": "siamese", "dtype": "int8"},
+            "compiled=True",
+        ),  # not ignored: the numbers would be float32's
         ({"model": TINY, "compiled": True, "device": "cuda"}, "cuda"),
         ({"model": "static", "compiled": True}, "StaticEncoder"),
     ],
@@ -65,7 +68,22 @@ def test_what_cannot_be_loaded(folders, options, message):
         minisbert.load(**options | {"model": names.get(options["model"], options["model"])})
 
 
-VALUES = [None, 3, -1, 2.5, float("nan"), 1j, True, b"x", [], {}, [1], object(), np.ones(3), torch.ones(2)]
+VALUES = [
+    None,
+    3,
+    -1,
+    2.5,
+    float("nan"),
+    1j,
+    True,
+    b"x",
+    [],
+    {},
+    [1],
+    object(),
+    np.ones(3),
+    torch.ones(2),
+]
 RIGHT = {
     "pooling": [None],
     "max_seq_length": [None],

@@ -18,7 +18,11 @@ def test_an_objective_on_the_page_exists(name):
 
 @pytest.mark.reference
 def test_the_names_of_sentence_transformers_exist():
-    names = ("sentence_transformer.losses", "sentence_transformer.evaluation", "sparse_encoder.losses")
+    names = (
+        "sentence_transformer.losses",
+        "sentence_transformer.evaluation",
+        "sparse_encoder.losses",
+    )
     names = ("", *(f".{name}" for name in (*names, "multi_vector_encoder.losses")))
     rooms = [import_module(f"sentence_transformers{name}") for name in names]
     for name in re.findall(r"`(\w+(?:Loss|Evaluator|Trainer))`", PAGE):

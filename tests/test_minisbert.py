@@ -1,4 +1,6 @@
-"""The command ``minisbert NAME`` is ``python -m minisbert NAME``; alone it lists them, without importing torch."""
+"""The command ``minisbert NAME`` is ``python -m minisbert NAME``; alone it lists them, without
+importing torch.
+"""
 
 import os
 import re
@@ -19,16 +21,21 @@ from minisbert.commands import assets
 from minisbert.core import InputError
 from tests.conftest import ROOT
 
-SCRIPT = "import sys; from minisbert.__main__ import main; sys.argv[0] = 'minisbert'; main()"  # as the installed one
+# as the installed one
+SCRIPT = "import sys; from minisbert.__main__ import main; sys.argv[0] = 'minisbert'; main()"
 WAYS = {"module": ["-m", "minisbert"], "script": ["-c", SCRIPT]}
 
 
-def minisbert(way: str, *arguments: str, path: Path | None = None, **options) -> subprocess.CompletedProcess:
+def minisbert(
+    way: str, *arguments: str, path: Path | None = None, **options
+) -> subprocess.CompletedProcess:
     waiting = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}  # what a user may have set
     environment = {name: value for name, value in os.environ.items() if name not in waiting}
     environment |= {"PYTHONPATH": os.pathsep.join([*([str(path)] if path else []), str(ROOT)])}
     command = [sys.executable, *WAYS[way], *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, **options)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, **options
+    )
 
 
 def without_torch(folder: Path, *arguments: str, way: str = "module") -> str:
@@ -49,7 +56,9 @@ def test_alone_it_lists_every_command_with_a_line(way, arguments, tmp_path):
 
 
 def test_the_examples_of_every_help_are_read(monkeypatch):
-    """Each help ends with commands whose options exist and go together as far as the parser knows."""
+    """Each help ends with commands whose options exist and go together as far as the parser
+    knows.
+    """
     for name in COMMANDS:
         examples = command_pages.examples(command_pages.parser_of(name))
         assert examples, name
@@ -71,7 +80,9 @@ for name in sys.argv[1:]:
 
 def test_a_parser_is_made_without_torch():
     modules = {command(name).__module__ for name in COMMANDS}
-    done = subprocess.run([sys.executable, "-c", TORCH, *modules], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", TORCH, *modules], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.stderr == ""
 
 
@@ -97,7 +108,9 @@ def test_an_unknown_name_is_one_line(name, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_command_gets_its_arguments_and_its_output_and_exit_code_pass_through(way, tmp_path, capsys):
+def test_a_command_gets_its_arguments_and_its_output_and_exit_code_pass_through(
+    way, tmp_path, capsys
+):
     assets.main(["path", "stsb"])
     done = minisbert(way, "assets", "path", "stsb", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, capsys.readouterr().out)
@@ -105,7 +118,9 @@ def test_a_command_gets_its_arguments_and_its_output_and_exit_code_pass_through(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
-@pytest.mark.parametrize(("way", "name"), [("script", "train"), ("module", "train"), ("module", "version")])
+@pytest.mark.parametrize(
+    ("way", "name"), [("script", "train"), ("module", "train"), ("module", "version")]
+)
 def test_ctrl_c_while_torch_is_imported_is_one_line_and_threads_do_not_spin(way, name, tmp_path):
     """The stub of torch presses the keys."""
     code = "import os, signal, sys; print(os.environ['GOMP_SPINCOUNT'], flush=True); signal.raise_signal(signal.SIGINT)"
@@ -115,7 +130,8 @@ def test_ctrl_c_while_torch_is_imported_is_one_line_and_threads_do_not_spin(way,
     assert (done.returncode, done.stdout, done.stderr) == (130, "3000\n", "stopped\n")
 
 
-# The folder W holds the model W/M and links to it (W/model) and to its weights (W/weights.safetensors, ...).
+# The folder W holds the model W/M and links to it (W/model) and to its weights
+# (W/weights.safetensors, ...).
 WRITING = [
     "encode a.cat --model M --out M/model.safetensors",
     "encode a.cat --model model --out M/new.npy",

@@ -35,12 +35,15 @@ def quoted(page: str) -> list[str]:
     return re.findall(r"`([^`\n]+)`", FENCE.sub("", TEXTS[page]))
 
 
-# ------------------------------------------------------------------------------------- links and files
+# ------------------------------------------------------------------------------------- links and
+# files
 
 
 def anchors(text: str) -> set[str]:
     """Return the anchors that GitHub gives to the headings of a page."""
-    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    headings = re.findall(
+        r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE
+    )
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
@@ -59,13 +62,19 @@ def test_no_link_is_broken_and_every_file_that_is_named_exists(page):
     named = re.findall(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|toml)|[\w./-]+/)`", TEXTS[page])
     made = re.compile("(build|data|state|model|last|runs)/|.*NAME")  # by commands
     places = (ROOT, PACKAGE, ROOT / "weights")
-    assert [name for name in named if not made.match(name) and not any((p / name).exists() for p in places)] == []
+    assert [
+        name
+        for name in named
+        if not made.match(name) and not any((p / name).exists() for p in places)
+    ] == []
 
 
 def test_the_index_names_every_page_once():
     lines = re.findall(r"^- \[.+\]\((\S+)\.html\): \S", site_index.llms(), re.MULTILINE)
     assert len(lines) == len(set(lines))
-    assert {path.relative_to(ROOT).with_suffix("").as_posix() for path in [*DOCS, *COURSE]} <= set(lines)
+    assert {path.relative_to(ROOT).with_suffix("").as_posix() for path in [*DOCS, *COURSE]} <= set(
+        lines
+    )
 
 
 @each_page
@@ -76,17 +85,24 @@ def test_the_tables_of_a_page_are_those_of_docs_figures(page):
 def test_every_table_of_docs_figures_is_in_a_page():
     shown = [place for text in TEXTS.values() for place in figures.PLACE.findall(text)]
     names = [path.stem for path in (ROOT / "docs" / "figures").glob("*.toml")]
-    assert sorted(shown) == sorted((name, table) for name in names for table in figures.read(name)["tables"])
+    assert sorted(shown) == sorted(
+        (name, table) for name in names for table in figures.read(name)["tables"]
+    )
 
 
 def test_versions_given_twice_agree():
     settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    ruff = re.findall(r"ruff==[\d.]+", (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    ruff = re.findall(
+        r"ruff==[\d.]+", (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    )
     assert {*ruff} == {*re.findall(r"ruff==[\d.]+", settings)}
-    assert f"version: {minisbert.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"version: {minisbert.__version__}\n" in (ROOT / "CITATION.cff").read_text(
+        encoding="utf-8"
+    )
 
 
-# ------------------------------------------------------------------------------ commands and their options
+# ------------------------------------------------------------------------------ commands and their
+# options
 
 COMMANDS = [
     (module, rest)
@@ -96,11 +112,16 @@ COMMANDS = [
         *re.findall(rf"(minisbert (?:{'|'.join(NAMES)})\b)([^\n`#|]*)", text),
     ]
 ]
-ELSEWHERE = ("tests.reference", "lessons.check")  # .ci/run runs it; its commands have options of their own
+ELSEWHERE = (
+    "tests.reference",
+    "lessons.check",
+)  # .ci/run runs it; its commands have options of their own
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules")
-@pytest.mark.parametrize("command", sorted({name for name, _ in COMMANDS if not name.startswith(ELSEWHERE)}))
+@pytest.mark.parametrize(
+    "command", sorted({name for name, _ in COMMANDS if not name.startswith(ELSEWHERE)})
+)
 def test_every_command_has_the_options_that_pages_give_it(command, monkeypatch, capsys):
     module, *name = command.split()
     everything = "--help-all" if name == ["train"] else "--help"
@@ -121,11 +142,22 @@ def options(parser) -> set[str]:
     return found
 
 
-FOREIGN = set("--upgrade --python --torch-backend --install --inplace --node_rank --nproc_per_node --nnodes".split())
+FOREIGN = {
+    "--upgrade",
+    "--python",
+    "--torch-backend",
+    "--install",
+    "--inplace",
+    "--node_rank",
+    "--nproc_per_node",
+    "--nnodes",
+}
 
 
 def test_every_option_that_a_sentence_names_exists():
-    """Of the command before it, or of any command of the package, or in the source of a tool of the repository."""
+    """Of the command before it, or of any command of the package, or in the source of a tool of the
+    repository.
+    """
     of_command = {name: options(command_pages.parser_of(name)) | {"--help-all"} for name in NAMES}
     existing = FOREIGN.union(*of_command.values())
     for folder in ("benchmarks", "lessons", "tests"):
@@ -139,12 +171,16 @@ def test_every_option_that_a_sentence_names_exists():
 
 
 def test_the_page_of_commands_gives_defaults_and_no_secret(monkeypatch):
-    assert "`--batch-size BATCH_SIZE` | texts of 64 tokens per batch (default: 32)" in command_pages.generated("encode")
+    assert (
+        "`--batch-size BATCH_SIZE` | texts of 64 tokens per batch (default: 32)"
+        in command_pages.generated("encode")
+    )
     monkeypatch.setenv("MINISBERT_API_KEY", "a-secret")
     assert "a-secret" not in command_pages.generated("serve")
 
 
-# --------------------------------------------------------------------------------- objects and examples
+# --------------------------------------------------------------------------------- objects and
+# examples
 
 
 def resolve(name: str) -> object:
@@ -164,13 +200,19 @@ def test_every_object_that_a_page_names_exists(page):
         dotted = re.match(r"((?:[A-Za-z_]\w*)(?:\.[A-Za-z_]\w*)+)(?:\(|$)", code)
         ours = dotted and dotted[1].split(".")[0] in {"minisbert", *minisbert.__all__}
         # the page for those who come from sentence-transformers names one of theirs
-        if ours and not dotted[1].endswith((".py", ".md", ".toml")) and code != "util.quantize_embeddings":
+        if (
+            ours
+            and not dotted[1].endswith((".py", ".md", ".toml"))
+            and code != "util.quantize_embeddings"
+        ):
             assert resolve(dotted[1]) is not None
 
 
 def test_every_public_name_has_its_place_in_the_reference():
     reference = (ROOT / "docs" / "tools" / "api.txt").read_text(encoding="utf-8")
-    directives = re.findall(r"^\.\. auto(?:class|function|module):: (\S+)$", reference, re.MULTILINE)
+    directives = re.findall(
+        r"^\.\. auto(?:class|function|module):: (\S+)$", reference, re.MULTILINE
+    )
     assert {f"minisbert.{name}" for name in minisbert.__all__} <= {*directives}
 
 
@@ -183,11 +225,15 @@ def test_the_example_in_python_prints_what_the_readme_shows(minilm, tmp_path, mo
 
 
 OPTIONAL = {"sentence_transformers", "faiss", "hnswlib"}  # an example that imports one needs it
-RUN_ELSEWHERE = {"docs/engines.md", "docs/gallery.md"}  # integrations/test_engines.py; test_gallery.py
+RUN_ELSEWHERE = {
+    "docs/engines.md",
+    "docs/gallery.md",
+}  # integrations/test_engines.py; test_gallery.py
 
 
 @pytest.mark.parametrize(
-    "page", [page for page, text in TEXTS.items() if "```python" in text and page not in RUN_ELSEWHERE]
+    "page",
+    [page for page, text in TEXTS.items() if "```python" in text and page not in RUN_ELSEWHERE],
 )
 def test_the_examples_run(page, tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -201,7 +247,9 @@ def test_the_examples_run(page, tiny, tmp_path, monkeypatch):
             continue
         if "path/to/colbert" in code:
             code = code.replace("path/to/colbert", write_colbert(tmp_path / "colbert").as_posix())
-        code = code.replace("path/to/splade", (ROOT / "tests/reference/architectures/tiny-splade").as_posix())
+        code = code.replace(
+            "path/to/splade", (ROOT / "tests/reference/architectures/tiny-splade").as_posix()
+        )
         exec(re.sub(r'"[^"\n]*all-MiniLM-L6-v2(/model)?"', f'"{tiny.as_posix()}"', code), {})
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}; the other examples run")
@@ -222,4 +270,6 @@ def test_the_recording_is_a_run_of_the_grader():
     """The lines that it shows, but for line numbers, which every edit of the lesson moves."""
     drawn = make_recording.PICTURE.read_text(encoding="utf-8")
     again = make_recording.drawing(make_recording.screen(*make_recording.run()))
-    assert re.sub(r"line \d+", "line", drawn) == re.sub(r"line \d+", "line", again), "run make_recording.py"
+    assert re.sub(r"line \d+", "line", drawn) == re.sub(r"line \d+", "line", again), (
+        "run make_recording.py"
+    )

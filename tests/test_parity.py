@@ -1,4 +1,6 @@
-"""Every piece equals its reference within the tolerances of ``parity.py``; the checks are in ``checks.py``."""
+"""Every piece equals its reference within the tolerances of ``parity.py``; the checks are in
+``checks.py``.
+"""
 
 import pytest
 import torch
@@ -6,13 +8,28 @@ import torch
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import bert
 from minisbert.core.encoder import load_bert
-from tests import by_hand_checks, formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401  (their checks)
+from tests import (  # noqa: F401 (their checks)
+    by_hand_checks,
+    formula_checks,
+    head_checks,
+    loss_checks,
+    metric_checks,
+    pipeline_checks,
+)
 from tests.checks import CHECKS
 from tests.parity import MINILM_HIDDEN, REFERENCE, assert_parity, golden
 from tests.reference.texts import SENTENCES, TEXTS
 
 # of whole models and layers: what the fused operations compute, which keep no probabilities
-FUSED = ("bert_forward", "bert_gradients", "distilbert", "roberta", "training_trace", "feed_forward", "masks_and_ids")
+FUSED = (
+    "bert_forward",
+    "bert_gradients",
+    "distilbert",
+    "roberta",
+    "training_trace",
+    "feed_forward",
+    "masks_and_ids",
+)
 
 
 def assert_equal(name: str) -> None:
@@ -37,7 +54,9 @@ def test_fused_operations(name):
 @pytest.mark.parametrize("folder", ["tiny-distiluse", "tiny-roberta"])
 def test_token_ids_of_other_families(folder):
     reference, tokenizer = golden(folder), read_tokenizer(REFERENCE / folder)
-    expected = [ids[mask].tolist() for ids, mask in zip(reference["ids"], reference["mask"], strict=True)]
+    expected = [
+        ids[mask].tolist() for ids, mask in zip(reference["ids"], reference["mask"], strict=True)
+    ]
     assert tokenizer.encode(SENTENCES).ids == expected
     pairs = tokenizer.encode_pairs(SENTENCES, SENTENCES[::-1]).ids
     assert pairs == [reference[f"pair.{i}"].tolist() for i in range(len(SENTENCES))]
@@ -49,11 +68,13 @@ def test_every_layer_of_minilm(minilm):
     with torch.no_grad():
         states = load_bert(minilm).hidden_states(reference["ids"], reference["mask"])
     assert len(states) == 7
-    # only real tokens: pads are never used, and in float32 the reference itself is up to 4.5e-5 away from its own
-    # float64 result there (2e-6 at real tokens)
+    # only real tokens: pads are never used, and in float32 the reference itself is up to 4.5e-5
+    # away from its own float64 result there (2e-6 at real tokens)
     real = reference["mask"]
     for i, state in enumerate(states):
-        assert_parity(f"MiniLM hidden state {i}", state[real], reference[f"hidden.{i}"][real], MINILM_HIDDEN)
+        assert_parity(
+            f"MiniLM hidden state {i}", state[real], reference[f"hidden.{i}"][real], MINILM_HIDDEN
+        )
 
 
 @pytest.mark.weights

@@ -30,12 +30,18 @@ STATIC = ROOT / "docs" / "static"
 
 
 def javascript(expression: str, data: Any) -> Any:
-    """The value of an expression over ``data``, with the functions of ``numbers.js`` and ``gallery.js`` at hand."""
-    requires = [f"require({json.dumps(str(STATIC / name))})" for name in ("numbers.js", "gallery.js")]
+    """The value of an expression over ``data``, with the functions of ``numbers.js`` and
+    ``gallery.js`` at hand.
+    """
+    requires = [
+        f"require({json.dumps(str(STATIC / name))})" for name in ("numbers.js", "gallery.js")
+    ]
     code = f"Object.assign(globalThis, {', '.join(requires)});"
     code += "const data = JSON.parse(require('fs').readFileSync(0, 'utf8'));"
     code += f"console.log(JSON.stringify({expression}));"
-    done = subprocess.run(["node", "-e", code], input=json.dumps(data), capture_output=True, text=True)
+    done = subprocess.run(
+        ["node", "-e", code], input=json.dumps(data), capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -56,10 +62,16 @@ def play_data() -> Iterator[ModuleType]:
 
 def test_every_character_is_a_letter_a_space_a_mark_or_nothing_as_in_the_package():
     """Of those that Unicode has had since 3.2: node and Python may know later ones or not."""
-    old = [chr(code) for code in range(0x30000) if unicodedata.ucd_3_2_0.category(chr(code)) not in ("Cn", "Cs")]
+    old = [
+        chr(code)
+        for code in range(0x30000)
+        if unicodedata.ucd_3_2_0.category(chr(code)) not in ("Cn", "Cs")
+    ]
     texts = [f"x{character}Y" for character in old]
     found = javascript("data.map(splitWords)", texts)
-    different = [text for text, words in zip(texts, found, strict=True) if words != split_words(text)]
+    different = [
+        text for text, words in zip(texts, found, strict=True) if words != split_words(text)
+    ]
     assert len(texts) > 90_000
     assert different == []
 
@@ -79,23 +91,40 @@ def test_pieces_are_those_of_the_package(minilm, stsb):
 
 
 def test_masked_shares_and_their_entropy_are_those_of_torch():
-    scores = torch.tensor([[2.0, 1, 0, -1, 3], [1000, 999, -1000, 0, 1001], [-1000, -1001, 5, 5, 5]]).double()
-    real = torch.tensor([[True, True, True, True, False], [True] * 5, [True, True, False, False, False]])
+    scores = torch.tensor(
+        [[2.0, 1, 0, -1, 3], [1000, 999, -1000, 0, 1001], [-1000, -1001, 5, 5, 5]]
+    ).double()
+    real = torch.tensor(
+        [[True, True, True, True, False], [True] * 5, [True, True, False, False, False]]
+    )
     for scale in (0, 0.35, 1, 5):
         data = {"scores": scores.tolist(), "real": real.tolist(), "scale": scale}
         expected = (scale * scores).masked_fill(~real, float("-inf")).softmax(-1)
-        agree("data.scores.map((row, i) => maskedSoftmax(row, data.real[i], data.scale))", data, expected)
+        agree(
+            "data.scores.map((row, i) => maskedSoftmax(row, data.real[i], data.scale))",
+            data,
+            expected,
+        )
         agree("data.map(entropy)", expected.tolist(), torch.special.entr(expected).sum(-1))
-    assert javascript("maskedSoftmax(data, [false, false], 1)", [1, 2]) is None  # no real place, no shares
+    assert (
+        javascript("maskedSoftmax(data, [false, false], 1)", [1, 2]) is None
+    )  # no real place, no shares
 
 
 @pytest.mark.parametrize("eps", [1e-12, 1.0])
 def test_layer_norm_and_the_margin_are_the_packages(eps):
     rows = torch.tensor([[2.0, 4, 6, 8], [-1, 0.5, 3, 3], [5, 5, 5, 5]]).double()
-    expected = bert.layer_norm(rows, torch.full((4,), 2.0).double(), torch.full((4,), 0.5).double(), eps)
+    expected = bert.layer_norm(
+        rows, torch.full((4,), 2.0).double(), torch.full((4,), 0.5).double(), eps
+    )
     agree(f"data.map((row) => layerNorm(row, 2, 0.5, {eps}).result)", rows.tolist(), expected)
-    far = torch.tensor([[1.0, 1.5], [1.0, 2.5], [0.0, 0.0]]).double()  # of the positive, of the negative
-    expected = [losses.triplet_loss(0 * row[None, :1], row[None, :1], row[None, 1:], margin=eps) for row in far]
+    far = torch.tensor(
+        [[1.0, 1.5], [1.0, 2.5], [0.0, 0.0]]
+    ).double()  # of the positive, of the negative
+    expected = [
+        losses.triplet_loss(0 * row[None, :1], row[None, :1], row[None, 1:], margin=eps)
+        for row in far
+    ]
     agree(f"data.map(([p, n]) => tripletLoss(p, n, {eps}))", far.tolist(), expected)
 
 
@@ -112,7 +141,11 @@ def test_points_on_the_circle_move_as_the_package_and_torch_move_them(temperatur
     rows = torch.arange(len(points))
     first = loss(table, rows)
     agree("circleLoss(data.points, data.noise, data.tau).loss", data, first.item())
-    agree("circleLoss(data.points, data.noise, data.tau).gradient", data, *torch.autograd.grad(first, table.weight))
+    agree(
+        "circleLoss(data.points, data.noise, data.tau).gradient",
+        data,
+        *torch.autograd.grad(first, table.weight),
+    )
 
     optimizer = torch.optim.Adam(table.parameters(), lr=0.02)
     list(fit(table, loss, [rows] * 50, optimizer, schedule=lambda step: 1.0))
@@ -138,25 +171,47 @@ def test_attention_is_the_models_up_to_a_byte(minilm, play_data):
         decoded = {"tokens": tokens, "shares": (shares * 255).round().byte().flatten().tolist()}
         for layer, head in ((0, 2), (3, 1), (5, 11)):
             expected = states[f"layers.{layer}.attention"][0, head]
-            agree(f"attentionOf(data, {layer}, {head}, 12)", decoded, expected, atol=0.5 / 255 + 1e-6)
+            agree(
+                f"attentionOf(data, {layer}, {head}, 12)", decoded, expected, atol=0.5 / 255 + 1e-6
+            )
 
 
 def test_the_live_search_of_the_gallery_ranks_as_the_package_does(tiny, play_data):
-    """With the table as it is stored, in int8: scores to the rounding of float32, and every text in its place."""
+    """With the table as it is stored, in int8: scores to the rounding of float32, and every text in
+    its place.
+    """
     import gallery_data
 
-    texts = ["A man plays a guitar.", "He reads the book", "the cat", "A woman is eating onions!", "rain", "Dogs run"]
-    stored = gallery_data.data(SentenceEncoder.load(tiny), [f"f{row}" for row in range(len(texts))], texts)
+    texts = [
+        "A man plays a guitar.",
+        "He reads the book",
+        "the cat",
+        "A woman is eating onions!",
+        "rain",
+        "Dogs run",
+    ]
+    stored = gallery_data.data(
+        SentenceEncoder.load(tiny), [f"f{row}" for row in range(len(texts))], texts
+    )
     codes = np.frombuffer(base64.b64decode(stored["codes"]), np.int8).reshape(-1, stored["columns"])
     scales = np.frombuffer(base64.b64decode(stored["scales"]), np.float32)
     exact = distill(SentenceEncoder.load(tiny), gallery_data.COLUMNS)
     table = exact.embedding.weight.detach().numpy()
-    assert np.abs(codes * scales[:, None] - table).max() <= np.abs(table).max() / 254 * 1.001  # half a step
+    assert (
+        np.abs(codes * scales[:, None] - table).max() <= np.abs(table).max() / 254 * 1.001
+    )  # half a step
 
     with torch.no_grad():
         exact.embedding.weight.copy_(torch.from_numpy(codes * scales[:, None]))
     queries = ["Who plays?", "a DOG", "reading books", "café, 日"]
     expected = exact.similarity(exact.encode(queries), exact.encode(texts))  # (4, 6)
     code = f"((table) => data.queries.map((text) => bestOf(table, text, {len(texts)})))(openTable(data.stored))"
-    for found, scores in zip(javascript(code, {"stored": stored, "queries": queries}), expected, strict=True):
-        check_ranking([(row, score) for score, row in found], dict(enumerate(scores.tolist())), len(texts), 2e-6)
+    for found, scores in zip(
+        javascript(code, {"stored": stored, "queries": queries}), expected, strict=True
+    ):
+        check_ranking(
+            [(row, score) for score, row in found],
+            dict(enumerate(scores.tolist())),
+            len(texts),
+            2e-6,
+        )

@@ -13,7 +13,9 @@ PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 
 
 def blocks() -> list[str]:
-    """The page's Python that needs a package; test_pages.py runs the blocks in ``python``, which need none."""
+    """The page's Python that needs a package; test_pages.py runs the blocks in ``python``, which
+    need none.
+    """
     return re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -1,7 +1,7 @@
 """The site: notebooks made from the lessons, and every page of ``build/site`` in a real browser.
 
-The pages are tested as they are built (``pytest -m site`` after the README's command); without the site, its extra or a
-browser these tests are skipped by name, and fail under CI=true.
+The pages are tested as they are built (``pytest -m site`` after the README's command); without the
+site, its extra or a browser these tests are skipped by name, and fail under CI=true.
 """
 
 import json
@@ -60,11 +60,22 @@ def test_a_notebook_holds_the_lesson_after_a_cell_that_installs_it(path, lesson_
     nbformat.validate(book)
     assert "https://example.org/course" in book.cells[0].source
     written = "".join(cell.source for cell in book.cells[1:] if cell.cell_type == "code")
-    assert [line for line in text.splitlines() if line and not line.startswith("#") and line not in written] == []
+    assert [
+        line
+        for line in text.splitlines()
+        if line and not line.startswith("#") and line not in written
+    ] == []
     assert "](figures/" not in "".join(cell.source for cell in book.cells)
-    # its page has the quiz, where there is one, with its answers folded; the sheets from 30 on have none
-    page = "".join(cell.source for cell in lesson_pages.read(text, "https://example.org/course").cells)
-    assert page.count(":::{dropdown} Answer") == page.count("**right**") == (5 if path.name < "30" else 0)
+    # its page has the quiz, where there is one, with its answers folded; the sheets from 30 on have
+    # none
+    page = "".join(
+        cell.source for cell in lesson_pages.read(text, "https://example.org/course").cells
+    )
+    assert (
+        page.count(":::{dropdown} Answer")
+        == page.count("**right**")
+        == (5 if path.name < "30" else 0)
+    )
     assert " ?: " not in page, "what a hint fits is the grader's"
 
 
@@ -102,16 +113,24 @@ def test_the_first_cell_fetches_and_installs_only_what_is_missing(
     monkeypatch.setattr("subprocess.run", lambda command, check: ran.append((command, check)))
     exec(lesson_pages.INSTALL, {})
     assert sys.path == [str(home / "lessons"), str(home), "kept"]
-    assert [next(word for word in ("git", "pip") if word in command) for command, _ in ran] == commands
+    assert [
+        next(word for word in ("git", "pip") if word in command) for command, _ in ran
+    ] == commands
     assert all(str(home) in command[-1] and check for command, check in ran)
 
 
 @pytest.mark.site
 @pytest.mark.parametrize("address", ["", "https://github.com/somebody/course"])
 def test_the_repositorys_address_is_one_setting(address, tmp_path):
-    """With it every page can be edited and cloned, and a lesson opened in Colab and Binder; without it none says so."""
+    """With it every page can be edited and cloned, and a lesson opened in Colab and Binder; without
+    it none says so.
+    """
     require(find_spec("myst_nb"), "needs the site extra: pip install '.[site]'")
-    shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("*.md", "*.png", "__pycache__"))
+    shutil.copytree(
+        ROOT / "docs",
+        tmp_path / "docs",
+        ignore=shutil.ignore_patterns("*.md", "*.png", "__pycache__"),
+    )
     (tmp_path / "minisbert").mkdir()
     (tmp_path / "lessons" / "grader").mkdir(parents=True)
     settings = tmp_path / "docs" / "conf.py"
@@ -124,17 +143,37 @@ def test_the_repositorys_address_is_one_setting(address, tmp_path):
         (
             "docs/index.md",
             "# Front\n\nAll.\n\n## Start\n\n"
-            "- [One](../lessons/01_first.py)\n- [Install](install.md)\n\n## Course\n\n- [Play](interactive.md)\n",
+            "- [One](../lessons/01_first.py)\n- [Install](install.md)\n\n## Course\n\n- "
+            "[Play](interactive.md)\n",
         ),
         ("lessons/course.py", ""),
-        ("lessons/01_first.py", "# %% [markdown]\n# # Lesson 01: first\n#\n# About 20 minutes.\n\n# %%\n6 * 7\n"),
+        (
+            "lessons/01_first.py",
+            "# %% [markdown]\n# # Lesson 01: first\n#\n# About 20 minutes.\n\n# %%\n6 * 7\n",
+        ),
         ("lessons/grader/cards.toml", "pieces = []\n"),
         ("lessons/grader/answers.toml", "exercises = []\n"),
     ):
         (tmp_path / file).write_text(content)
-    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-D", "nb_execution_mode=off", "-c", "docs", ".", "built"]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "-q",
+        "-D",
+        "nb_execution_mode=off",
+        "-c",
+        "docs",
+        ".",
+        "built",
+    ]
     done = subprocess.run(
-        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     lesson, install, index = (
@@ -150,30 +189,45 @@ def test_the_repositorys_address_is_one_setting(address, tmp_path):
     }
     assert [part in page for part, page in expected.items()] == [bool(address)] * 5
     always = (  # a link's preview; a group of the sidebar is open on its own pages
-        '<meta property="og:title" content="Install">\n<meta property="og:description" content="For all.">',
+        '<meta property="og:title" content="Install">\n<meta property="og:description" '
+        'content="For all.">',
         '<details class="group" open>\n<summary>Start</summary>',
         '<details class="group">\n<summary>Course</summary>',
     )
     assert [part for part in always if part not in install] == []
     assert "docs/install.html): For all." in index
     assert not (tmp_path / "index.html").exists(), "built is no version"
-    first = json.loads((tmp_path / "built" / "lessons" / "01_first.ipynb").read_text(encoding="utf-8"))["cells"][0]
+    first = json.loads(
+        (tmp_path / "built" / "lessons" / "01_first.ipynb").read_text(encoding="utf-8")
+    )["cells"][0]
     assert (address in "".join(first["source"])) or not address
 
 
 @pytest.mark.site
 @pytest.mark.weights
 def test_a_notebook_runs_in_an_empty_folder(lesson_pages, minilm, tmp_path, monkeypatch):
-    """In a fresh kernel, from a clone that its first cell makes; the build runs the same cells of every lesson."""
+    """In a fresh kernel, from a clone that its first cell makes; the build runs the same cells of
+    every lesson.
+    """
     import nbclient
 
     require((ROOT / ".git").exists(), "needs a git repository to clone")
-    monkeypatch.setenv("MINISBERT_HOME", str(ROOT if minilm.is_relative_to(ROOT) else minilm.parents[1]))
+    monkeypatch.setenv(
+        "MINISBERT_HOME", str(ROOT if minilm.is_relative_to(ROOT) else minilm.parents[1])
+    )
     text = (ROOT / "lessons" / "04_embeddings.py").read_text(encoding="utf-8")
     book = lesson_pages.notebook(text, ROOT.as_uri())
-    nbclient.NotebookClient(book, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    assert (tmp_path / "minisbert-course" / "lessons" / "mine" / "figures" / "04_embeddings.png").is_file()
-    assert any("image/png" in output.get("data", {}) for cell in book.cells for output in cell.get("outputs", []))
+    nbclient.NotebookClient(
+        book, timeout=300, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    assert (
+        tmp_path / "minisbert-course" / "lessons" / "mine" / "figures" / "04_embeddings.png"
+    ).is_file()
+    assert any(
+        "image/png" in output.get("data", {})
+        for cell in book.cells
+        for output in cell.get("outputs", [])
+    )
 
 
 class Links(HTMLParser):
@@ -203,7 +257,11 @@ def pages() -> dict[str, Links]:
 @pytest.mark.site
 def test_the_api_shows_what_is_public(pages):
     shown = {name for name in pages["docs/api.html"].ids if name.startswith("minisbert.")}
-    assert {"minisbert.SentenceEncoder.encode", "minisbert.util.semantic_search", "minisbert.load"} <= shown
+    assert {
+        "minisbert.SentenceEncoder.encode",
+        "minisbert.util.semantic_search",
+        "minisbert.load",
+    } <= shown
 
 
 @pytest.mark.site
@@ -217,7 +275,9 @@ def test_every_internal_link_leads_to_a_file_and_an_anchor(pages):
             target = unquote(url.path).lstrip("/")
             if not (SITE / target).is_file():
                 broken.append(f"{page}: {address}")
-            elif url.fragment and target in pages and unquote(url.fragment) not in pages[target].ids:
+            elif (
+                url.fragment and target in pages and unquote(url.fragment) not in pages[target].ids
+            ):
                 broken.append(f"{page}: {address}: no such anchor")
     assert broken == []
 
@@ -256,7 +316,10 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"}
 DESKTOP = {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"}
 PICTURES = """() => [...document.images].filter(x => !x.naturalWidth || !x.alt || /\\.(png|svg)$/.test(x.alt))
                                        .map(x => `${x.currentSrc} "${x.alt}"`)"""
-AXE = {"resultTypes": ["violations"], "preload": False}  # it would look for imported style sheets in the wrong place
+AXE = {
+    "resultTypes": ["violations"],
+    "preload": False,
+}  # it would look for imported style sheets in the wrong place
 CUT = """() => [...document.querySelectorAll('.bd-article :is(pre, div.math)')]
                .filter(x => x.scrollWidth > x.clientWidth + 1).map(x => x.innerText.trim().slice(0, 80))"""
 TYPESET = "document.querySelectorAll('div.math:not(:has(mjx-math))').length == 0"
@@ -272,14 +335,24 @@ def listen(tab: Any, server: str, found: Findings) -> None:
 
     tab.on("console", lambda told: note("console", told.text, told.type in ("error", "warning")))
     tab.on("pageerror", lambda error: note("console", error))
-    tab.on("request", lambda request: note("requests", request.url, not request.url.startswith((server, "data:"))))
-    tab.on("response", lambda answer: note("requests", f"{answer.url} {answer.status}", answer.status >= 400))
+    tab.on(
+        "request",
+        lambda request: note(
+            "requests", request.url, not request.url.startswith((server, "data:"))
+        ),
+    )
+    tab.on(
+        "response",
+        lambda answer: note("requests", f"{answer.url} {answer.status}", answer.status >= 400),
+    )
     tab.on("requestfailed", lambda request: note("requests", f"{request.url} {request.failure}"))
 
 
 @pytest.fixture(scope="module")
 def findings(server, chromium, pages) -> Findings:
-    """Every page on a phone in light colours, each but the listings of source also on a desktop in dark ones."""
+    """Every page on a phone in light colours, each but the listings of source also on a desktop in
+    dark ones.
+    """
     from axe_playwright_python.sync_playwright import Axe
 
     found: Findings = {kind: [] for kind in KINDS}
@@ -297,11 +370,15 @@ def findings(server, chromium, pages) -> Findings:
             found["pictures"] += [f"{where}: {picture}" for picture in tab.evaluate(PICTURES)]
             if (pixels := tab.evaluate(WIDER)) > 0:
                 found["wide"].append(f"{where}: by {pixels} pixels")
-            if re.match(r"lessons/\d\d_", page):  # code, output or a formula that is wider than its box
+            if re.match(
+                r"lessons/\d\d_", page
+            ):  # code, output or a formula that is wider than its box
                 found["cut"] += [f"{where}: {text}" for text in tab.evaluate(CUT)]
             if page in full:
                 for rule in Axe().run(tab, options=AXE).response["violations"]:
-                    wrong = [f"{where}: {rule['id']}: {node['html'][:300]}" for node in rule["nodes"]]
+                    wrong = [
+                        f"{where}: {rule['id']}: {node['html'][:300]}" for node in rule["nodes"]
+                    ]
                     found["accessibility"] += wrong
     return found
 
@@ -321,7 +398,9 @@ def test_the_root_leads_to_the_front_page_and_the_search_finds_attention(server,
     assert tab.locator("article h2", has_text="Tutorials").is_visible()
     tab.goto(f"{server}/search.html?q=attention")
     tab.wait_for_selector("#search-results li a")
-    tab.wait_for_function("() => /lessons\\/05_attention/.test(document.querySelector('#search-results').innerHTML)")
+    tab.wait_for_function(
+        "() => /lessons\\/05_attention/.test(document.querySelector('#search-results').innerHTML)"
+    )
 
 
 @pytest.mark.site
@@ -342,7 +421,14 @@ def test_the_things_to_play_with_answer_to_the_keyboard(server, chromium):
     tab.goto(f"{server}/docs/interactive.html")
     tab.locator("#wp-text").fill("Encoders!")
     tab.locator("#wp-end").press("Enter")
-    assert tab.locator("#wp-tokens").inner_text().split()[::2] == ["[CLS]", "en", "##code", "##rs", "!", "[SEP]"]
+    assert tab.locator("#wp-tokens").inner_text().split()[::2] == [
+        "[CLS]",
+        "en",
+        "##code",
+        "##rs",
+        "!",
+        "[SEP]",
+    ]
     tab.locator("#sm-scale").press("Home")  # scale 0: four real places share alike
     assert tab.locator("#sm-rows .play-number").all_inner_texts() == ["0.250"] * 4 + ["0.000"]
     assert "animal" in tab.locator("#at-say").inner_text()
@@ -357,7 +443,9 @@ def test_the_things_to_play_with_answer_to_the_keyboard(server, chromium):
     assert tab.evaluate(WIDER) <= 0
     tab.goto(f"{server}/lessons/10_losses.html")  # where they stand too
     tab.locator("#ci-run").press("Enter")
-    tab.wait_for_function("document.querySelector('#ci-say').innerText.startsWith('After 300 steps')")
+    tab.wait_for_function(
+        "document.querySelector('#ci-say').innerText.startsWith('After 300 steps')"
+    )
 
 
 @pytest.mark.site
@@ -371,7 +459,9 @@ def test_the_search_of_the_gallery_runs_in_the_browser_and_asks_no_other_host(se
     assert not tab.locator("#gs-query").is_visible()
     tab.locator("#gs-load").press("Enter")
     tab.wait_for_selector("#gs-query:visible")
-    assert "filecmp" in tab.locator("#gs-hits li").first.inner_text()  # for the query that stands there, two folders
+    assert (
+        "filecmp" in tab.locator("#gs-hits li").first.inner_text()
+    )  # for the query that stands there, two folders
     tab.locator("#gs-query").fill("SMTP mail")
     assert "smtplib" in tab.locator("#gs-hits").inner_text()
     assert (SITE / "_static" / "docstrings.js").stat().st_size < 4_000_000

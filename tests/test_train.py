@@ -33,12 +33,22 @@ from tests.toys import TIMELESS, dev_scores, losses, metrics, results, stop_at
 @pytest.fixture(scope="module")
 def flags(tiny: Path, files: dict[str, str]) -> list[str]:
     """A run of the tiny model on toy pairs, in the dtype whose bits are promised."""
-    return ["--model", str(tiny), *toys.flags(files, "cosine"), "--batch-size", "8", "--dtype", "float32"]
+    return [
+        "--model",
+        str(tiny),
+        *toys.flags(files, "cosine"),
+        "--batch-size",
+        "8",
+        "--dtype",
+        "float32",
+    ]
 
 
 @pytest.fixture
 def run(flags: list[str], tmp_path: Path):
-    """``run("name", "--epochs", "2")`` trains the tiny model on the toy pairs -> the folder of the run."""
+    """``run("name", "--epochs", "2")`` trains the tiny model on the toy pairs -> the folder of the
+    run.
+    """
 
     def start(name: str, *arguments: str) -> Path:
         main([*flags, "--out", str(tmp_path / name), *arguments])
@@ -47,7 +57,14 @@ def run(flags: list[str], tmp_path: Path):
     return start
 
 
-LEARNS = ["--epochs", "12", "--lr", "1e-2", "--dropout", "0"]  # dropout differs between versions of torch
+LEARNS = [
+    "--epochs",
+    "12",
+    "--lr",
+    "1e-2",
+    "--dropout",
+    "0",
+]  # dropout differs between versions of torch
 
 
 def rates(folder: Path) -> list[float]:
@@ -57,21 +74,32 @@ def rates(folder: Path) -> list[float]:
 def same_weights(one: Path, other: Path) -> bool:
     """Are all weights of two folders the same, bit for bit?"""
     first, second = SentenceEncoder.load(one).state_dict(), SentenceEncoder.load(other).state_dict()
-    return first.keys() == second.keys() and all(torch.equal(value, second[name]) for name, value in first.items())
+    return first.keys() == second.keys() and all(
+        torch.equal(value, second[name]) for name, value in first.items()
+    )
 
 
-# ------------------------------------------------------------------------------------- learning rate
+# ------------------------------------------------------------------------------------- learning
+# rate
 
 
 def test_the_chosen_schedule_is_followed(run, capsys):
-    folder = run("run", "--schedule", "cosine", "--warmup", "0.2", "--lr", "2e-3", "--log-every", "1")
-    assert rates(folder) == pytest.approx([0, 2e-3, 1e-3 + 5e-4 * 2**0.5, 1e-3, 1e-3 - 5e-4 * 2**0.5], abs=1e-15)
+    folder = run(
+        "run", "--schedule", "cosine", "--warmup", "0.2", "--lr", "2e-3", "--log-every", "1"
+    )
+    assert rates(folder) == pytest.approx(
+        [0, 2e-3, 1e-3 + 5e-4 * 2**0.5, 1e-3, 1e-3 - 5e-4 * 2**0.5], abs=1e-15
+    )
     folder = run("long", "--warmup", "100", "--lr", "1e-3", "--log-every", "1", "--max-steps", "3")
     assert rates(folder) == pytest.approx([0, 1e-5, 2e-5], abs=1e-15)
-    assert "--warmup 100: the run has 3 steps, so the learning rate never reaches its peak" in capsys.readouterr().err
+    assert (
+        "--warmup 100: the run has 3 steps, so the learning rate never reaches its peak"
+        in capsys.readouterr().err
+    )
 
 
-# ----------------------------------------------------------------------------- the arithmetic of training
+# ----------------------------------------------------------------------------- the arithmetic of
+# training
 
 
 @pytest.fixture
@@ -79,22 +107,51 @@ def without_dropout(tiny: Path, tmp_path: Path) -> Path:
     return toys.without_dropout(tiny, tmp_path / "without-dropout")
 
 
-@pytest.mark.parametrize(("clip", "warmup"), [(0.05, "0.34"), (0.0, "3")])  # a fraction of the steps, rounded up; steps
+@pytest.mark.parametrize(
+    ("clip", "warmup"), [(0.05, "0.34"), (0.0, "3")]
+)  # a fraction of the steps, rounded up; steps
 def test_the_loop_computes_what_the_recipe_says(run, without_dropout, tmp_path, clip, warmup):
-    """Labels, batches, loss, schedule, clipping (0 is none), decay: six steps against torch's ready-made pieces."""
+    """Labels, batches, loss, schedule, clipping (0 is none), decay: six steps against torch's
+    ready-made pieces.
+    """
     path = tmp_path / "twelve.tsv"
     path.write_text(toys.SCORED_HEADER + "".join(toys.scored(12, seed=5)))
-    options = ["--data", str(path), "--model", str(without_dropout), "--lr", "1e-3", "--weight-decay", "0.1"]
-    options += ["--warmup", warmup, "--clip", str(clip), "--batch-size", "12", "--epochs", "6", "--log-every", "1"]
+    options = [
+        "--data",
+        str(path),
+        "--model",
+        str(without_dropout),
+        "--lr",
+        "1e-3",
+        "--weight-decay",
+        "0.1",
+    ]
+    options += [
+        "--warmup",
+        warmup,
+        "--clip",
+        str(clip),
+        "--batch-size",
+        "12",
+        "--epochs",
+        "6",
+        "--log-every",
+        "1",
+    ]
     folder = run("run", *options)
     expected = independent_losses(without_dropout, path, epochs=6, lr=1e-3, warmup=3, clip=clip)
-    # float32 sums in another order: 1e-6 of a loss of .2, where a forgotten clip or decay shows from 1e-4 on
+    # float32 sums in another order: 1e-6 of a loss of .2, where a forgotten clip or decay shows
+    # from 1e-4 on
     np.testing.assert_allclose(losses(folder), expected, atol=1e-6, rtol=0)
-    np.testing.assert_allclose(rates(folder), np.array([0, 1, 2, 3, 2, 1]) * 1e-3 / 3, atol=1e-12, rtol=0)
+    np.testing.assert_allclose(
+        rates(folder), np.array([0, 1, 2, 3, 2, 1]) * 1e-3 / 3, atol=1e-12, rtol=0
+    )
 
 
 def test_every_epoch_has_dropout(run, without_dropout):
-    """Nothing is learned at rate 0: what moves the loss of the whole file from step to step is dropout alone."""
+    """Nothing is learned at rate 0: what moves the loss of the whole file from step to step is
+    dropout alone.
+    """
     still = ["--lr", "0", "--batch-size", "40", "--epochs", "3", "--log-every", "1"]
     without = losses(run("without", *still, "--model", str(without_dropout)))
     assert max(without) - min(without) < 1e-6  # the order of the rows, in float32
@@ -102,7 +159,8 @@ def test_every_epoch_has_dropout(run, without_dropout):
     assert min(abs(first - second), abs(first - third), abs(second - third)) > 1e-4
 
 
-# ---------------------------------------------------------------------------------------- a whole run
+# ---------------------------------------------------------------------------------------- a whole
+# run
 
 
 def test_a_run_learns_and_writes_all_it_promises(run, tiny, capsys):
@@ -111,13 +169,22 @@ def test_a_run_learns_and_writes_all_it_promises(run, tiny, capsys):
     assert written == {"config.json", "metrics.jsonl", "model", "results.json"}
 
     config = json.loads((folder / "config.json").read_text())
-    assert (config["model"], config["lr"], config["epochs"], config["seed"]) == (str(tiny), 1e-2, 12, 42)
+    assert (config["model"], config["lr"], config["epochs"], config["seed"]) == (
+        str(tiny),
+        1e-2,
+        12,
+        42,
+    )
     sizes = {"train": ("data", 40), "dev": ("dev", 20), "test": ("test", 20)}
-    assert config["rows"] == {split: f"{config[name]} ({count} pairs)" for split, (name, count) in sizes.items()}
+    assert config["rows"] == {
+        split: f"{config[name]} ({count} pairs)" for split, (name, count) in sizes.items()
+    }
     assert config["torch"] == torch.__version__
 
     lines = metrics(folder)
-    assert [line["step"] for line in lines if "dev" in line] == list(range(0, 61, 5))  # before, then after each epoch
+    assert [line["step"] for line in lines if "dev" in line] == list(
+        range(0, 61, 5)
+    )  # before, then after each epoch
     assert [line["step"] for line in lines if "loss" in line] == list(range(5, 61, 5))
     assert [line["epoch"] for line in lines if "dev" in line] == list(range(13))
     assert set(lines[0]["dev"]) == {"pearson", "spearman", "loss"}
@@ -145,11 +212,18 @@ def test_a_run_learns_and_writes_all_it_promises(run, tiny, capsys):
 
 
 def test_model_is_the_best_by_dev_even_if_that_is_the_untrained(run, files, tmp_path):
-    """A good model, then labels turned upside down: every step makes it worse on dev, so what it was is kept."""
+    """A good model, then labels turned upside down: every step makes it worse on dev, so what it
+    was is kept.
+    """
     good = run("good", *LEARNS) / "model"
     path = tmp_path / "upside-down.tsv"
-    rows = [row.split("\t", 1) for row in Path(files["scored"]).read_text().splitlines(keepends=True)[1:]]
-    path.write_text(toys.SCORED_HEADER + "".join(f"{5 - int(score)}\t{rest}" for score, rest in rows))
+    rows = [
+        row.split("\t", 1)
+        for row in Path(files["scored"]).read_text().splitlines(keepends=True)[1:]
+    ]
+    path.write_text(
+        toys.SCORED_HEADER + "".join(f"{5 - int(score)}\t{rest}" for score, rest in rows)
+    )
     folder = run("run", "--model", str(good), "--data", str(path), *LEARNS, "--epochs", "3")
     curve = dev_scores(folder)
     assert max(curve) == curve[0] > curve[-1]
@@ -160,14 +234,28 @@ def test_model_is_the_best_by_dev_even_if_that_is_the_untrained(run, files, tmp_
 
 def test_another_seed_is_another_run(run):
     """That one seed is one result, to the last bit, is what a resumed run shows."""
-    first, other = (losses(run(seed, "--seed", seed, "--log-every", "1")) for seed in ("7", f"{2**64 - 1}"))
+    first, other = (
+        losses(run(seed, "--seed", seed, "--log-every", "1")) for seed in ("7", f"{2**64 - 1}")
+    )
     assert first[0] != other[0]
 
 
 @pytest.mark.parametrize(("most", "steps"), [(3, 3), (7, 7), (1000, 10)])
 def test_max_steps_ends_a_run_early_with_the_rate_at_its_end(run, most, steps):
     """Two epochs of five batches; the schedule is planned for the steps that are made."""
-    folder = run("run", "--epochs", "2", "--max-steps", str(most), "--log-every", "1", "--lr", "1", "--warmup", "0")
+    folder = run(
+        "run",
+        "--epochs",
+        "2",
+        "--max-steps",
+        str(most),
+        "--log-every",
+        "1",
+        "--lr",
+        "1",
+        "--warmup",
+        "0",
+    )
     assert [line["step"] for line in metrics(folder) if "loss" in line] == list(range(1, steps + 1))
     assert metrics(folder)[-1]["step"] == results(folder)["steps"] == steps
     assert "dev" in metrics(folder)[-1]
@@ -175,9 +263,15 @@ def test_max_steps_ends_a_run_early_with_the_rate_at_its_end(run, most, steps):
 
 
 def test_each_line_of_metrics_is_the_mean_loss_since_the_line_before(run):
-    each, grouped = (run(name, "--log-every", every) for name, every in (("each", "1"), ("grouped", "2")))
+    each, grouped = (
+        run(name, "--log-every", every) for name, every in (("each", "1"), ("grouped", "2"))
+    )
     one, two, three, four, five = losses(each)
-    expected = [(one + two) / 2, (three + four) / 2, five]  # the last line, at the end of the run, has one step
+    expected = [
+        (one + two) / 2,
+        (three + four) / 2,
+        five,
+    ]  # the last line, at the end of the run, has one step
     assert losses(grouped) == pytest.approx(expected, abs=1e-12)
 
 
@@ -195,22 +289,31 @@ def test_a_head_is_trained_saved_and_reported(run, files):
     found = results(folder)["after"]["dev"]["pearson"]
     pairs = load_scored_pairs(files["dev"])
     scores = PairModel.load(folder / "model").predict([(p.sentence1, p.sentence2) for p in pairs])
-    assert found == pytest.approx(np.corrcoef(scores, [pair.score for pair in pairs])[0, 1], abs=1e-6)  # float32
+    assert found == pytest.approx(
+        np.corrcoef(scores, [pair.score for pair in pairs])[0, 1], abs=1e-6
+    )  # float32
     assert found == max(dev_scores(folder, "pearson")) > dev_scores(folder, "pearson")[0]
 
 
-# --------------------------------------------------------------------------------- what is not trained
+# --------------------------------------------------------------------------------- what is not
+# trained
 
 
 def test_frozen_weights_stay_the_same_to_the_last_bit(run, tiny, capsys):
     folder = run("run", *LEARNS, "--freeze-embeddings", "--weight-decay", "0.1")
-    before, after = SentenceEncoder.load(tiny).state_dict(), SentenceEncoder.load(folder / "model").state_dict()
+    before, after = (
+        SentenceEncoder.load(tiny).state_dict(),
+        SentenceEncoder.load(folder / "model").state_dict(),
+    )
     frozen = {name for name in before if name.startswith("bert.embeddings.")}
     trained = {name for name in before if name.startswith("bert.layers.")}
     assert (len(frozen), len(trained)) == (5, 2 * 16)
     assert all(torch.equal(before[name], after[name]) for name in frozen)
     assert not any(torch.equal(before[name], after[name]) for name in trained)
-    shown = re.search(r"([\d,]+) parameters \(([\d,]+) trainable\), ([\d,]+) of them not used", capsys.readouterr().err)
+    shown = re.search(
+        r"([\d,]+) parameters \(([\d,]+) trainable\), ([\d,]+) of them not used",
+        capsys.readouterr().err,
+    )
     everything, trainable, unused = (int(count.replace(",", "")) for count in shown.groups())
     assert unused == 24 * 24 + 24  # the pooler
     assert everything - trainable == sum(before[name].numel() for name in frozen)
@@ -218,7 +321,18 @@ def test_frozen_weights_stay_the_same_to_the_last_bit(run, tiny, capsys):
 
 def test_the_rate_of_the_head_is_not_that_of_the_encoder(run, tiny, tmp_path):
     """Stopped in the third step: at rate 0 the head stays as it was drawn, the encoder learns."""
-    flags = ["--objective", "siamese", "--lr", "5e-3", "--head-lr", "0", "--weight-decay", "0.1", "--log-every", "1"]
+    flags = [
+        "--objective",
+        "siamese",
+        "--lr",
+        "5e-3",
+        "--head-lr",
+        "0",
+        "--weight-decay",
+        "0.1",
+        "--log-every",
+        "1",
+    ]
     calls = 2 + 3  # of dev and test before training, then of the steps
     stop_at(calls, (formulas, "mse_loss"), run, "run", *flags)
     untrained, last = (PairModel.load(tmp_path / "run" / name) for name in ("model", "last"))
@@ -228,7 +342,8 @@ def test_the_rate_of_the_head_is_not_that_of_the_encoder(run, tiny, tmp_path):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-# ---------------------------------------------------------------------------------- the run's folder
+# ---------------------------------------------------------------------------------- the run's
+# folder
 
 
 def test_a_run_is_named_after_its_data_objective_and_model(flags, tmp_path, monkeypatch):
@@ -243,14 +358,18 @@ LOSS, EVALUATION = (formulas, "cosine_mse_loss"), (model_scores, "correlate")
 
 
 def test_ctrl_c_keeps_the_weights_of_the_last_step(run, tiny, tmp_path, monkeypatch, capsys):
-    """Interrupted within the third step, and after two steps of two: both have the same weights in last/."""
+    """Interrupted within the third step, and after two steps of two: both have the same weights in
+    last/.
+    """
     monkeypatch.setitem(SCHEDULES, "linear", lambda *_, **__: 1.0)  # whatever the length of the run
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(*LOSS, toys.interrupt_at(3, formulas.cosine_mse_loss))
         with pytest.raises(SystemExit, match="130"):
             run_command(lambda: run("run", "--lr", "5e-3", "--log-every", "1"))
-    message = f"stopped at step 2: the last weights are in {folder / 'last'}, the best model by dev in "
+    message = (
+        f"stopped at step 2: the last weights are in {folder / 'last'}, the best model by dev in "
+    )
     assert message + str(folder / "model") in capsys.readouterr().err
     assert len(losses(folder)) == 2
     assert not (folder / "results.json").exists()
@@ -290,7 +409,9 @@ def resume(folder: Path, *arguments: str) -> None:
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """Every logged loss, rate and score, the kept model and the results: the same to the last bit."""
+    """Every logged loss, rate and score, the kept model and the results: the same to the last
+    bit.
+    """
     assert metrics(one) == metrics(other)
     assert same_weights(one / "model", other / "model")
     assert results(one) | TIMELESS == results(other) | TIMELESS
@@ -298,11 +419,12 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert (one / "last").exists() == (other / "last").exists()
 
 
-# In the first step, within an epoch, at the ends of epochs and in the last step; in the evaluations of dev and test
-# before training, and of dev after an epoch.
+# In the first step, within an epoch, at the ends of epochs and in the last step; in the evaluations
+# of dev and test before training, and of dev after an epoch.
 @pytest.mark.exact("one side is computed in a fixture, before the mode begins")
 @pytest.mark.parametrize(
-    ("call", "target"), [*((step, LOSS) for step in (1, 5, 6, 15)), *((i, EVALUATION) for i in (1, 2, 3))]
+    ("call", "target"),
+    [*((step, LOSS) for step in (1, 5, 6, 15)), *((i, EVALUATION) for i in (1, 2, 3))],
 )
 def test_a_resumed_run_is_the_run_that_was_never_stopped(run, whole, tmp_path, call, target):
     """With dropout."""
@@ -320,15 +442,21 @@ def test_a_run_can_be_stopped_again_and_again(run, whole, tmp_path):
     assert_same_run(tmp_path / "run", whole)
 
 
-def test_a_resumed_run_keeps_its_number_of_threads_unless_another_is_given(run, monkeypatch, tmp_path, capsys):
+def test_a_resumed_run_keeps_its_number_of_threads_unless_another_is_given(
+    run, monkeypatch, tmp_path, capsys
+):
     threads, torch_set = [], torch.set_num_threads
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: threads.append(count) or torch_set(count))
+    monkeypatch.setattr(
+        torch, "set_num_threads", lambda count: threads.append(count) or torch_set(count)
+    )
     stop_at(3, LOSS, run, "run", *DROPOUT, "--threads", "2")
     for given, used in ([], 2), (["--threads", "1"], 1), ([], 1):
         threads.clear()
         stop_at(3, LOSS, resume, tmp_path / "run", *given)
         assert threads[-1] == torch.get_num_threads() == used
-        assert ("threads: 1, before 2: the last bits may differ" in capsys.readouterr().err) == (given != [])
+        assert ("threads: 1, before 2: the last bits may differ" in capsys.readouterr().err) == (
+            given != []
+        )
 
 
 @pytest.mark.parametrize(
@@ -342,8 +470,21 @@ def test_a_resumed_run_keeps_its_number_of_threads_unless_another_is_given(run, 
         ("mlm", ["--from-nothing", "1x64x200"]),
     ],
 )
-def test_heads_projections_early_stops_and_new_models_resume_too(tiny, files, tmp_path, objective, more):
-    options = ["--model", str(tiny), "--batch-size", "6", "--dtype", "float32", "--epochs", "2", "--lr", "1e-3"]
+def test_heads_projections_early_stops_and_new_models_resume_too(
+    tiny, files, tmp_path, objective, more
+):
+    options = [
+        "--model",
+        str(tiny),
+        "--batch-size",
+        "6",
+        "--dtype",
+        "float32",
+        "--epochs",
+        "2",
+        "--lr",
+        "1e-3",
+    ]
     options += toys.flags(files, objective, *more, "--log-every", "1")
     main([*options, "--out", str(tmp_path / "whole")])
     networks = {"cross-encoder": PairNetwork, "softmax": PairNetwork, "mlm": MaskedNetwork}
@@ -356,12 +497,30 @@ def test_heads_projections_early_stops_and_new_models_resume_too(tiny, files, tm
 @pytest.mark.exact("the same steps of one process and of two")
 def test_a_killed_process_resumes_to_the_same_bits(flags, tmp_path):
     """kill -9: nothing is said, nothing is tidied, and the last saved state is what there is."""
-    flags = [*flags, "--batch-size", "4", "--lr", "1e-3", "--epochs", "12", "--save-every", "20", "--log-every", "1"]
+    flags = [
+        *flags,
+        "--batch-size",
+        "4",
+        "--lr",
+        "1e-3",
+        "--epochs",
+        "12",
+        "--save-every",
+        "20",
+        "--log-every",
+        "1",
+    ]
     folder = tmp_path / "killed"
-    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # as this test: see conftest.py
+    environment = os.environ | {
+        "OMP_NUM_THREADS": str(torch.get_num_threads())
+    }  # as this test: see conftest.py
     command = [sys.executable, "-m", "minisbert", "train", *flags, "--out", str(folder)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=ROOT, env=environment)
-    while process.poll() is None and not ((folder / "state.safetensors").is_file() and len(losses(folder)) > 25):
+    process = subprocess.Popen(
+        command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=ROOT, env=environment
+    )
+    while process.poll() is None and not (
+        (folder / "state.safetensors").is_file() and len(losses(folder)) > 25
+    ):
         time.sleep(0.02)
     process.kill()
     process.wait()
@@ -374,7 +533,12 @@ def test_a_killed_process_resumes_to_the_same_bits(flags, tmp_path):
 
 def test_only_how_often_to_log_and_save_may_change(run, tmp_path):
     stop_at(3, LOSS, run, "run", *DROPOUT)
-    for changed in (["--lr", "0.0001"], ["--objective", "cosent"], ["--freeze-embeddings"], ["--patience", "3"]):
+    for changed in (
+        ["--lr", "0.0001"],
+        ["--objective", "cosent"],
+        ["--freeze-embeddings"],
+        ["--patience", "3"],
+    ):
         with pytest.raises(InputError, match=changed[0]):
             resume(tmp_path / "run", *changed)
     resume(tmp_path / "run", "--save-every", "2", "--log-every", "1")
@@ -400,7 +564,8 @@ def test_a_run_that_cannot_be_resumed_says_why(run, tmp_path):
         resume(tmp_path / "run")
 
 
-# ------------------------------------------------------------------------------- evaluation and its end
+# ------------------------------------------------------------------------------- evaluation and its
+# end
 
 
 def test_evaluation_every_few_steps(run):
@@ -441,10 +606,14 @@ def test_bfloat16_reaches_the_encoder_and_nothing_else(run, monkeypatch, capsys)
     folder = run("run", "--dtype", "auto", "--max-steps", "2", "--log-every", "1")
     assert seen == {"linear": {torch.bfloat16}, "loss": {(torch.float32, False)}}
     assert "bfloat16 (the CPU has amx_bf16)" in capsys.readouterr().err
-    assert {parameter.dtype for parameter in SentenceEncoder.load(folder / "model").parameters()} == {torch.float32}
+    assert {
+        parameter.dtype for parameter in SentenceEncoder.load(folder / "model").parameters()
+    } == {torch.float32}
 
 
-def test_a_loss_of_nan_stops_the_run_and_keeps_the_last_good_weights(run, tmp_path, monkeypatch, capsys):
+def test_a_loss_of_nan_stops_the_run_and_keeps_the_last_good_weights(
+    run, tmp_path, monkeypatch, capsys
+):
     calls = iter(range(1, 100))
 
     def sometimes(u, v, target, loss=formulas.cosine_mse_loss):
@@ -465,6 +634,8 @@ def test_a_loss_of_nan_stops_the_run_and_keeps_the_last_good_weights(run, tmp_pa
 
 
 def test_a_gradient_that_is_missing_stops_the_run_at_its_first_step(run, monkeypatch):
-    monkeypatch.setattr(Objective, "unused_parameters", lambda _: [])  # mean pooling has no use for BERT's pooler
+    monkeypatch.setattr(
+        Objective, "unused_parameters", lambda _: []
+    )  # mean pooling has no use for BERT's pooler
     with pytest.raises(InputError, match=r"model\.bert\.pooler"):
         run("missed")

@@ -18,7 +18,8 @@ import pytest
 from tests.conftest import ROOT
 
 BLOCK = re.compile(r"^```(bash|)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-# A command called minisbert that takes another model for the default one, run by the Python of the tests.
+# A command called minisbert that takes another model for the default one, run by the Python of the
+# tests.
 COMMAND = """#!{python}
 import runpy, sys
 needs_a_model = {{"encode", "search", "evaluate", "inspect", "train", "certify"}}
@@ -29,7 +30,9 @@ sys.argv = ["minisbert", name, *rest]
 runpy.run_module("minisbert", run_name="__main__", alter_sys=True)
 """
 
-needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="the tutorials are shell transcripts")
+needs_bash = pytest.mark.skipif(
+    shutil.which("bash") is None, reason="the tutorials are shell transcripts"
+)
 no_server = find_spec("uvicorn") is None or shutil.which("curl") is None
 needs_server = pytest.mark.skipif(no_server, reason="needs the serve extra and curl")
 
@@ -46,13 +49,19 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 
 class Shell:
-    """Run blocks in one folder, with ``minisbert`` and ``python`` as the reader has them, on another model."""
+    """Run blocks in one folder, with ``minisbert`` and ``python`` as the reader has them, on
+    another model.
+    """
 
     def __init__(self, folder: Path, model: Path):
         programs = folder / "programs"
         programs.mkdir()
-        (programs / "minisbert").write_text(COMMAND.format(python=sys.executable, model=model), encoding="utf-8")
-        (programs / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
+        (programs / "minisbert").write_text(
+            COMMAND.format(python=sys.executable, model=model), encoding="utf-8"
+        )
+        (programs / "python").write_text(
+            f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding="utf-8"
+        )
         for program in programs.iterdir():
             program.chmod(0o755)
         self.folder = folder / "empty"
@@ -61,12 +70,18 @@ class Shell:
             probe.bind(("127.0.0.1", 0))
             self.port = str(probe.getsockname()[1])
         path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-        self.environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "no_proxy": "127.0.0.1"}
+        self.environment = os.environ | {
+            "PATH": path,
+            "PYTHONPATH": str(ROOT),
+            "no_proxy": "127.0.0.1",
+        }
 
     def run(self, block: str) -> str:
         """Return what a block prints to stdout; a command that fails ends the test."""
         script = "set -eo pipefail\n" + block.replace("8000", self.port)
-        with open(self.folder.parent / "errors", "w+", encoding="utf-8") as errors:  # a server keeps a pipe open
+        with open(
+            self.folder.parent / "errors", "w+", encoding="utf-8"
+        ) as errors:  # a server keeps a pipe open
             done = subprocess.run(
                 ["bash", "-c", script],
                 cwd=self.folder,
@@ -89,9 +104,15 @@ def test_search_your_own_files_prints_what_the_page_shows(minilm, tmp_path):
     for block, shown in blocks("search"):
         printed = shell.run(block)
         if shown:
-            # The fourth digit of a cosine depends on the CPU, and the first line of a report on where the model is.
+            # The fourth digit of a cosine depends on the CPU, and the first line of a report on
+            # where the model is.
             assert digits_left_out(printed) == digits_left_out(shown)
-    assert json.loads((shell.folder / "hits.json").read_text(encoding="utf-8"))["results"][0]["hits"][0]["index"] == 2
+    assert (
+        json.loads((shell.folder / "hits.json").read_text(encoding="utf-8"))["results"][0]["hits"][
+            0
+        ]["index"]
+        == 2
+    )
 
 
 def digits_left_out(text: str) -> str:
@@ -103,7 +124,9 @@ def digits_left_out(text: str) -> str:
 @needs_server
 @pytest.mark.slow
 def test_fine_tune_on_a_csv(tiny, tmp_path):
-    """Inspect, train, evaluate, search and serve; what inspect says of the file depends on no weights."""
+    """Inspect, train, evaluate, search and serve; what inspect says of the file depends on no
+    weights.
+    """
     shell = Shell(tmp_path, tiny)
     printed = [shell.run(block) for block, _ in blocks("finetune")]
     inspected = next(text for text in printed if text.startswith("train.csv: pairs"))
@@ -112,7 +135,7 @@ def test_fine_tune_on_a_csv(tiny, tmp_path):
     assert inspected.count("0 rows are in train.csv") == 2
     scores = next(text for text in printed if "accuracy@1" in text)
     names = [line.split()[0] for line in scores.splitlines() if "->" in line]
-    assert names == "accuracy@1 recall@10 mrr@10 ndcg@10 map@100".split()
+    assert names == ["accuracy@1", "recall@10", "mrr@10", "ndcg@10", "map@100"]
     assert len(json.loads((shell.folder / "answer.json").read_text(encoding="utf-8"))["data"]) == 1
 
 
@@ -120,7 +143,9 @@ def test_fine_tune_on_a_csv(tiny, tmp_path):
 @needs_server
 @pytest.mark.slow
 def test_vectors_in_production(tiny, tmp_path):
-    """Compile, serve and certify; the planted fault is named for the tiny model as for the real one."""
+    """Compile, serve and certify; the planted fault is named for the tiny model as for the real
+    one.
+    """
     shell = Shell(tmp_path, tiny)
     printed = [shell.run(block) for block, _ in blocks("production")]
     assert printed[2] == "ok\n"

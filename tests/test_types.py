@@ -1,4 +1,6 @@
-"""What users write passes ``mypy --strict`` and pyright: the calls in ``typed_calls.py`` and the README's Python."""
+"""What users write passes ``mypy --strict`` and pyright: the calls in ``typed_calls.py`` and the
+README's Python.
+"""
 
 import re
 import subprocess
@@ -10,7 +12,14 @@ import pytest
 from tests.conftest import ROOT
 
 CHECKERS = {
-    "mypy": ["-m", "mypy", "--strict", "--follow-imports=silent", "--ignore-missing-imports", "--config-file="],
+    "mypy": [
+        "-m",
+        "mypy",
+        "--strict",
+        "--follow-imports=silent",
+        "--ignore-missing-imports",
+        "--config-file=",
+    ],
     "pyright": ["-m", "pyright", "--pythonpath", sys.executable],
 }
 
@@ -20,10 +29,14 @@ CHECKERS = {
 def test_calls_of_users_have_types(checker, tmp_path):
     if not find_spec(checker):
         pytest.skip(f"{checker} is not installed: pip install '.[dev]'")
-    version = subprocess.run([sys.executable, "-m", checker, "--version"], capture_output=True, text=True)
+    version = subprocess.run(
+        [sys.executable, "-m", checker, "--version"], capture_output=True, text=True
+    )
     if version.returncode:  # pyright fetches its program at its first start
         pytest.skip(f"{checker} does not start: {version.stderr.strip()[-200:]}")
-    readme = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    readme = re.findall(
+        r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
     assert readme
     (tmp_path / "readme.py").write_text("\n".join(readme), encoding="utf-8")
     calls = ROOT / "tests" / "typed_calls.py"

@@ -1,4 +1,6 @@
-"""Small data of every form, in words of the tiny vocabulary, simple enough for a tiny model to learn; runs on it."""
+"""Small data of every form, in words of the tiny vocabulary, simple enough for a tiny model to
+learn; runs on it.
+"""
 
 import json
 import random
@@ -10,10 +12,35 @@ from typing import Any
 import pytest
 
 SUBJECTS = {"animal": ["cat", "dog", "horse"], "sound": ["music", "guitar", "piano"]}
-FRAMES = ["the {}", "a {} is in the park", "a small {}", "the {} is under the house", "a {} and a {}"]
-NOUNS = (
-    "cat dog child man woman bird horse music guitar piano ball food apple bread water sun moon rain snow mat".split()
-)
+FRAMES = [
+    "the {}",
+    "a {} is in the park",
+    "a small {}",
+    "the {} is under the house",
+    "a {} and a {}",
+]
+NOUNS = [
+    "cat",
+    "dog",
+    "child",
+    "man",
+    "woman",
+    "bird",
+    "horse",
+    "music",
+    "guitar",
+    "piano",
+    "ball",
+    "food",
+    "apple",
+    "bread",
+    "water",
+    "sun",
+    "moon",
+    "rain",
+    "snow",
+    "mat",
+]
 NLI_LABELS = ["entailment", "contradiction", "neutral"]
 SCORED_HEADER = "score\tsentence1\tsentence2\n"
 LABEL_HEADER = "label\tsentence1\tsentence2\n"
@@ -25,14 +52,18 @@ def sentence(subject: str, chance: random.Random) -> str:
 
 
 def pairs(count: int, seed: int) -> list[tuple[bool, int, str, str]]:
-    """Similar or not, a score, two sentences. Every other pair has one subject (4 or 5), the others two (0 or 1)."""
+    """Similar or not, a score, two sentences. Every other pair has one subject (4 or 5), the others
+    two (0 or 1).
+    """
     chance = random.Random(seed)
     rows = []
     for i in range(count):
         one, other = chance.sample(list(SUBJECTS), 2)
         alike = i % 2 == 0
         score = chance.choice([4, 5] if alike else [0, 1])
-        rows.append((alike, score, sentence(one, chance), sentence(one if alike else other, chance)))
+        rows.append(
+            (alike, score, sentence(one, chance), sentence(one if alike else other, chance))
+        )
     return rows
 
 
@@ -64,11 +95,16 @@ def triplets(count: int) -> list[str]:
 
 
 def sentences(count: int) -> list[str]:
-    return [f"the {NOUNS[i % len(NOUNS)]} is {'happy' if i < len(NOUNS) else 'sad'}\n" for i in range(count)]
+    return [
+        f"the {NOUNS[i % len(NOUNS)]} is {'happy' if i < len(NOUNS) else 'sad'}\n"
+        for i in range(count)
+    ]
 
 
 def write_all(folder: Path) -> dict[str, str]:
-    """Write a file of each form; return the paths by name. ``dev`` and ``test`` are scored pairs."""
+    """Write a file of each form; return the paths by name. ``dev`` and ``test`` are scored
+    pairs.
+    """
     files = {
         "scored.tsv": [SCORED_HEADER, *scored(40, seed=0)],
         "dev.tsv": [SCORED_HEADER, *scored(20, seed=1)],
@@ -77,10 +113,16 @@ def write_all(folder: Path) -> dict[str, str]:
         "nli.jsonl": nli(60),
         "triplets.tsv": ["anchor\tpositive\tnegative\n", *triplets(20)],
         "sentences.txt": sentences(40),
-        "translations.tsv": ["anchor\tpositive\n", *(f"the {noun}\tla {noun[::-1]}\n" for noun in NOUNS)],
+        "translations.tsv": [
+            "anchor\tpositive\n",
+            *(f"the {noun}\tla {noun[::-1]}\n" for noun in NOUNS),
+        ],
         "several.tsv": [
             "anchor\tpositive\tnegative\tnegative_2\n",
-            *(f"{row.rstrip()} , .\tthe {noun} runs\n" for row, noun in zip(triplets(20), NOUNS, strict=True)),
+            *(
+                f"{row.rstrip()} , .\tthe {noun} runs\n"
+                for row, noun in zip(triplets(20), NOUNS, strict=True)
+            ),
         ],
     }
     for name, lines in files.items():
@@ -107,7 +149,9 @@ def flags(files: dict[str, str], objective: str, *more: str) -> list[str]:
 def metrics(folder: Path) -> list[dict[str, Any]]:
     """The lines of a run's metrics.jsonl, without the speed."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
+    return [
+        {key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines
+    ]
 
 
 def losses(folder: Path) -> list[float]:
@@ -138,7 +182,9 @@ def interrupt_at(call: int, function: Callable) -> Callable:
 
 
 def stop_at(call: int, target: tuple[Any, str], start: Callable, *arguments: Any) -> None:
-    """Call ``start`` and press Ctrl-C at the n-th call of ``target``, a module or class and a function's name."""
+    """Call ``start`` and press Ctrl-C at the n-th call of ``target``, a module or class and a
+    function's name.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(*target, interrupt_at(call, getattr(*target)))
         with pytest.raises(KeyboardInterrupt):

@@ -6,14 +6,26 @@ import numpy as np
 from torch import Tensor
 
 import minisbert
-from minisbert import CrossEncoder, MultiVectorEncoder, PairModel, SentenceEncoder, SparseEncoder, StaticEncoder, util
+from minisbert import (
+    CrossEncoder,
+    MultiVectorEncoder,
+    PairModel,
+    SentenceEncoder,
+    SparseEncoder,
+    StaticEncoder,
+    util,
+)
 
 texts = ["A cat sits.", "A kitten is sitting."]
-encoder = SentenceEncoder.load("all-MiniLM-L6-v2", device="cpu", max_seq_length=128, truncate_dim=64)
+encoder = SentenceEncoder.load(
+    "all-MiniLM-L6-v2", device="cpu", max_seq_length=128, truncate_dim=64
+)
 assert_type(encoder, SentenceEncoder)
 vectors = encoder.encode(texts)
 assert_type(vectors, np.ndarray)
-one = encoder.encode("A cat sits.", normalize_embeddings=True, batch_size=8, show_progress_bar=False)
+one = encoder.encode(
+    "A cat sits.", normalize_embeddings=True, batch_size=8, show_progress_bar=False
+)
 assert_type(one, np.ndarray)
 tensor = encoder.encode(texts, convert_to_tensor=True, convert_to_numpy=False)
 assert_type(tensor, Tensor)
@@ -32,7 +44,10 @@ def either(as_tensor: bool) -> Any:
 print(encoder.encode(texts, None, "query: ", 8))
 codes = encoder.encode(texts, precision="int8")
 print(codes.dtype)
-queries, documents = encoder.encode_query(texts), encoder.encode_document(texts, normalize_embeddings=True)
+queries, documents = (
+    encoder.encode_query(texts),
+    encoder.encode_document(texts, normalize_embeddings=True),
+)
 assert_type(queries, np.ndarray)
 assert_type(documents, np.ndarray)
 assert_type(encoder.encode_query("A cat?", convert_to_tensor=True), Tensor)

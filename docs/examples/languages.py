@@ -1,8 +1,10 @@
-"""Teach an English sentence encoder Spanish by translations alone: python docs/examples/languages.py FOLDER
+"""Teach an English sentence encoder Spanish by translations alone: python
+docs/examples/languages.py FOLDER
 
-The corpus is a toy that this file writes: each sentence is a subject, what it does, and where or when, in both
-languages. Held out are new combinations of the same phrases; others are of other patterns. Two runs of ``minisbert
-train`` learn from the same rows: from a teacher's vectors, and from labels, 1 for a translation, 0 for a shuffled one.
+The corpus is a toy that this file writes: each sentence is a subject, what it does, and where or
+when, in both languages. Held out are new combinations of the same phrases; others are of other
+patterns. Two runs of ``minisbert train`` learn from the same rows: from a teacher's vectors, and
+from labels, 1 for a translation, 0 for a shuffled one.
 """
 
 import random
@@ -63,16 +65,25 @@ def corpus(seed: int = 42) -> dict[str, list[tuple[str, str]]]:
     rows = [tuple(" ".join(phrase[side] for phrase in part) for side in (0, 1)) for part in parts]
     random.Random(seed).shuffle(rows)
     ends = [TRAIN, TRAIN + HELD_OUT, TRAIN + 2 * HELD_OUT]
-    return {"train": rows[: ends[0]], "dev": rows[ends[0] : ends[1]], "test": rows[ends[1] : ends[2]]}
+    return {
+        "train": rows[: ends[0]],
+        "dev": rows[ends[0] : ends[1]],
+        "test": rows[ends[1] : ends[2]],
+    }
 
 
 HEADER = "score\tsentence1\tsentence2\n"
 
 
 def write(folder: Path, rows: dict[str, list[tuple[str, str]]]) -> dict[str, str]:
-    """The files of both runs: translations, and translations with label 1 beside wrong pairs with label 0."""
+    """The files of both runs: translations, and translations with label 1 beside wrong pairs with
+    label 0.
+    """
     # the rows are in random order, so that the next one's translation is a shuffled one
-    shifted = {split: [(a, c) for (a, _), (_, c) in pairwise([*pairs, pairs[0]])] for split, pairs in rows.items()}
+    shifted = {
+        split: [(a, c) for (a, _), (_, c) in pairwise([*pairs, pairs[0]])]
+        for split, pairs in rows.items()
+    }
     lines = {"translations": ["anchor\tpositive\n", *(f"{a}\t{b}\n" for a, b in rows["train"])]}
     for split, name in (("train", "labelled"), ("dev", "dev"), ("test", "test")):
         lines[name] = [HEADER]
@@ -83,10 +94,16 @@ def write(folder: Path, rows: dict[str, list[tuple[str, str]]]) -> dict[str, str
     return {name: str(folder / f"{name}.tsv") for name in lines}
 
 
-def measure(encoder: SentenceEncoder, rows: list[tuple[str, str]], start: SentenceEncoder) -> dict[str, float]:
-    """Mean cosines of translations, of other pairs, and with the English vectors of ``start``; and what is found."""
+def measure(
+    encoder: SentenceEncoder, rows: list[tuple[str, str]], start: SentenceEncoder
+) -> dict[str, float]:
+    """Mean cosines of translations, of other pairs, and with the English vectors of ``start``; and
+    what is found.
+    """
     english = start.encode([row[0] for row in rows], normalize_embeddings=True)  # (N, D)
-    u, v = (encoder.encode(list(side), normalize_embeddings=True) for side in zip(*rows, strict=True))  # (N, D) each
+    u, v = (
+        encoder.encode(list(side), normalize_embeddings=True) for side in zip(*rows, strict=True)
+    )  # (N, D) each
     cosines, own = u @ v.T, np.arange(len(rows))  # (N, N)
     return {
         "cosine of translations": cosines.diagonal().mean(),
@@ -112,7 +129,9 @@ def main(folder: Path, model: str = MODEL, *flags: str) -> dict[str, dict[str, d
         models[name] = folder / name / "model"
     found, start = {}, SentenceEncoder.load(model)
     for title, pairs in {"held out": rows["test"], "of other patterns": phrases(OTHERS)}.items():
-        scores = {name: measure(SentenceEncoder.load(path), pairs, start) for name, path in models.items()}
+        scores = {
+            name: measure(SentenceEncoder.load(path), pairs, start) for name, path in models.items()
+        }
         found[title] = scores
         print(f"\n{f'{len(pairs)} {title}':24}" + "".join(f"{name:>10}" for name in models))
         for metric in scores["before"]:

@@ -1,7 +1,9 @@
-"""The search that is live in the gallery: Python's docstrings, and a static table of all-MiniLM-L6-v2's tokens.
+"""The search that is live in the gallery: Python's docstrings, and a static table of
+all-MiniLM-L6-v2's tokens.
 
-A Sphinx extension. The build writes ``_static/docstrings.js`` (4 MB), which the page loads when it is asked to. The
-model itself would be 23 MB in int8, a byte for each parameter, and need a runtime besides.
+A Sphinx extension. The build writes ``_static/docstrings.js`` (4 MB), which the page loads when it
+is asked to. The model itself would be 23 MB in int8, a byte for each parameter, and need a runtime
+besides.
 """
 
 import json
@@ -21,7 +23,9 @@ COLUMNS = 64
 
 
 def data(encoder: SentenceEncoder, names: list[str], texts: list[str]) -> dict[str, Any]:
-    """Distill a table of ``COLUMNS`` columns; int8 with a scale for each row, the vocabulary, names, texts and ids."""
+    """Distill a table of ``COLUMNS`` columns; int8 with a scale for each row, the vocabulary,
+    names, texts and ids.
+    """
     static = distill(encoder, COLUMNS)
     table = static.embedding.weight.detach().numpy()  # (V, D)
     # a row of its own, because the vectors of frequent tokens are a thousand times shorter
@@ -41,7 +45,11 @@ def data(encoder: SentenceEncoder, names: list[str], texts: list[str]) -> dict[s
 
 
 def write(app: Any, error: Exception | None) -> None:
-    if error is not None or app.builder.format != "html" or "docs/gallery" not in app.env.found_docs:
+    if (
+        error is not None
+        or app.builder.format != "html"
+        or "docs/gallery" not in app.env.found_docs
+    ):
         return
     from lessons.search.docstrings import read_entries
 

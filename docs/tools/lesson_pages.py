@@ -1,4 +1,5 @@
-"""What the site adds to the lessons: notebooks to download, hints, links to the lines of the package, source pages.
+"""What the site adds to the lessons: notebooks to download, hints, links to the lines of the
+package, source pages.
 
 A Sphinx extension, and the reader that makes a notebook of a lesson; jupytext does the conversion.
 """
@@ -29,7 +30,12 @@ from lessons.slides import OBJECTIVES, objectives
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
-SOURCE_FOLDERS = ("minisbert/**/*.py", "lessons/**/[a-z]*.py", "docs/examples/*.py", "benchmarks/*.py")
+SOURCE_FOLDERS = (
+    "minisbert/**/*.py",
+    "lessons/**/[a-z]*.py",
+    "docs/examples/*.py",
+    "benchmarks/*.py",
+)
 SOURCES = [path for pattern in SOURCE_FOLDERS for path in sorted(ROOT.glob(pattern))]
 CARDS = ROOT / "lessons" / "grader" / "cards.toml"
 ANSWERS = CARDS.with_name("answers.toml")
@@ -58,14 +64,17 @@ sys.path[:0] = [str(course / "lessons"), str(course)]"""
 
 
 def origin(root: Path) -> str:
-    """Where the notebooks clone the course from: the origin of the checkout, without credentials, else the checkout."""
+    """Where the notebooks clone the course from: the origin of the checkout, without credentials,
+    else the checkout.
+    """
     command = ["git", "-C", str(root), "config", "--get", "remote.origin.url"]
     url = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     url = re.sub(r"^git@([^:/]+):", r"https://\1/", url)
     return re.sub(r"^(https?://)[^/@]*@", r"\1", url) or root.as_uri()
 
 
-# ------------------------------------------------------------------------------------------ notebooks
+# ------------------------------------------------------------------------------------------
+# notebooks
 
 
 def formula_table() -> list[dict[str, Any]]:
@@ -73,7 +82,9 @@ def formula_table() -> list[dict[str, Any]]:
 
 
 def typeset(text: str, lesson: int, page: bool) -> str:
-    """Markdown of a lesson with its formulas in TeX; on a page, with what there is to play with below them."""
+    """Markdown of a lesson with its formulas in TeX; on a page, with what there is to play with
+    below them.
+    """
     for formula in (formula for formula in formula_table() if formula["lesson"] == lesson):
         block = rf"^ {{4}} *{re.escape(formula['starts'])}.*(?:\n {{4}}.*)*"
         found = re.search(block, text, re.MULTILINE)
@@ -92,11 +103,14 @@ def typeset(text: str, lesson: int, page: bool) -> str:
 def notebook(text: str, repository: str, page: bool = False) -> NotebookNode:
     """A lesson as a notebook that runs anywhere.
 
-    The picture in git is left out, since the cell that draws it shows it; its description goes to that cell. Answers
-    are folded, below the cells that ask for guesses. A ``page`` of the site has more than a notebook can hold.
+    The picture in git is left out, since the cell that draws it shows it; its description goes to
+    that cell. Answers are folded, below the cells that ask for guesses. A ``page`` of the site has
+    more than a notebook can hold.
     """
     book = jupytext.reads(text, fmt="py:percent")
-    book.metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    book.metadata = {
+        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}
+    }
     description, lesson = "", int(re.search(r"^# # (?:Lesson|Sheet) (\d+)", text, re.MULTILINE)[1])
     for cell in book.cells:
         if cell.cell_type == "markdown":
@@ -107,8 +121,13 @@ def notebook(text: str, repository: str, page: bool = False) -> NotebookNode:
         elif re.search(r"^figure\(", cell.source, re.MULTILINE):
             cell.metadata["mystnb"] = {"image": {"alt": description}}
         if re.search(r"^guess\.answer\(", cell.source, re.MULTILINE):
-            cell.metadata |= {"tags": ["hide-cell"], "mystnb": {"code_prompt_show": "Show the answer"}}
-    install = new_code_cell(INSTALL.replace("REPOSITORY", repository), metadata={"tags": ["remove-cell"]})
+            cell.metadata |= {
+                "tags": ["hide-cell"],
+                "mystnb": {"code_prompt_show": "Show the answer"},
+            }
+    install = new_code_cell(
+        INSTALL.replace("REPOSITORY", repository), metadata={"tags": ["remove-cell"]}
+    )
     book.cells.insert(0, install)
     for number, cell in enumerate(book.cells):  # nbformat draws them at random
         cell["id"] = f"cell-{number}"
@@ -116,7 +135,9 @@ def notebook(text: str, repository: str, page: bool = False) -> NotebookNode:
 
 
 def launch_links(repository: str, stem: str) -> str:
-    """Markdown with links that open a lesson in Colab and Binder, from the branch that the workflow writes."""
+    """Markdown with links that open a lesson in Colab and Binder, from the branch that the workflow
+    writes.
+    """
     name = re.sub(r"^https?://[^/]*/|\.git$|/$", "", repository)
     colab = f"https://colab.research.google.com/github/{name}/blob/{NOTEBOOKS}/{stem}.ipynb"
     binder = f"https://mybinder.org/v2/gh/{name}/{NOTEBOOKS}?labpath={stem}.ipynb"
@@ -124,9 +145,11 @@ def launch_links(repository: str, stem: str) -> str:
 
 
 def read(text: str, repository: str, launch: bool = False) -> NotebookNode:
-    """The notebook of a lesson as its page shows it; with ``launch`` there are links that open it elsewhere.
+    """The notebook of a lesson as its page shows it; with ``launch`` there are links that open it
+    elsewhere.
 
-    Objectives and links to its files come first, quiz and hints last; answers are folded below the exercises.
+    Objectives and links to its files come first, quiz and hints last; answers are folded below the
+    exercises.
     """
     book = notebook(text, repository, page=True)
     lesson = int(re.search(r"^# # (?:Lesson|Sheet) (\d+)", text, re.MULTILINE)[1])
@@ -151,11 +174,16 @@ def read(text: str, repository: str, launch: bool = False) -> NotebookNode:
 
 
 def quiz(lesson: int) -> list[NotebookNode]:
-    """The lesson's quiz: each question with its choices, and in a dropdown why each is right or wrong."""
+    """The lesson's quiz: each question with its choices, and in a dropdown why each is right or
+    wrong.
+    """
     lines = []
     for question in questions().get(lesson, []):
         lines += [f"**{int(question.at[3:])}.** {with_code(question.ask)}", ""]
-        lines += [f"{number}. {with_code(choice)}" for number, choice in enumerate(question.choices, start=1)]
+        lines += [
+            f"{number}. {with_code(choice)}"
+            for number, choice in enumerate(question.choices, start=1)
+        ]
         lines += ["", ":::{dropdown} Answer"]
         for number, reason in enumerate(question.why, start=1):
             verdict = "**right**" if number == question.right else "wrong"
@@ -171,17 +199,28 @@ def answered(text: str, lesson: int) -> str:
         if int(chapter) == lesson:
             folded = ""
             for key in ("hint", "answer"):
-                folded += f"\n\n:::{{dropdown}} Exercise {number}: {key}\n{with_code(exercise[key])}\n:::"
+                folded += (
+                    f"\n\n:::{{dropdown}} Exercise {number}: {key}\n{with_code(exercise[key])}\n:::"
+                )
             asked = rf"^\*\*Exercise {number}\.\*\*.*(?:\n.+)*"
-            text = re.sub(asked, lambda found, folded=folded: found[0] + folded, text, flags=re.MULTILINE)
+            text = re.sub(
+                asked, lambda found, folded=folded: found[0] + folded, text, flags=re.MULTILINE
+            )
     return text
 
 
 @cache
 def things() -> dict[str, str]:
-    """The HTML of each thing to play with, by name; ``scripts`` are what those of the lessons need."""
+    """The HTML of each thing to play with, by name; ``scripts`` are what those of the lessons
+    need.
+    """
     text = PLAY.read_text(encoding="utf-8")
-    found = {name: html for html, name in re.findall(r'^(<div class="play" id="play-(\w+)">\n(?:.+\n)+)', text, re.M)}
+    found = {
+        name: html
+        for html, name in re.findall(
+            r'^(<div class="play" id="play-(\w+)">\n(?:.+\n)+)', text, re.M
+        )
+    }
     return found | {"scripts": re.search(r"^(?:<script .*\n)+", text, re.MULTILINE)[0]}
 
 
@@ -191,7 +230,9 @@ def put_things(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def hints(lesson: int) -> list[NotebookNode]:
-    """The lesson's pieces, each hint in a dropdown without its pattern; no cell if the lesson has none."""
+    """The lesson's pieces, each hint in a dropdown without its pattern; no cell if the lesson has
+    none.
+    """
     cards = tomllib.loads(CARDS.read_text(encoding="utf-8"))["pieces"]
     lines = []
     for card in (card for card in cards if card["lesson"] == lesson):
@@ -232,13 +273,16 @@ def write_notebooks(app: Sphinx, error: Exception | None) -> None:
         for path in LESSONS:
             text = path.read_text(encoding="utf-8")
             jupytext.write(
-                embed_drawings(notebook(text, app.config.repository or origin(ROOT))), folder / f"{path.stem}.ipynb"
+                embed_drawings(notebook(text, app.config.repository or origin(ROOT))),
+                folder / f"{path.stem}.ipynb",
             )
             (folder / path.name).write_text(text, encoding="utf-8")
 
 
 def order_documents(app: Sphinx, env: Any, names: list[str]) -> None:
-    """Give each process of ``-j 2`` half of the lessons' work: Sphinx hands out names in batches, in this order."""
+    """Give each process of ``-j 2`` half of the lessons' work: Sphinx hands out names in batches,
+    in this order.
+    """
 
     def place(name: str) -> int:
         number = int(re.search(r"/(\d\d)_", name)[1])
@@ -254,12 +298,16 @@ def order_documents(app: Sphinx, env: Any, names: list[str]) -> None:
 
 
 def create_cache(app: Sphinx, env: Any, names: list[str]) -> None:
-    """Create the database of executed lessons before processes share it: two that create its tables at once fail."""
+    """Create the database of executed lessons before processes share it: two that create its tables
+    at once fail.
+    """
     JupyterCacheBase(app.config.nb_execution_cache_path).db.dispose()
 
 
 def write_mathjax(app: Sphinx, error: Exception | None) -> None:
-    """MathJax and its fonts: of the package, whose Sphinx extension would keep lessons from running side by side."""
+    """MathJax and its fonts: of the package, whose Sphinx extension would keep lessons from running
+    side by side.
+    """
     if error is None:
         package = Path(find_spec("sphinx-mathjax-offline").origin).parent / "static" / "mathjax"
         target, fonts = Path(app.outdir) / "_static" / "mathjax", Path("output", "chtml", "fonts")
@@ -267,7 +315,8 @@ def write_mathjax(app: Sphinx, error: Exception | None) -> None:
         shutil.copyfile(package / "tex-chtml.js", target / "tex-chtml.js")
 
 
-# ------------------------------------------------------------------------------------- links to source
+# ------------------------------------------------------------------------------------- links to
+# source
 
 
 def page_of(path: Path) -> str:
@@ -289,10 +338,15 @@ def definitions(path: Path) -> dict[str, int]:
 
 @cache
 def formulas() -> dict[str, str]:
-    """The line of each function and class that a piece may be, by names such as ``bert.attention``."""
+    """The line of each function and class that a piece may be, by names such as
+    ``bert.attention``.
+    """
     package = ROOT / "minisbert"
     # the last of two that share a name is taken: the book's before the package's before a lesson's
-    ordered = sorted(SOURCES, key=lambda path: (path.is_relative_to(package / "core"), path.is_relative_to(package)))
+    ordered = sorted(
+        SOURCES,
+        key=lambda path: (path.is_relative_to(package / "core"), path.is_relative_to(package)),
+    )
     return {
         f"{path.stem}.{name}": f"{page_of(path)}#L-{line}"
         for path in ordered
@@ -301,14 +355,20 @@ def formulas() -> dict[str, str]:
 
 
 def link_sources(app: Sphinx, doctree: nodes.document) -> None:
-    """Names of files become links to their pages; in a lesson, names of functions become links to their lines."""
+    """Names of files become links to their pages; in a lesson, names of functions become links to
+    their lines.
+    """
     names = {path.relative_to(ROOT).as_posix(): page_of(path) for path in SOURCES}
-    targets = names | {name.removeprefix("minisbert/"): page for name, page in names.items()} | formulas()
+    targets = (
+        names | {name.removeprefix("minisbert/"): page for name, page in names.items()} | formulas()
+    )
     if re.match(r"lessons/\d\d_", app.env.docname):
         first = next(iter(doctree.findall(nodes.paragraph)))  # "Steps through ..."
         for name in (literal.astext() for literal in first.findall(nodes.literal)):
             if name in names:
-                targets = {key: f"{names[name]}#L-{line}" for key, line in definitions(ROOT / name).items()} | targets
+                targets = {
+                    key: f"{names[name]}#L-{line}" for key, line in definitions(ROOT / name).items()
+                } | targets
 
     def link(target: str, content: nodes.Node) -> nodes.reference:
         page, _, line = target.partition("#")
@@ -318,21 +378,31 @@ def link_sources(app: Sphinx, doctree: nodes.document) -> None:
     for node in list(doctree.findall(nodes.literal)):
         if node.astext() in targets and isinstance(node.parent, nodes.paragraph | nodes.title):
             node.replace_self(link(targets[node.astext()], node))
-    for node in list(doctree.findall(addnodes.pending_xref)):  # [encoder.py](../minisbert/core/encoder.py)
+    for node in list(
+        doctree.findall(addnodes.pending_xref)
+    ):  # [encoder.py](../minisbert/core/encoder.py)
         if node["refdomain"] == "doc" and node["reftarget"] in names.values():
             node.replace_self(link(node["reftarget"], node[0]))
 
 
 def source_pages(app: Sphinx) -> Any:
-    """A page for each source file, its lines numbered and each with an anchor, and ``/`` for the front page."""
+    """A page for each source file, its lines numbered and each with an anchor, and ``/`` for the
+    front page.
+    """
     for path in SOURCES:
         code = path.read_text(encoding="utf-8")
         name = path.relative_to(ROOT).as_posix()
-        shown = app.builder.highlighter.highlight_block(code, "python", linenos="inline", linespans="L")
+        shown = app.builder.highlighter.highlight_block(
+            code, "python", linenos="inline", linespans="L"
+        )
         yield page_of(path), {"title": name, "body": f"<h1>{name}</h1>{shown}"}, "page.html"
     front = f"{app.config.root_doc}.html"
     lead = f'<meta http-equiv="refresh" content="0; url={front}">'
-    yield "index", {"title": "minisbert", "metatags": lead, "body": f'<a href="{front}">Front page</a>'}, "page.html"
+    yield (
+        "index",
+        {"title": "minisbert", "metatags": lead, "body": f'<a href="{front}">Front page</a>'},
+        "page.html",
+    )
 
 
 def leave_out_paths(app: Sphinx, doctree: nodes.document) -> None:
@@ -346,12 +416,16 @@ def leave_out_paths(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def describe(app: Sphinx, doctree: nodes.document) -> None:
-    """What screen readers need: a description of each lesson's picture, and a name for a column without one."""
+    """What screen readers need: a description of each lesson's picture, and a name for a column
+    without one.
+    """
     for image in doctree.findall(nodes.image):
         lesson = ROOT / "lessons" / f"{Path(image['uri']).stem}.py"
         if not image.get("alt") and lesson in LESSONS:
             image["alt"] = PICTURE.search(lesson.read_text(encoding="utf-8"))[1]
-        if image["uri"].endswith(".svg"):  # it has dark colours of its own, the theme need not mend it
+        if image["uri"].endswith(
+            ".svg"
+        ):  # it has dark colours of its own, the theme need not mend it
             image["classes"].append("dark-light")
     for head in doctree.findall(nodes.thead):
         for entry in head.findall(nodes.entry):

@@ -1,7 +1,7 @@
 """Draw the pictures of the gallery, docs/static/gallery/*.svg: python docs/tools/make_gallery.py
 
-Each tile of docs/gallery.md in Python runs first, so that its picture shows the numbers that its code computes. The
-tiles that need a model of the Hub, or a shell, get a drawing of what happens.
+Each tile of docs/gallery.md in Python runs first, so that its picture shows the numbers that its
+code computes. The tiles that need a model of the Hub, or a shell, get a drawing of what happens.
 """
 
 import ast
@@ -23,7 +23,8 @@ PAGE = ROOT / "docs" / "gallery.md"
 PICTURES = ROOT / "docs" / "static" / "gallery"
 WIDTH = 420
 TILE = re.compile(
-    r"## (?P<title>.+)\n\n!\[(?P<alt>.+)\]\(static/gallery/(?P<name>[\w-]+)\.svg\)\n\n(?P<text>(?:.+\n)+)\n"
+    r"## "
+    r"(?P<title>.+)\n\n!\[(?P<alt>.+)\]\(static/gallery/(?P<name>[\w-]+)\.svg\)\n\n(?P<text>(?:.+\n)+)\n"
     r"```(?P<kind>python|bash)\n(?P<code>(?s:.+?))```\n(?:\n```\n(?P<shown>(?s:.+?))```\n)?"
 )
 
@@ -39,7 +40,9 @@ class Tile(NamedTuple):
 
 
 def tiles() -> list[Tile]:
-    """Read the page: each tile is a heading, a picture, a sentence, code, and perhaps what it prints."""
+    """Read the page: each tile is a heading, a picture, a sentence, code, and perhaps what it
+    prints.
+    """
     sections = re.split(r"^(?=## )", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     found = []
     for section in sections:
@@ -51,7 +54,9 @@ def tiles() -> list[Tile]:
 
 
 def run(code: str) -> dict[str, Any]:
-    """Run the code of a tile in Python, silently, and return its variables and what it ``printed``."""
+    """Run the code of a tile in Python, silently, and return its variables and what it
+    ``printed``.
+    """
     names: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(code, names)
@@ -61,20 +66,29 @@ def run(code: str) -> dict[str, Any]:
 # --------------------------------------------------------------------------- pictures of numbers
 
 
-def bars(pen: Pen, top: float, rows: list[tuple[str, float, str]], best: int, scale: float = 1.0) -> None:
-    """Draw a label, a bar as long as its value's share of ``scale``, and what is written behind it, for each row."""
+def bars(
+    pen: Pen, top: float, rows: list[tuple[str, float, str]], best: int, scale: float = 1.0
+) -> None:
+    """Draw a label, a bar as long as its value's share of ``scale``, and what is written behind it,
+    for each row.
+    """
     for row, (label, value, written) in enumerate(rows):
         y = top + 40 * row
         pen.text(12, y + 12, label, "small", "start")
         length = max(2, 340 * max(0, value) / scale)
         pen.box(12, y + 18, length, 12, look="lit" if row == best else "a")
-        pen.text(20 + length, y + 29, written, "small bold" if row == best else "small soft", "start")
+        pen.text(
+            20 + length, y + 29, written, "small bold" if row == best else "small soft", "start"
+        )
 
 
 def search(names: dict[str, Any], title: str, alt: str) -> Pen:
     pen = Pen(WIDTH, 200, title, alt)
     pen.text(12, 22, names["code_question"], "bold", "start")
-    rows = [(names["notes"][hit["corpus_id"]], hit["score"], f"{hit['score']:.2f}") for hit in names["hits"]]
+    rows = [
+        (names["notes"][hit["corpus_id"]], hit["score"], f"{hit['score']:.2f}")
+        for hit in names["hits"]
+    ]
     bars(pen, 34, rows, best=0, scale=0.5)
     return pen
 
@@ -98,7 +112,9 @@ def clusters(names: dict[str, Any], title: str, alt: str) -> Pen:
     groups = ast.literal_eval(names["printed"])
     vectors = np.asarray(names["vectors"], dtype=np.float64)
     axes = np.linalg.svd(vectors - vectors.mean(axis=0), full_matrices=False)[2][:2]
-    axes *= np.sign(axes[np.arange(2), np.abs(axes).argmax(axis=1)])[:, None]  # no sign of their own
+    axes *= np.sign(axes[np.arange(2), np.abs(axes).argmax(axis=1)])[
+        :, None
+    ]  # no sign of their own
     places = (vectors - vectors.mean(axis=0)) @ axes.T
     low, high = places.min(axis=0), places.max(axis=0)
     places = (places - low) / (high - low) * (300, 150) + (60, 24)
@@ -154,11 +170,18 @@ def train(names: dict[str, Any], title: str, alt: str) -> Pen:
             left, best = 12 + 200 * place, row == scores.argmax()
             length = max(2, 340 * scores[row])
             pen.box(left, y + 20, length, 12, look="lit" if best else "a")
-            pen.text(left + length + 8, y + 31, f"{scores[row]:.2f}", "small bold" if best else "small soft", "start")
+            pen.text(
+                left + length + 8,
+                y + 31,
+                f"{scores[row]:.2f}",
+                "small bold" if best else "small soft",
+                "start",
+            )
     return pen
 
 
-# --------------------------------------------------------------------------- pictures of what happens
+# --------------------------------------------------------------------------- pictures of what
+# happens
 
 
 def rerank(_: object, title: str, alt: str) -> Pen:
@@ -187,7 +210,9 @@ def drawings() -> dict[str, str]:
     drawn = {}
     for tile in tiles():
         names: dict[str, Any] = {}
-        if tile.kind == "python" and "load(" not in re.sub(r'load\("all-MiniLM-L6-v2"\)', "", tile.code):
+        if tile.kind == "python" and "load(" not in re.sub(
+            r'load\("all-MiniLM-L6-v2"\)', "", tile.code
+        ):
             names = run(tile.code)
             question = re.search(r'"([^"\n]+\?)"\)\n', tile.code)
             names["code_question"] = question[1] if question else ""

@@ -1,7 +1,9 @@
-"""Record the grader as it names a bug, in docs/static/grader.svg: python docs/tools/make_recording.py
+"""Record the grader as it names a bug, in docs/static/grader.svg: python
+docs/tools/make_recording.py
 
-A real run: the stub of lesson 05 gets an attention that forgets to divide by the root of K, and the grader says so. The
-drawing is complete at once and after four seconds plays line by line. It has colours for light and dark, and no script.
+A real run: the stub of lesson 05 gets an attention that forgets to divide by the root of K, and the
+grader says so. The drawing is complete at once and after four seconds plays line by line. It has
+colours for light and dark, and no script.
 """
 
 import os
@@ -41,11 +43,15 @@ def grader(mine: Path, *arguments: str) -> str:
     """Return what ``python -m lessons.check`` prints, with the answers in a folder of their own."""
     environment = os.environ | {"MINISBERT_MINE": str(mine), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "lessons.check", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True).stdout
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    ).stdout
 
 
 def run() -> tuple[str, str]:
-    """Return the function as it stands in the file, without its docstring, and what the grader says about it."""
+    """Return the function as it stands in the file, without its docstring, and what the grader says
+    about it.
+    """
     with tempfile.TemporaryDirectory() as folder:
         mine = Path(folder)
         grader(mine, "start", "05")
@@ -64,7 +70,9 @@ def wrapped(line: str, indent: int) -> list[str]:
 
 
 def screen(function: str, said: str) -> list[tuple[str, str, float]]:
-    """Return the lines of the recording, each with its look and the seconds after which it appears."""
+    """Return the lines of the recording, each with its look and the seconds after which it
+    appears.
+    """
     lines = [("# lessons/mine/lesson_05.py", "soft", 0.0)]
     seconds = 0.4
     for line in function.splitlines():
@@ -85,13 +93,17 @@ def screen(function: str, said: str) -> list[tuple[str, str, float]]:
 
 
 def drawing(lines: list[tuple[str, str, float]]) -> str:
-    """Return the SVG: every line at once, and then the animation, in which a line waits for its turn."""
+    """Return the SVG: every line at once, and then the animation, in which a line waits for its
+    turn.
+    """
     width, height = 2 * MARGIN + int(COLUMNS * 7.85), 2 * MARGIN + LINE * len(lines)
     described = " ".join(" ".join(line for line, _, _ in lines).split())
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 '
+        f'{width} {height}" '
         f'role="img" aria-labelledby="title desc">',
-        f'<title id="title">{TITLE}</title>\n<desc id="desc">{escape(described)}</desc>\n<style>\n{STYLE}</style>',
+        f'<title id="title">{TITLE}</title>\n<desc '
+        f'id="desc">{escape(described)}</desc>\n<style>\n{STYLE}</style>',
         f'<rect width="{width}" height="{height}" rx="8"/>',
     ]
     for number, (line, look, seconds) in enumerate(lines):
@@ -99,7 +111,8 @@ def drawing(lines: list[tuple[str, str, float]]) -> str:
         if line.strip():
             shown = f'style="animation-duration: {seconds:.1f}s"'
             parts.append(
-                f'<text class="{look}" x="{MARGIN}" y="{y}" xml:space="preserve" {shown}>{escape(line)}</text>'
+                f'<text class="{look}" x="{MARGIN}" y="{y}" xml:space="preserve" '
+                f"{shown}>{escape(line)}</text>"
             )
     return "\n".join([*parts, "</svg>", ""])
 

@@ -47,10 +47,15 @@ def packed(array: np.ndarray) -> str:
 
 
 def index(encoder: SentenceEncoder) -> dict[str, Any]:
-    """400 sentences of STS-B as int8 codes and bits, 40 queries in float32, and the exact ten of each."""
+    """400 sentences of STS-B as int8 codes and bits, 40 queries in float32, and the exact ten of
+    each.
+    """
     pairs = load_scored_pairs("stsb", "test")
     corpus = list(dict.fromkeys(pair.sentence1 for pair in pairs))[:400]
-    vectors, queries = encoder.encode(corpus), encoder.encode([pair.sentence2 for pair in pairs[:400:10]])
+    vectors, queries = (
+        encoder.encode(corpus),
+        encoder.encode([pair.sentence2 for pair in pairs[:400:10]]),
+    )
     ranges = quantized.calibrate(vectors).astype(np.float32)
     return {
         "width": vectors.shape[1],
@@ -80,7 +85,10 @@ def play_data() -> dict[str, Any]:
     points, noise = circle()
     config = encoder.bert.config
     return {
-        "vocabulary": (folder / "vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n"),
+        "vocabulary": (folder / "vocab.txt")
+        .read_text(encoding="utf-8")
+        .removesuffix("\n")
+        .split("\n"),
         "layers": config.num_hidden_layers,
         "heads": config.num_attention_heads,
         "sentences": thirty_sentences(encoder),

@@ -1,4 +1,5 @@
-"""What the site makes of docs/index.md: the kind of each page, a list of all for programs, links to the repository.
+"""What the site makes of docs/index.md: the kind of each page, a list of all for programs, links to
+the repository.
 
 A Sphinx extension. The groups of the index are the kinds: tutorial, how-to, reference, explanation.
 """
@@ -19,26 +20,35 @@ COURSE = "lessons/README"  # the lessons stand below it
 GROUP = re.compile(r"^## (.+)\n\n((?:- \[.*\n)+)", re.MULTILINE)
 LINK = re.compile(r"^- \[(.+?)\]\(([^)]+)\)", re.MULTILINE)
 CAPTION = re.compile(
-    r'<p[^>]*class="caption"[^>]*><span class="caption-text">(.*?)</span></p>\s*(<ul.*?</ul>\s*)(?=<p|</div>)',
+    r'<p[^>]*class="caption"[^>]*><span '
+    r'class="caption-text">(.*?)</span></p>\s*(<ul.*?</ul>\s*)(?=<p|</div>)',
     re.DOTALL,
 )
-# in static/: the sign and lessons/drawings/meaning.svg as a browser draws them on 1,200 by 630 pixels
+# in static/: the sign and lessons/drawings/meaning.svg as a browser draws them on 1,200 by 630
+# pixels
 CARD, CARD_SHOWS = "card.png", "Sentences become numbers, and similar sentences similar numbers"
 
 
 def groups_of(root: Path = ROOT) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the lists of the index: the heading of each, and its documents in their order, each with its title."""
+    """Return the lists of the index: the heading of each, and its documents in their order, each
+    with its title.
+    """
     path = root / f"{INDEX}.md"
     groups = []
     for caption, entries in GROUP.findall(path.read_text(encoding="utf-8")):
         targets = [(text, (path.parent / link).resolve()) for text, link in LINK.findall(entries)]
-        names = [(text, target.relative_to(root.resolve()).with_suffix("").as_posix()) for text, target in targets]
+        names = [
+            (text, target.relative_to(root.resolve()).with_suffix("").as_posix())
+            for text, target in targets
+        ]
         groups.append((caption, names))
     return groups
 
 
 def kinds(root: Path = ROOT) -> dict[str, str]:
-    """Return the group of the index that each page is in; the lessons have that of the page that lists them."""
+    """Return the group of the index that each page is in; the lessons have that of the page that
+    lists them.
+    """
     found = {}
     for caption, pages in groups_of(root):
         for _, name in pages:
@@ -60,9 +70,13 @@ def title(text: str) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence below the heading, without links; of a lesson, the first after files and minutes."""
+    """Return the first sentence below the heading, without links; of a lesson, the first after
+    files and minutes.
+    """
     below = re.sub(r"^#(?: |$)", "", text, flags=re.MULTILINE).partition("\n\n")[2].strip()
-    paragraph = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(below.partition("\n\n")[0].split()))
+    paragraph = re.sub(
+        r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(below.partition("\n\n")[0].split())
+    )
     paragraph = re.sub(r"^Steps through .*? minutes\. ", "", paragraph).replace("**", "")
     return re.match(r".*?[.!?](?= |$)|.*", paragraph)[0]
 
@@ -70,7 +84,13 @@ def first_sentence(text: str) -> str:
 def llms(root: Path = ROOT) -> str:
     """Return an index of the site for programs, in the form that llmstxt.org describes."""
     index = text_of(root, INDEX)
-    lines = ["# minisbert", "", f"> {first_sentence(index)}", "", f"- [{title(index)}]({INDEX}.html): where to start"]
+    lines = [
+        "# minisbert",
+        "",
+        f"> {first_sentence(index)}",
+        "",
+        f"- [{title(index)}]({INDEX}.html): where to start",
+    ]
     last = ""
     for name, caption in kinds(root).items():
         text = text_of(root, name)
@@ -81,8 +101,12 @@ def llms(root: Path = ROOT) -> str:
     return "\n".join([*lines, ""])
 
 
-def finish(app: "Sphinx", name: str, template: str, context: dict[str, Any], doctree: object) -> None:
-    """Give a page the tags from which a search engine, or a chat that shows a link, takes description and picture."""
+def finish(
+    app: "Sphinx", name: str, template: str, context: dict[str, Any], doctree: object
+) -> None:
+    """Give a page the tags from which a search engine, or a chat that shows a link, takes
+    description and picture.
+    """
     root = Path(app.srcdir)
     about = first_sentence(text_of(root, name if name in kinds(root) else INDEX)).replace("`", "")
     tags = {
@@ -96,23 +120,31 @@ def finish(app: "Sphinx", name: str, template: str, context: dict[str, Any], doc
         tags["og:image"] = f"{app.config.html_baseurl}_static/{CARD}"
         tags["og:image:alt"] = CARD_SHOWS
         tags["twitter:card"] = "summary_large_image"
-    lines = [f'<meta property="{key}" content="{html.escape(value)}">' for key, value in tags.items()]
+    lines = [
+        f'<meta property="{key}" content="{html.escape(value)}">' for key, value in tags.items()
+    ]
     lines.append(f'<meta name="description" content="{html.escape(about)}">')
     context["metatags"] = "\n".join([context.get("metatags", ""), *lines])
     context["fold"] = fold
-    if name == API:  # Sphinx's lists of parameters have no terms, which a screen reader expects of such a list
+    if (
+        name == API
+    ):  # Sphinx's lists of parameters have no terms, which a screen reader expects of such a list
         context["body"] = context["body"].replace("<dl>\n<dd>", '<dl role="presentation">\n<dd>')
 
 
 def fold(sidebar: str) -> str:
-    """Fold the groups of the sidebar, HTML, but the one that the page is in: nobody reads a list of eighty links."""
+    """Fold the groups of the sidebar, HTML, but the one that the page is in: nobody reads a list of
+    eighty links.
+    """
 
     def folded(group: re.Match) -> str:
         unfolded = " open" if 'class="current' in group[2] else ""
         return f'<details class="group"{unfolded}>\n<summary>{group[1]}</summary>\n{group[2]}</details>\n'
 
     # the theme's own arrows, which open the lessons, have no name for a screen reader
-    return CAPTION.sub(folded, sidebar.replace("<summary>", '<summary aria-label="pages of this group">'))
+    return CAPTION.sub(
+        folded, sidebar.replace("<summary>", '<summary aria-label="pages of this group">')
+    )
 
 
 def pages_address(repository: str) -> str:
@@ -127,15 +159,20 @@ def write_llms(app: "Sphinx", error: Exception | None) -> None:
 
 
 def write_versions(app: "Sphinx", error: Exception | None) -> None:
-    """Lead from the folder above to the newest version, with a list of all, if the site's folder is named after one."""
+    """Lead from the folder above to the newest version, with a list of all, if the site's folder is
+    named after one.
+    """
     out = Path(app.outdir)
     if error is not None or out.name != app.config.release:
         return
     names = [path.parent.name for path in out.parent.glob("*/llms.txt")]
-    names.sort(key=lambda name: [int(part) for part in re.findall(r"\d+", name)], reverse=True)  # 0.10 after 0.9
+    names.sort(
+        key=lambda name: [int(part) for part in re.findall(r"\d+", name)], reverse=True
+    )  # 0.10 after 0.9
     links = "".join(f'<li><a href="{name}/{INDEX}.html">{name}</a></li>\n' for name in names)
     lines = [
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>minisbert: versions</title>',
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>minisbert: '
+        "versions</title>",
         f'<meta http-equiv="refresh" content="0; url={names[0]}/{INDEX}.html">\n</head>',
         f"<body>\n<h1>minisbert</h1>\n<ul>\n{links}</ul>\n</body>\n</html>\n",
     ]
@@ -143,7 +180,9 @@ def write_versions(app: "Sphinx", error: Exception | None) -> None:
 
 
 def mark(app: "Sphinx", name: str, source: list[str]) -> None:
-    """Name a page's kind before its first line, and make the lists of contents, which GitHub would show as they are."""
+    """Name a page's kind before its first line, and make the lists of contents, which GitHub would
+    show as they are.
+    """
     if name == INDEX:
         for caption, pages in groups_of(Path(app.srcdir)):
             entries = "\n".join(f"{text} </{page}>" for text, page in pages)
@@ -182,5 +221,7 @@ def setup(app: "Sphinx") -> dict[str, int | bool]:
     app.connect("html-page-context", finish)
     app.connect("build-finished", write_llms)
     app.connect("build-finished", write_versions)  # after the list, by which it knows a version
-    version = zlib.crc32((ROOT / f"{INDEX}.md").read_bytes())  # it decides what stands on the other pages
+    version = zlib.crc32(
+        (ROOT / f"{INDEX}.md").read_bytes()
+    )  # it decides what stands on the other pages
     return {"env_version": version, "parallel_read_safe": True, "parallel_write_safe": True}

@@ -6,12 +6,15 @@ import torch
 from torch import Tensor
 
 
-def dense_gelu_backward(x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x (N, D), weight (F, D) and bias (F,), for y = gelu(x weight^T + bias) and dL/dy (N, F).
+def dense_gelu_backward(
+    x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x (N, D), weight (F, D) and bias (F,), for y = gelu(x weight^T + bias) and
+    dL/dy (N, F).
 
-    With z = x weight^T + bias and the normal distribution's P and p, gelu(z) = z P(z) has the slope P(z) + z p(z). At
-    z = 0 it is 1/2: for ``x = [[1, 2]], weight = [[2, -1]], bias = [0], gradient = [[4]]`` the gradients are
-    ``[[4, -2]]``, ``[[2, 4]]`` and ``[2]``.
+    With z = x weight^T + bias and the normal distribution's P and p, gelu(z) = z P(z) has the slope
+    P(z) + z p(z). At z = 0 it is 1/2: for ``x = [[1, 2]], weight = [[2, -1]], bias = [0], gradient
+    = [[4]]`` the gradients are ``[[4, -2]]``, ``[[2, 4]]`` and ``[2]``.
     """
     z = x @ weight.T + bias  # (N, F)
     below = (1 + torch.erf(z / math.sqrt(2.0))) / 2  # (N, F), P(z)

@@ -1,4 +1,6 @@
-"""Where vectors lie on the sphere: alignment, uniformity, mean cosine, of lists, arrays or tensors on the CPU."""
+"""Where vectors lie on the sphere: alignment, uniformity, mean cosine, of lists, arrays or tensors
+on the CPU.
+"""
 
 import numpy as np
 import torch
@@ -9,10 +11,11 @@ from minisbert.core.encoder import normalize
 
 
 def alignment(u: ArrayLike, v: ArrayLike) -> float:
-    """Measure how close positive pairs are: mean of ||u - v||^2 on the unit sphere (Wang & Isola 2020, section 4.1).
+    """Measure how close positive pairs are: mean of ||u - v||^2 on the unit sphere (Wang & Isola
+    2020, section 4.1).
 
-    u and v (N, D), each row scaled to length 1 first. 0 is best, 4 is worst; it is 2 - 2 * the mean cosine.
-    ``u = [[1, 0], [0, 2]], v = [[1, 0], [1, 1]]`` gives (0 + 0.58579) / 2 = 0.29289.
+    u and v (N, D), each row scaled to length 1 first. 0 is best, 4 is worst; it is 2 - 2 * the mean
+    cosine. ``u = [[1, 0], [0, 2]], v = [[1, 0], [1, 1]]`` gives (0 + 0.58579) / 2 = 0.29289.
     """
     u, v = _directions("u", u), _directions("v", v)
     check_shape("u", u, None, None)
@@ -21,11 +24,12 @@ def alignment(u: ArrayLike, v: ArrayLike) -> float:
 
 
 def uniformity(x: ArrayLike) -> float:
-    """Measure how evenly vectors are spread: log of the mean of exp(-2 ||x - y||^2) over all pairs of different rows.
+    """Measure how evenly vectors are spread: log of the mean of exp(-2 ||x - y||^2) over all pairs
+    of different rows.
 
-    Wang & Isola 2020, section 4.1, with t = 2. x (N, D), N >= 2, each row scaled to length 1 first. Lower is better:
-    0 if all directions are the same, about -4 for an even spread over a sphere of many dimensions.
-    ``[[1, 0], [0, 1], [-1, 0]]`` gives log((2 exp(-4) + exp(-8)) / 3) = -4.39635.
+    Wang & Isola 2020, section 4.1, with t = 2. x (N, D), N >= 2, each row scaled to length 1 first.
+    Lower is better: 0 if all directions are the same, about -4 for an even spread over a sphere of
+    many dimensions. ``[[1, 0], [0, 1], [-1, 0]]`` gives log((2 exp(-4) + exp(-8)) / 3) = -4.39635.
     """
     x = _directions("x", x)
     check_integer("pairs", len(x) * (len(x) - 1) // 2)
@@ -35,10 +39,11 @@ def uniformity(x: ArrayLike) -> float:
 
 
 def mean_off_diagonal_cosine(x: ArrayLike) -> float:
-    """Mean cosine of all pairs of different rows, N >= 2: x (N, D). Near 0: all directions are used; near 1: one cone.
+    """Mean cosine of all pairs of different rows, N >= 2: x (N, D). Near 0: all directions are
+    used; near 1: one cone.
 
-    For unit vectors the sum over all pairs is ||sum of x||^2, of which each row with itself contributes 1.
-    ``[[1, 0], [0, 1], [1, 1]]`` gives (0 + 0.70711 + 0.70711) / 3 = 0.47140.
+    For unit vectors the sum over all pairs is ||sum of x||^2, of which each row with itself
+    contributes 1. ``[[1, 0], [0, 1], [1, 1]]`` gives (0 + 0.70711 + 0.70711) / 3 = 0.47140.
     """
     x = _directions("x", x)
     check_integer("pairs", len(x) * (len(x) - 1) // 2)
@@ -54,5 +59,8 @@ def _directions(name: str, values: ArrayLike) -> np.ndarray:
     without = ~((rows * rows).sum(1) > 0.5)
     if without.any():
         row = int(np.argmax(without))
-        raise ValueError(f"{name} has a row without a direction: row {row} is zero, or not finite when it is squared")
+        raise ValueError(
+            f"{name} has a row without a direction: row {row} is zero, or not finite when it is "
+            f"squared"
+        )
     return rows

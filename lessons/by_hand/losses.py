@@ -1,4 +1,6 @@
-"""Losses that the package does not train with: weighted squares, masked words as one number, NT-Xent."""
+"""Losses that the package does not train with: weighted squares, masked words as one number,
+NT-Xent.
+"""
 
 import math
 
@@ -11,12 +13,15 @@ from minisbert.core.losses import check_candidates, softmax_cross_entropy_loss
 from minisbert.training.losses import check_probabilities, mlm_losses
 
 
-def weighted_mse_loss(scores: Tensor, target: Tensor, threshold: float = 0.2, weight: float = 2.0) -> Tensor:
-    """Mean of w * (score - target)^2, w = ``weight`` if target < threshold, else 1; divided by B, not by sum w.
+def weighted_mse_loss(
+    scores: Tensor, target: Tensor, threshold: float = 0.2, weight: float = 2.0
+) -> Tensor:
+    """Mean of w * (score - target)^2, w = ``weight`` if target < threshold, else 1; divided by B,
+    not by sum w.
 
-    Unrelated pairs are rare in STS-B, so those below 1 of 5 count twice. Both (B,) on the 0 to 1 scale. The STS-B
-    notebook writes ``target < 1`` on that scale, which is ``threshold=1.0``, and never calls it.
-    ``scores = [0.5, 0.5], target = [0.1, 0.9]`` gives (2 * 0.16 + 0.16) / 2 = 0.24.
+    Unrelated pairs are rare in STS-B, so those below 1 of 5 count twice. Both (B,) on the 0 to 1
+    scale. The STS-B notebook writes ``target < 1`` on that scale, which is ``threshold=1.0``, and
+    never calls it. ``scores = [0.5, 0.5], target = [0.1, 0.9]`` gives (2 * 0.16 + 0.16) / 2 = 0.24.
     """
     check_shape("scores", scores, None)
     check_probabilities("target", target, len(scores))
@@ -33,11 +38,12 @@ def mlm_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def nt_xent_loss(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
-    """SimCLR, eq. 1: each of the 2B rows of u and v picks its other view among the other 2B - 1 rows.
+    """SimCLR, eq. 1: each of the 2B rows of u and v picks its other view among the other 2B - 1
+    rows.
 
-    u and v (B, D). Unlike in ``simcse_loss``, the rows of u are negatives for each other too. Published notes on SimCSE
-    give this as its loss; the paper's eq. 4 is ``simcse_loss``.
-    ``u = v = [[1, 0], [0, 1]]`` at temperature 1 gives log(e + 2) - 1 = 0.55144.
+    u and v (B, D). Unlike in ``simcse_loss``, the rows of u are negatives for each other too.
+    Published notes on SimCSE give this as its loss; the paper's eq. 4 is ``simcse_loss``. ``u = v =
+    [[1, 0], [0, 1]]`` at temperature 1 gives log(e + 2) - 1 = 0.55144.
     """
     check_candidates(u, v)
     check_number("temperature", temperature, 0, math.inf, above=True)

@@ -4,18 +4,23 @@ from minisbert.core.weights import BertConfig
 
 
 def training_step(config: BertConfig, B: int, T: int) -> dict[str, int]:
-    """What a step of AdamW over B rows of T tokens costs a BERT without pooler: operations, and bytes in float32.
+    """What a step of AdamW over B rows of T tokens costs a BERT without pooler: operations, and
+    bytes in float32.
 
-    ``forward`` and ``backward`` are floating-point operations of the matrix products, a multiplication and an addition
-    for each pair of numbers; everything else is small beside them. ``weights``, ``gradients`` and ``moments`` (AdamW's
-    m and v) are bytes, whatever B and T are; ``probabilities`` are the bytes of the attention probabilities of all
-    layers, which backward needs. A model with V = 2, P = 3, D = 2, F = 4, one layer, one head, on B = 1, T = 3 has 96
-    operations in its four D x D matrices, 96 in the feed-forward block, 72 between tokens: 264 forward, 528 backward.
+    ``forward`` and ``backward`` are floating-point operations of the matrix products, a
+    multiplication and an addition for each pair of numbers; everything else is small beside them.
+    ``weights``, ``gradients`` and ``moments`` (AdamW's m and v) are bytes, whatever B and T are;
+    ``probabilities`` are the bytes of the attention probabilities of all layers, which backward
+    needs. A model with V = 2, P = 3, D = 2, F = 4, one layer, one head, on B = 1, T = 3 has 96
+    operations in its four D x D matrices, 96 in the feed-forward block, 72 between tokens: 264
+    forward, 528 backward.
     """
     D, F, L = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     V, P, types = config.vocab_size, config.max_position_embeddings, config.type_vocab_size
     tokens = B * T
-    dense = 4 * D * D + 2 * D * F  # multiplications per token and layer: query, key, value, output; up and down
+    dense = (
+        4 * D * D + 2 * D * F
+    )  # multiplications per token and layer: query, key, value, output; up and down
     between = 2 * T * D  # scores, then contexts: D products with each of T tokens
     forward = 2 * L * tokens * (dense + between)
     # each matrix product has two factors, and each factor's gradient is a product of the same size

@@ -1,4 +1,6 @@
-"""The course's drawings, and the code that draws them: ``python -m lessons.drawings`` writes them all anew."""
+"""The course's drawings, and the code that draws them: ``python -m lessons.drawings`` writes them
+all anew.
+"""
 
 from . import encoder, memory, vectors
 from .course import course
@@ -27,6 +29,8 @@ DRAWINGS = {
 
 
 def all_drawings() -> dict[str, str]:
-    """The SVG text of every drawing by its file's name; the map once more for each lesson that lights a part of it."""
+    """The SVG text of every drawing by its file's name; the map once more for each lesson that
+    lights a part of it.
+    """
     drawn = {f"{name}.svg": draw().svg() for name, draw in DRAWINGS.items()}
     return drawn | {f"map_{lesson}.svg": model_map(lesson).svg() for lesson in PARTS}

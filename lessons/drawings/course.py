@@ -1,10 +1,17 @@
-"""The course as a drawing: its parts from top to bottom, its core lit, and arrows from what a lesson needs."""
+"""The course as a drawing: its parts from top to bottom, its core lit, and arrows from what a
+lesson needs.
+"""
 
 from lessons.parts import CORE, NEEDS, PARTS
 
 from .pen import Pen
 
-WIDTH, HEIGHT, ACROSS, LEFT = 90, 40, 104, 2  # of a box, from one column to the next, before the first
+WIDTH, HEIGHT, ACROSS, LEFT = (
+    90,
+    40,
+    104,
+    2,
+)  # of a box, from one column to the next, before the first
 NAMES = {
     0: "before", 1: "embedding", 2: "text to ids", 3: "weights file", 4: "embeddings", 5: "attention", 6: "layer",
     7: "encoder", 8: "pooling", 9: "similarity", 10: "losses", 11: "the loop", 12: "one number", 13: "for real",
@@ -24,7 +31,14 @@ PLACES = {
     25: (0, 578), 26: (1, 578), 27: (2, 578), 28: (3, 578), 29: (4, 578),
     30: (0, 662), 31: (1, 662), 32: (2, 662), 33: (3, 662), 34: (4, 662),
 }  # fmt: skip
-TITLES = {"I": 16, "II": 174, "III": 332, "IV": 484, "A": 568, "B": 652}  # part -> the base line of its title
+TITLES = {
+    "I": 16,
+    "II": 174,
+    "III": 332,
+    "IV": 484,
+    "A": 568,
+    "B": 652,
+}  # part -> the base line of its title
 # arrows that are no straight line between two neighbours: where they turn
 TURNS = {
     (5, 6): ((463, 80), (47, 80)),
@@ -55,8 +69,16 @@ FAR = {
 
 def course() -> Pen:
     """All lessons by part; an arrow, or *after*, leads from each lesson to those that need it."""
-    told = [f"{PARTS[part].title}: {', '.join(f'{n:02} {NAMES[n]}' for n in PARTS[part].lessons)}." for part in PARTS]
-    pen = Pen(520, 734, "What needs what: the parts of the course", " ".join(told) + " Coloured: the core.")
+    told = [
+        f"{PARTS[part].title}: {', '.join(f'{n:02} {NAMES[n]}' for n in PARTS[part].lessons)}."
+        for part in PARTS
+    ]
+    pen = Pen(
+        520,
+        734,
+        "What needs what: the parts of the course",
+        " ".join(told) + " Coloured: the core.",
+    )
     for part, y in TITLES.items():
         name = "" if part in "AB" else f"{part}. "
         left = 60 if part in ("II", "III") else 4  # beside the arrow that comes down there

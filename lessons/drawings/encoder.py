@@ -1,4 +1,6 @@
-"""Drawings of the model itself: the map, and the parts of ``core/bert.py`` and ``core/tokenizer.py``."""
+"""Drawings of the model itself: the map, and the parts of ``core/bert.py`` and
+``core/tokenizer.py``.
+"""
 
 from .pen import Pen
 
@@ -14,8 +16,10 @@ PARTS = {
     "09": "similarity",
 }
 PLAN = (
-    "From top to bottom: texts; the tokenizer makes ids (B, T); embeddings make vectors (B, T, D); L layers, each of "
-    "attention, add and LayerNorm, feed-forward, add and LayerNorm, keep that shape; pooling leaves (B, D); the cosine "
+    "From top to bottom: texts; the tokenizer makes ids (B, T); embeddings make vectors (B, T, D); "
+    "L layers, each of "
+    "attention, add and LayerNorm, feed-forward, add and LayerNorm, keep that shape; pooling "
+    "leaves (B, D); the cosine "
     "compares two texts. The weights file fills the embeddings and the layers. "
 )
 
@@ -49,7 +53,13 @@ def model_map(lesson: str = "") -> Pen:
     )
     for number, (top, name, label, chapter, shape) in enumerate(steps):
         wide = 30 if name == "similarity" else 0
-        pen.box(130 - wide / 2, top, 170 + wide, 34, look=look(name, "none" if label == "texts" else "panel"))
+        pen.box(
+            130 - wide / 2,
+            top,
+            170 + wide,
+            34,
+            look=look(name, "none" if label == "texts" else "panel"),
+        )
         shown = f"{label}  {chapter}".strip()
         pen.text(215, top + 22, shown, "bold" if name and name == part else "")
         if number:
@@ -70,13 +80,17 @@ def embeddings() -> Pen:
         500,
         300,
         "Embeddings: three rows, one sum",
-        "For each of the tokens [CLS], hello, [SEP] a row of the word table, a row of the position table and a row of "
-        "the token type table are added column by column; LayerNorm of each sum gives the hidden state.",
+        "For each of the tokens [CLS], hello, [SEP] a row of the word table, a row of the position "
+        "table and a row of "
+        "the token type table are added column by column; LayerNorm of each sum gives the hidden "
+        "state.",
     )
     for column, (token, row) in enumerate((("[CLS]", 101), ("hello", 7592), ("[SEP]", 102))):
         x = 130 + 125 * column
         pen.text(x + 50, 20, token, "bold")
-        for line, (look, label) in enumerate((("a", f"row {row}"), ("b", f"row {column}"), ("c", "row 0"))):
+        for line, (look, label) in enumerate(
+            (("a", f"row {row}"), ("b", f"row {column}"), ("c", "row 0"))
+        ):
             top = 36 + 54 * line
             pen.box(x, top, 100, 32, label, look)
             if line:
@@ -97,8 +111,10 @@ def qkv() -> Pen:
         520,
         420,
         "Query, key and value, with their shapes",
-        "x (T, D) goes through three dense layers to q, k and v, (T, K) each for one head. q times k transposed, "
-        "divided by the root of K, gives scores (T, T). Softmax makes each row sum to 1. The rows are weights for the "
+        "x (T, D) goes through three dense layers to q, k and v, (T, K) each for one head. q times "
+        "k transposed, "
+        "divided by the root of K, gives scores (T, T). Softmax makes each row sum to 1. The rows "
+        "are weights for the "
         "rows of v: the context (T, K).",
     )
     pen.text(60, 20, "x (T, D)", "mono")
@@ -122,7 +138,9 @@ def qkv() -> Pen:
     pen.text(474, 62, "shares", "mono")
     pen.text(474, 78, "row: sum 1", "small soft")
     share = ["panel", "lit"]
-    pen.grid(438, 88, [[share[j == 2], share[j == 0], share[j == 1], share[j == 3]] for j in range(4)])
+    pen.grid(
+        438, 88, [[share[j == 2], share[j == 0], share[j == 1], share[j == 3]] for j in range(4)]
+    )
     pen.arrow((474, 162), (474, 288), (411, 288))
     pen.arrow((296, 288), (389, 288))
     pen.dot(400, 288, 11, "×", "paper")
@@ -138,8 +156,10 @@ def split_and_merge() -> Pen:
         500,
         320,
         "Splitting the columns into heads, and merging them",
-        "A matrix of T = 3 tokens and D = 6 columns is split into H = 3 heads of K = 2 columns: head 0 takes columns 0 "
-        "and 1, head 1 columns 2 and 3, head 2 columns 4 and 5. Every head sees every token. After attention the "
+        "A matrix of T = 3 tokens and D = 6 columns is split into H = 3 heads of K = 2 columns: "
+        "head 0 takes columns 0 "
+        "and 1, head 1 columns 2 and 3, head 2 columns 4 and 5. Every head sees every token. After "
+        "attention the "
         "heads' contexts are put side by side again.",
     )
     columns = ["a", "a", "b", "b", "c", "c"]
@@ -171,14 +191,20 @@ def mask() -> Pen:
         520,
         230,
         "The mask: a pad gets no share",
-        "Scores of three tokens, the third a pad. The mask sets the pad's column to minus infinity before the "
-        "softmax, so its share is exactly 0: rows one half, one half, 0; one quarter, three quarters, 0; three "
+        "Scores of three tokens, the third a pad. The mask sets the pad's column to minus infinity "
+        "before the "
+        "softmax, so its share is exactly 0: rows one half, one half, 0; one quarter, three "
+        "quarters, 0; three "
         "quarters, one quarter, 0. The pad's own row is computed, and nobody reads it.",
     )
     rows = (("0", "0", "0"), ("0", "log 3", "0"), ("log 3", "0", "0"))
     hidden = [[*row[:2], "−∞"] for row in rows]
     shares = (("1/2", "1/2", "0"), ("1/4", "3/4", "0"), ("3/4", "1/4", "0"))
-    for left, name, values in ((54, "scores", rows), (216, "masked", hidden), (378, "shares", shares)):
+    for left, name, values in (
+        (54, "scores", rows),
+        (216, "masked", hidden),
+        (378, "shares", shares),
+    ):
         pen.text(left + 66, 20, name, "bold")
         for column, key in enumerate(("s = 0", "1", "pad")):
             pen.text(left + 22 + 44 * column, 42, key, "small soft")
@@ -192,7 +218,12 @@ def mask() -> Pen:
     pen.arrow((352, 110), (374, 110))
     pen.text(201, 196, "masked_fill", "mono")
     pen.text(363, 196, "softmax", "mono")
-    pen.text(260, 220, "The column of the pad: 0. The row of the pad: computed, never read.", "small soft")
+    pen.text(
+        260,
+        220,
+        "The column of the pad: 0. The row of the pad: computed, never read.",
+        "small soft",
+    )
     return pen
 
 
@@ -201,9 +232,12 @@ def residual() -> Pen:
         500,
         470,
         "The residual stream through one layer",
-        "x goes straight down through the layer. Attention reads x, and its result is added to x; LayerNorm follows "
-        "the sum. The feed-forward block reads that, its result is added, LayerNorm follows. Both blocks only add to "
-        "the stream; the shape is (B, T, D) everywhere, and (B, T, F) inside the feed-forward block.",
+        "x goes straight down through the layer. Attention reads x, and its result is added to x; "
+        "LayerNorm follows "
+        "the sum. The feed-forward block reads that, its result is added, LayerNorm follows. Both "
+        "blocks only add to "
+        "the stream; the shape is (B, T, D) everywhere, and (B, T, F) inside the feed-forward "
+        "block.",
     )
     pen.text(120, 22, "x (B, T, D)", "mono")
     pen.line((120, 30), (120, 430))
@@ -232,8 +266,10 @@ def wordpiece() -> Pen:
         500,
         352,
         "WordPiece cuts from the left, the longest piece first",
-        "The word encoders. From its start encoders, encoder, encode, encod, enco and enc are not in the vocabulary, "
-        "en is. From there ##coders and ##coder are not, ##code is. The rest, ##rs, is. Pieces: en, ##code, ##rs.",
+        "The word encoders. From its start encoders, encoder, encode, encod, enco and enc are not "
+        "in the vocabulary, "
+        "en is. From there ##coders and ##coder are not, ##code is. The rest, ##rs, is. Pieces: "
+        "en, ##code, ##rs.",
     )
     word, pieces = "encoders", ("en", "code", "rs")
     for place, letter in enumerate(word):
@@ -246,7 +282,11 @@ def wordpiece() -> Pen:
             tried = ("##" if start else "") + word[start:end]
             pen.text(280, top + 14, tried, "mono", "start")
             pen.text(
-                370, top + 14, "take it" if found else "not in V", "small bold" if found else "small soft", "start"
+                370,
+                top + 14,
+                "take it" if found else "not in V",
+                "small bold" if found else "small soft",
+                "start",
             )
             top += 23
         start += len(piece)

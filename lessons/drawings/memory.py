@@ -1,4 +1,6 @@
-"""Drawings of how things lie in memory and on disk: the weights file, rows of several texts, bits; and the loop."""
+"""Drawings of how things lie in memory and on disk: the weights file, rows of several texts, bits;
+and the loop.
+"""
 
 from .pen import Pen
 
@@ -8,8 +10,10 @@ def safetensors() -> Pen:
         520,
         250,
         "A safetensors file",
-        "Eight bytes hold n, the length of the header. n bytes hold the header, JSON: for each tensor its dtype, "
-        "shape, begin and end. The rest is the tensors' numbers, row by row. Element (r, c) of a tensor (R, C) of "
+        "Eight bytes hold n, the length of the header. n bytes hold the header, JSON: for each "
+        "tensor its dtype, "
+        "shape, begin and end. The rest is the tensors' numbers, row by row. Element (r, c) of a "
+        "tensor (R, C) of "
         "float32 is at byte 8 + n + begin + 4 (r C + c).",
     )
     for left, width, label, look in (
@@ -40,7 +44,8 @@ def packed_rows() -> Pen:
         520,
         370,
         "Two texts in one row, and the mask that keeps them apart",
-        "A row of 12 tokens: five of the text A cat., four of the text Snow., three pads. Positions start again at 0 "
+        "A row of 12 tokens: five of the text A cat., four of the text Snow., three pads. "
+        "Positions start again at 0 "
         "with each text. The mask is block-diagonal: a query may look at keys of its own text only.",
     )
     owners = ["a"] * 5 + ["b"] * 4 + ["pad"] * 3
@@ -52,10 +57,17 @@ def packed_rows() -> Pen:
     pen.grid(left, 60, [owners], (cell, 24), [positions])
     pen.text(110, 45, "ids", "mono", "end")
     pen.text(110, 77, "positions", "mono", "end")
-    pen.grid(left, 104, [[row if row == column else "none" for column in owners] for row in owners], (cell, cell))
+    pen.grid(
+        left,
+        104,
+        [[row if row == column else "none" for column in owners] for row in owners],
+        (cell, cell),
+    )
     pen.text(110, 218, "query", "small soft", "end")
     pen.text(left + 120, 362, "key", "small soft")
-    for line, (look, words) in enumerate((("a", "same text: look"), ("none", "else: minus infinity"))):
+    for line, (look, words) in enumerate(
+        (("a", "same text: look"), ("none", "else: minus infinity"))
+    ):
         pen.box(366, 130 + 52 * line, 18, 18, look=look)
         for part, word in enumerate(words.split(": ")):
             pen.text(392, 144 + 52 * line + 17 * part, word, "small soft", "start")
@@ -67,15 +79,23 @@ def packed_bits() -> Pen:
         500,
         320,
         "Signs to bits, bits to bytes, and Hamming's distance",
-        "Eight columns of x: 1, then five times -1, 0, 2. Above 0 is 1, else 0: bits 10000001, one byte, 129. For y: "
-        "-1 and seven times 1, bits 01111111, byte 127. Exclusive or gives 11111110: seven bits differ.",
+        "Eight columns of x: 1, then five times -1, 0, 2. Above 0 is 1, else 0: bits 10000001, one "
+        "byte, 129. For y: "
+        "-1 and seven times 1, bits 01111111, byte 127. Exclusive or gives 11111110: seven bits "
+        "differ.",
     )
     numbers = {"x": (1, -1, -1, -1, -1, -1, 0, 2), "y": (-1, 1, 1, 1, 1, 1, 1, 1)}
     left, cell = 62, 40
     for line, (name, values) in enumerate(numbers.items()):
         top, bits = 30 + 96 * line, [int(value > 0) for value in values]
         pen.text(56, top + 21, name, "bold", "end")
-        pen.grid(left, top, [["panel"] * 8], (cell, 30), [[str(value).replace("-", "−") for value in values]])
+        pen.grid(
+            left,
+            top,
+            [["panel"] * 8],
+            (cell, 30),
+            [[str(value).replace("-", "−") for value in values]],
+        )
         pen.text(56, top + 57, f"{name} > 0", "mono", "end")
         pen.grid(left, top + 36, [["a" if bit else "none" for bit in bits]], (cell, 30), [bits])
         byte = sum(bit << 7 - place for place, bit in enumerate(bits))
@@ -104,7 +124,9 @@ def loop() -> Pen:
         500,
         32 + 52 * len(steps),
         "One turn of the training loop",
-        "For each batch, in order: " + "; ".join(f"{name}: {what}" for name, what in steps) + ". Then the next batch.",
+        "For each batch, in order: "
+        + "; ".join(f"{name}: {what}" for name, what in steps)
+        + ". Then the next batch.",
     )
     pen.text(56, 22, "for batch in batches:", "mono", "start")
     for line, (name, what) in enumerate(steps):

@@ -1,7 +1,9 @@
-"""The one style of the course's drawings: boxes, grids, arrows and texts as SVG, in light, dark and on paper.
+"""The one style of the course's drawings: boxes, grids, arrows and texts as SVG, in light, dark and
+on paper.
 
-Colours are names: ``a``, ``b``, ``c`` for things of three kinds, ``lit`` for what a drawing is about, ``pad`` for what
-does not count. A drawing is at most ``WIDEST`` wide, so that its text can be read on a phone.
+Colours are names: ``a``, ``b``, ``c`` for things of three kinds, ``lit`` for what a drawing is
+about, ``pad`` for what does not count. A drawing is at most ``WIDEST`` wide, so that its text can
+be read on a phone.
 """
 
 from collections.abc import Sequence
@@ -40,17 +42,28 @@ class Pen:
             f'<title id="title">{escape(title)}</title>\n<desc id="desc">{escape(desc)}</desc>\n'
             f"<style>\n{STYLE}</style>\n"
         )
-        self.parts = [f'<rect class="paper" width="{width}" height="{height}" stroke="none" style="stroke: none"/>']
+        self.parts = [
+            f'<rect class="paper" width="{width}" height="{height}" stroke="none" style="stroke: '
+            f'none"/>'
+        ]
 
-    def box(self, x: float, y: float, width: float, height: float, label: str = "", look: str = "panel") -> None:
+    def box(
+        self, x: float, y: float, width: float, height: float, label: str = "", look: str = "panel"
+    ) -> None:
         """A rectangle with its label in the middle."""
-        self.parts.append(f'<rect class="{look}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="4"/>')
+        self.parts.append(
+            f'<rect class="{look}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" '
+            f'rx="4"/>'
+        )
         if label:
             self.text(x + width / 2, y + height / 2 + 5, label)
 
     def text(self, x: float, y: float, words: str, look: str = "", anchor: str = "middle") -> None:
         """``look``: any of small, soft, bold, mono, strong; ``anchor``: start, middle or end."""
-        self.parts.append(f'<text class="{look}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>')
+        self.parts.append(
+            f'<text class="{look}" x="{x:g}" y="{y:g}" '
+            f'text-anchor="{anchor}">{escape(words)}</text>'
+        )
 
     def grid(
         self,
@@ -60,19 +73,24 @@ class Pen:
         cell: tuple[float, float] = (18, 18),
         labels: Sequence[Sequence[object]] = (),
     ) -> None:
-        """A matrix of cells, ``looks[row][column]`` the colour of each; ``labels`` what is written in them."""
+        """A matrix of cells, ``looks[row][column]`` the colour of each; ``labels`` what is written
+        in them.
+        """
         width, height = cell
         for i, row in enumerate(looks):
             for j, look in enumerate(row):
                 left, top = x + j * width, y + i * height
                 self.parts.append(
-                    f'<rect class="{look}" x="{left:g}" y="{top:g}" width="{width:g}" height="{height:g}"/>'
+                    f'<rect class="{look}" x="{left:g}" y="{top:g}" width="{width:g}" '
+                    f'height="{height:g}"/>'
                 )
                 if labels:
                     self.text(left + width / 2, top + height / 2 + 5, str(labels[i][j]), "small")
 
     def arrow(self, *points: tuple[float, float], look: str = "") -> None:
-        """A line through the points with a head at the last; the last stretch is horizontal, vertical or oblique."""
+        """A line through the points with a head at the last; the last stretch is horizontal,
+        vertical or oblique.
+        """
         (x, y), (from_x, from_y) = points[-1], points[-2]
         length = ((x - from_x) ** 2 + (y - from_y) ** 2) ** 0.5
         across, down = (x - from_x) / length, (y - from_y) / length

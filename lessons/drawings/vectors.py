@@ -2,7 +2,8 @@
 
 from .pen import Pen
 
-# all-MiniLM-L6-v2's vectors of three sentences: their first three of 384 numbers, and the cosines of neighbours
+# all-MiniLM-L6-v2's vectors of three sentences: their first three of 384 numbers, and the cosines
+# of neighbours
 SENTENCES = {
     "A cat is asleep on the sofa.": ("0.16", "−0.09", "−0.04"),
     "A kitten naps on the couch.": ("0.05", "−0.02", "−0.04"),
@@ -16,7 +17,8 @@ def meaning() -> Pen:
         520,
         178,
         "Sentences become numbers, and similar sentences similar numbers",
-        "Three sentences, each with an arrow to a row of 384 numbers. The cosine of the cat on the sofa and the kitten "
+        "Three sentences, each with an arrow to a row of 384 numbers. The cosine of the cat on the "
+        "sofa and the kitten "
         "on the couch is 0.77, that of the kitten and the stock market 0.03.",
     )
     pen.text(96, 18, "text", "small soft")
@@ -44,8 +46,10 @@ def pooling() -> Pen:
         520,
         240,
         "Pooling: many vectors to one, without the pads",
-        "Hidden states of three tokens, (1, -3), (3, -1) and (2, -8), and a pad that holds (100, 100). The mean is "
-        "(2, -4), cls takes the first, (1, -3), max takes the largest of each column, (3, -1). The pad never counts.",
+        "Hidden states of three tokens, (1, -3), (3, -1) and (2, -8), and a pad that holds (100, "
+        "100). The mean is "
+        "(2, -4), cls takes the first, (1, -3), max takes the largest of each column, (3, -1). The "
+        "pad never counts.",
     )
     pen.text(118, 20, "hidden (T, D)", "mono")
     rows = (("1", "−3"), ("3", "−1"), ("2", "−8"), ("100", "100"))
@@ -74,13 +78,20 @@ def heads() -> Pen:
         520,
         400,
         "Three heads: where do the sentences meet?",
-        "Cross-encoder: both sentences go through Bert as one text, and the first token is scored; they meet in every "
-        "layer. Siamese: each goes through Bert and pooling alone; absolute difference, product and u are scored; they "
-        "meet after pooling. Cross-attention: each goes through Bert alone, then tokens of a attend to tokens of b; "
+        "Cross-encoder: both sentences go through Bert as one text, and the first token is scored; "
+        "they meet in every "
+        "layer. Siamese: each goes through Bert and pooling alone; absolute difference, product "
+        "and u are scored; they "
+        "meet after pooling. Cross-attention: each goes through Bert alone, then tokens of a "
+        "attend to tokens of b; "
         "they meet after the encoder. One Bert serves both sentences.",
     )
     for column, (name, where) in enumerate(
-        (("cross-encoder", "in every layer"), ("siamese", "after pooling"), ("cross-attention", "after the encoder"))
+        (
+            ("cross-encoder", "in every layer"),
+            ("siamese", "after pooling"),
+            ("cross-attention", "after the encoder"),
+        )
     ):
         left = 8 + 172 * column
         middle = left + 80
@@ -126,8 +137,10 @@ def negatives() -> Pen:
         500,
         330,
         "In-batch negatives: each row's wrong answers are the others' right ones",
-        "A square of cosines of u_0 to u_3 with v_0 to v_3, divided by the temperature. The diagonal holds the right "
-        "pairs. Softmax runs along each row; the loss is minus the log of the diagonal's share, on average over rows.",
+        "A square of cosines of u_0 to u_3 with v_0 to v_3, divided by the temperature. The "
+        "diagonal holds the right "
+        "pairs. Softmax runs along each row; the loss is minus the log of the diagonal's share, on "
+        "average over rows.",
     )
     for place in range(4):
         pen.text(137 + 54 * place, 40, f"v_{place}", "mono")
@@ -152,8 +165,10 @@ def triplet() -> Pen:
         500,
         330,
         "The triplet loss and its gradient",
-        "Anchor at (0, 0), positive at (3, 4), negative at (0, 4.5). The distances are 5 and 4.5; with margin 1 the "
-        "loss is 5 - 4.5 + 1 = 1.5. A step down the gradient moves the positive towards the anchor, the negative away "
+        "Anchor at (0, 0), positive at (3, 4), negative at (0, 4.5). The distances are 5 and 4.5; "
+        "with margin 1 the "
+        "loss is 5 - 4.5 + 1 = 1.5. A step down the gradient moves the positive towards the "
+        "anchor, the negative away "
         "from it, and the anchor by the sum of both, (0.6, -0.2).",
     )
     left, bottom, unit = 110, 280, 46
@@ -186,9 +201,12 @@ def gradient_cache() -> Pen:
         520,
         400,
         "Gradient caching in three steps",
-        "Step 1: the encoder runs over part 0 and part 1 without a graph, and only the vectors are kept. Step 2: the "
-        "loss of all vectors together, and its gradient with respect to each vector, the cache. Step 3: each part runs "
-        "again, now with a graph, and backward starts from its rows of the cache; the gradients of the weights add up.",
+        "Step 1: the encoder runs over part 0 and part 1 without a graph, and only the vectors are "
+        "kept. Step 2: the "
+        "loss of all vectors together, and its gradient with respect to each vector, the cache. "
+        "Step 3: each part runs "
+        "again, now with a graph, and backward starts from its rows of the cache; the gradients of "
+        "the weights add up.",
     )
     pen.text(12, 24, "1  vectors, part by part, without a graph", "bold", "start")
     for part, look in enumerate("ab"):

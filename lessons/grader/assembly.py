@@ -1,8 +1,9 @@
 """One file out of the learner's pieces and the book: text to text, nothing is run here.
 
-The chapters stand in the book's order, the appendix first, because others inherit from its error. A function that the
-learner has written takes the place of the book's, after whatever it uses of the learner's file. Each definition begins
-with a mark, and a mark says whose the lines below it are; under it stands why a piece of the learner's is not there.
+The chapters stand in the book's order, the appendix first, because others inherit from its error. A
+function that the learner has written takes the place of the book's, after whatever it uses of the
+learner's file. Each definition begins with a mark, and a mark says whose the lines below it are;
+under it stands why a piece of the learner's is not there.
 """
 
 import ast
@@ -22,9 +23,12 @@ from lessons.grader.pieces import CHAPTERS, PIECES, ROOT, Piece, mine
 from lessons.grader.result import defined
 from lessons.grader.stubs import Source, attributes_of, lesson_stubs, source_of
 
-FILE = "my_minisbert.py"  # not minisbert.py: a file beside it that imports minisbert would find this one
+# not minisbert.py: a file beside it that imports minisbert would find this one
+FILE = "my_minisbert.py"
 BOOK = {name: source_of(ROOT / "minisbert" / "core" / f"{name}.py") for name in CHAPTERS}
-IN_THE_BOOK = {master: piece for master, piece in PIECES.items() if source_of(piece.source) in BOOK.values()}
+IN_THE_BOOK = {
+    master: piece for master, piece in PIECES.items() if source_of(piece.source) in BOOK.values()
+}
 MARK = re.compile(r"(?: *# (?:yours: lesson \d\d, (\S+)|the book's: core/\w+\.py)|# -{88} \w+)$")
 IMPORTS = ast.Import | ast.ImportFrom
 HEAD = '''"""Your minisbert: what you have written of the book, and the book's code for the rest.
@@ -54,7 +58,9 @@ class Part(NamedTuple):
 class Assembly:
     """The file by chapters, and the pieces that found no place in it, with the reason."""
 
-    names: dict[str, str]  # what each name of the file means, an import's path or the source: none has two meanings
+    names: dict[
+        str, str
+    ]  # what each name of the file means, an import's path or the source: none has two meanings
     chapters: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
@@ -67,10 +73,15 @@ class Assembly:
             if not path.replace(".", "").isidentifier():
                 continue  # defined
             if module:
-                named.setdefault(module, []).append(original if original == name else f"{original} as {name}")
+                named.setdefault(module, []).append(
+                    original if original == name else f"{original} as {name}"
+                )
             else:
                 plain.add(f"import {path}" if path == name else f"import {path} as {name}")
-        lines = [*sorted(plain), *(f"from {module} import {', '.join(names)}" for module, names in named.items())]
+        lines = [
+            *sorted(plain),
+            *(f"from {module} import {', '.join(names)}" for module, names in named.items()),
+        ]
         own = [line for line in lines if re.split(r"[ .]", line)[1] in sys.stdlib_module_names]
         head = "\n".join([HEAD, *own, "", *(line for line in lines if line not in own)])
         return "\n\n\n".join([head, *self.chapters.values()]) + "\n"
@@ -83,7 +94,9 @@ def assemble(masters: Iterable[str], failed: dict[str, str] | None = None) -> As
     """
     nodes = [node for source in BOOK.values() for node in source.tree.body]
     names = {name: ast.unparse(node) for node in nodes for name in changed(node)}
-    found = Assembly(names | {name: path for node in nodes for name, path in imported(node).items()})
+    found = Assembly(
+        names | {name: path for node in nodes for name, path in imported(node).items()}
+    )
     found.left_out |= failed or {}
     written: dict[str, Part] = {}
     files: dict[int, Learners] = {}
@@ -98,7 +111,8 @@ def assemble(masters: Iterable[str], failed: dict[str, str] | None = None) -> As
     return found
 
 
-# ------------------------------------------------------------------------------- of a learner's file
+# ------------------------------------------------------------------------------- of a learner's
+# file
 
 
 class Learners(Source):
@@ -107,12 +121,22 @@ class Learners(Source):
     def __init__(self, lesson: int):
         super().__init__(mine(lesson))
         self.name = mine(lesson).name
-        self.imports = {name: path for node in ast.walk(self.tree) for name, path in imported(node).items()}
-        self.stubs = {line.strip() for line in lesson_stubs(lesson).splitlines() if line.lstrip().startswith("#")}
-        self.lent: list[ast.stmt] = []  # methods beside the book's that an earlier piece has brought along
+        self.imports = {
+            name: path for node in ast.walk(self.tree) for name, path in imported(node).items()
+        }
+        self.stubs = {
+            line.strip()
+            for line in lesson_stubs(lesson).splitlines()
+            if line.lstrip().startswith("#")
+        }
+        self.lent: list[
+            ast.stmt
+        ] = []  # methods beside the book's that an earlier piece has brought along
 
     def part(self, piece: Piece, names: dict[str, str]) -> Part:
-        """What comes with a piece into a file that has these names. ``Unfit`` if it cannot be moved there."""
+        """What comes with a piece into a file that has these names. ``Unfit`` if it cannot be moved
+        there.
+        """
         function, inside = defined(self.tree, piece.path), len(piece.path) == 2
         if function is None:
             raise Unfit(f"{self.name} has no line that begins with def {piece.path[-1]}")
@@ -124,23 +148,35 @@ class Learners(Source):
         helpers: list[ast.stmt] = []
         while wanted := wanted - seen:
             seen.add(name := min(wanted))
-            definitions = [] if name in self.imports else [node for node in self.tree.body if name in changed(node)]
+            definitions = (
+                []
+                if name in self.imports
+                else [node for node in self.tree.body if name in changed(node)]
+            )
             meaning = self.imports.get(name) or "\n".join(map(ast.unparse, definitions))
             if name in names and re.fullmatch(rf"minisbert\..*\.{name}", meaning):
                 continue  # the book's
             if not meaning and hasattr(builtins, name):
                 continue
             if not meaning or meaning.startswith("minisbert."):
-                raise Unfit(f"{self.name} uses {name}, which is neither in the book nor defined there")
+                raise Unfit(
+                    f"{self.name} uses {name}, which is neither in the book nor defined there"
+                )
             if names.get(name, meaning) != meaning or hasattr(builtins, name):
-                raise Unfit(f"{name} in {self.name} is also something else in the whole file: give it another name")
+                raise Unfit(
+                    f"{name} in {self.name} is also something else in the whole file: give it "
+                    f"another name"
+                )
             meanings[name] = meaning
             for node in definitions if name not in names else []:
                 helpers += [node] if node not in helpers else []
                 wanted |= self.globals_of(node) | changed(node)
         self.lent += nodes
         mark = f"# yours: lesson {piece.lesson:02}, {piece.master}"
-        before = [f"{mark}\n{self.text_of(node)}" for node in sorted(helpers, key=lambda node: node.lineno)]
+        before = [
+            f"{mark}\n{self.text_of(node)}"
+            for node in sorted(helpers, key=lambda node: node.lineno)
+        ]
         own = [f"{'    ' * inside}{mark}\n{self.text_of(node, inside)}" for node in nodes]
         return Part(before, "\n\n".join(own), meanings)
 
@@ -150,7 +186,9 @@ class Learners(Source):
         theirs = set().union(*map(changed, source_of(piece.source).find(piece.path[:1]).body))
         theirs |= {re.split(r"\W", line.removeprefix("self."))[0] for line in attributes_of(piece)}
         used = {node.attr for node in ast.walk(cls) if isinstance(node, ast.Attribute)}
-        return [node for node in cls.body if node not in self.lent and used & (changed(node) - theirs)]
+        return [
+            node for node in cls.body if node not in self.lent and used & (changed(node) - theirs)
+        ]
 
     def globals_of(self, node: ast.stmt, inside: bool = False) -> set[str]:
         """The names that a statement takes from its file."""
@@ -158,25 +196,44 @@ class Learners(Source):
         found, tables = set(), [symtable.symtable(text, self.name, "exec")]
         for table in tables:
             tables += table.get_children()
-            found |= {name.get_name() for name in table.get_symbols() if name.is_referenced() and name.is_global()}
+            found |= {
+                name.get_name()
+                for name in table.get_symbols()
+                if name.is_referenced() and name.is_global()
+            }
         return found
 
     def text_of(self, node: ast.stmt, inside: bool = False) -> str:
-        """A statement with the comment above it, at the margin or in a class, without the stub's comments."""
+        """A statement with the comment above it, at the margin or in a class, without the stub's
+        comments.
+        """
         lines, column = self.lines[first_line(self, node) - 1 : node.end_lineno], node.col_offset
         if inside and column != 4:
-            lines = [f"    {line[column:] if line[:column].isspace() else line.lstrip()}" for line in lines]
+            lines = [
+                f"    {line[column:] if line[:column].isspace() else line.lstrip()}"
+                for line in lines
+            ]
         return "\n".join(line for line in lines if line.strip() not in self.stubs)
 
 
 def changed(node: ast.stmt) -> set[str]:
-    """The names that a statement defines or changes: ``TABLE`` in ``TABLE[0] = 1`` and in ``TABLE.append(1)`` too."""
+    """The names that a statement defines or changes: ``TABLE`` in ``TABLE[0] = 1`` and in
+    ``TABLE.append(1)`` too.
+    """
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return {node.name}
-    if isinstance(node, IMPORTS) or (isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)):
+    if isinstance(node, IMPORTS) or (
+        isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+    ):
         return set()
-    targets = [inner for inner in ast.walk(node) if isinstance(getattr(inner, "ctx", None), ast.Store)]
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
+    targets = [
+        inner for inner in ast.walk(node) if isinstance(getattr(inner, "ctx", None), ast.Store)
+    ]
+    if (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Attribute)
+    ):
         targets.append(node.value.func)
     roots = [re.split(r"\W", ast.unparse(target))[0] for target in targets]
     return {root for root in roots if root}
@@ -185,7 +242,10 @@ def changed(node: ast.stmt) -> set[str]:
 def imported(node: ast.AST) -> dict[str, str]:
     """The names that an import binds and what they stand for: ``{"F": "torch.nn.functional"}``."""
     if isinstance(node, ast.Import):
-        return {a.asname or a.name.split(".")[0]: a.name if a.asname else a.name.split(".")[0] for a in node.names}
+        return {
+            a.asname or a.name.split(".")[0]: a.name if a.asname else a.name.split(".")[0]
+            for a in node.names
+        }
     if isinstance(node, ast.ImportFrom) and not node.level and node.module != "__future__":
         return {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
     return {}
@@ -209,15 +269,24 @@ def chapter_text(name: str, written: dict[str, Part], left_out: dict[str, str]) 
 
     def mark(master: str) -> list[str]:
         reason = left_out.get(master)
-        return [f"# the book's: core/{name}.py", *([f"# instead of yours: {shorten(reason, 96)}"] if reason else [])]
+        return [
+            f"# the book's: core/{name}.py",
+            *([f"# instead of yours: {shorten(reason, 96)}"] if reason else []),
+        ]
 
-    for node in reversed(source.tree.body):  # from below, so that the numbers of the lines above stay
+    for node in reversed(
+        source.tree.body
+    ):  # from below, so that the numbers of the lines above stay
         if not isinstance(node, ast.FunctionDef | ast.ClassDef):
             continue
         here = first_line(source, node) - 1
-        methods = {f"{name}.{node.name}.{m.name}": m for m in node.body if isinstance(m, ast.FunctionDef)}
+        methods = {
+            f"{name}.{node.name}.{m.name}": m for m in node.body if isinstance(m, ast.FunctionDef)
+        }
         parts = [written[master] for master in methods if master in written]
-        for master, method in reversed(methods.items()) if parts or methods.keys() & left_out else ():  # a mark at each
+        for master, method in (
+            reversed(methods.items()) if parts or methods.keys() & left_out else ()
+        ):  # a mark at each
             span = slice(first_line(source, method) - 1, method.end_lineno)
             books = [f"    {line}" for line in mark(master)] + lines[span]
             lines[span] = written[master].text.split("\n") if master in written else books
@@ -226,19 +295,29 @@ def chapter_text(name: str, written: dict[str, Part], left_out: dict[str, str]) 
             lines[here : node.end_lineno] = part.text.split("\n")
         else:
             lines[here:here] = mark(f"{name}.{node.name}")
-        lines[here:here] = [line for part in parts for text in part.before for line in [*text.split("\n"), "", ""]]
+        lines[here:here] = [
+            line for part in parts for text in part.before for line in [*text.split("\n"), "", ""]
+        ]
     start = max(node.end_lineno for node in source.tree.body if isinstance(node, IMPORTS))
     about = [f"# {line}".rstrip() for line in ast.get_docstring(source.tree).splitlines()]
     return "\n".join([f"# {'-' * 88} {name}", *about, *lines[start:]])
 
 
 def owners(text: str) -> list[str]:
-    """For each line of code the piece that it belongs to, by the last mark above it; empty: the book's.
+    """For each line of code the piece that it belongs to, by the last mark above it; empty: the
+    book's.
 
     A line without code, that is an empty one, a comment or a docstring, has the owner "-".
     """
     code: set[int] = set()
-    layout = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    layout = (
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    )
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in layout and not token.line.lstrip().startswith('"""'):
             code |= {*range(token.start[0], token.end[0] + 1)}

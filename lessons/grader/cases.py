@@ -1,8 +1,9 @@
 """Hand examples and traps: how they are written, and how two results of any kind are compared.
 
-The cases themselves are in ``cases_text.py``, ``cases_encoder.py``, ``cases_scores.py``, ``cases_losses.py``,
-``cases_loop.py``, ``cases_small.py``, ``cases_search.py``, ``cases_modern.py`` and ``cases_by_hand.py``. They call the
-package, in which the learner's function has replaced the master.
+The cases themselves are in ``cases_text.py``, ``cases_encoder.py``, ``cases_scores.py``,
+``cases_losses.py``, ``cases_loop.py``, ``cases_small.py``, ``cases_search.py``, ``cases_modern.py``
+and ``cases_by_hand.py``. They call the package, in which the learner's function has replaced the
+master.
 """
 
 import math
@@ -36,11 +37,12 @@ def trap(name: str, expected: Any, function: Callable, *args: Any, **kwargs: Any
     return Case("traps", name, partial(function, *args, **kwargs), expected)
 
 
-ORDINALS = "first second third fourth".split()
+ORDINALS = ["first", "second", "third", "fourth"]
 CASES: dict[str, Callable[[], Iterator[Case]]] = {}  # by master's name
 
-# By master's name: what the lesson does not teach, as a pattern that is searched in the names of cases, of checks and
-# of what they find. Whoever types the lesson's formula passes; what fails here is named, and costs nothing.
+# By master's name: what the lesson does not teach, as a pattern that is searched in the names of
+# cases, of checks and of what they find. Whoever types the lesson's formula passes; what fails here
+# is named, and costs nothing.
 BONUS: dict[str, str] = {
     "encoder.cosine_matrix": "zero",
     "bert.Embeddings.forward": "RoBERTa|DistilBERT|two texts in one row",
@@ -59,7 +61,9 @@ BONUS: dict[str, str] = {
 
 
 def cases(master: str) -> Callable:
-    """Decorator: a piece's cases are what the function yields; each is run before the next one is asked for."""
+    """Decorator: a piece's cases are what the function yields; each is run before the next one is
+    asked for.
+    """
 
     def enter(function: Callable[[], Iterator[Case]]) -> Callable[[], Iterator[Case]]:
         CASES[master] = function
@@ -82,7 +86,9 @@ def d(*values: Any) -> Tensor:
 
 
 def with_weights(module: nn.Module, **weights: Any) -> nn.Module:
-    """A module whose parameters are 0 (LayerNorm's weight 1) except for those given: ``up__bias=[1.0, 2.0]``."""
+    """A module whose parameters are 0 (LayerNorm's weight 1) except for those given:
+    ``up__bias=[1.0, 2.0]``.
+    """
     for name, parameter in module.named_parameters():
         parameter.data = torch.full_like(parameter, float("norm.weight" in name))
     for name, value in weights.items():
@@ -94,9 +100,13 @@ def with_weights(module: nn.Module, **weights: Any) -> nn.Module:
 
 
 def equal(ours: Any, expected: Any, tolerance: float) -> bool:
-    """Of the same type and shape, and every number within ``tolerance``; NaN equals NaN, and infinity itself."""
+    """Of the same type and shape, and every number within ``tolerance``; NaN equals NaN, and
+    infinity itself.
+    """
     if isinstance(expected, np.ndarray):
-        return isinstance(ours, np.ndarray) and equal(as_tensor(ours), as_tensor(expected), tolerance)
+        return isinstance(ours, np.ndarray) and equal(
+            as_tensor(ours), as_tensor(expected), tolerance
+        )
     if isinstance(expected, Tensor):
         if not isinstance(ours, Tensor) or ours.shape != expected.shape:
             return False
@@ -125,7 +135,9 @@ def right(ours: Tensor, expected: Tensor, tolerance: float) -> Tensor:
 
 def number(value: Any) -> bool:
     """A plain number."""
-    return type(value) in (int, float) or (isinstance(value, np.number) and type(value).__module__ == "numpy")
+    return type(value) in (int, float) or (
+        isinstance(value, np.number) and type(value).__module__ == "numpy"
+    )
 
 
 def describe(ours: Any, expected: Any, tolerance: float) -> str:
@@ -149,19 +161,31 @@ def describe(ours: Any, expected: Any, tolerance: float) -> str:
     if ours.shape != expected.shape:
         return f"yours has the shape {tuple(ours.shape)}, expected {tuple(expected.shape)}"
     difference = (ours.detach().double() - expected.detach().double()).abs()
-    difference = difference.masked_fill(right(ours, expected, tolerance), 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
+    difference = difference.masked_fill(right(ours, expected, tolerance), 0.0).nan_to_num(
+        nan=math.inf, posinf=math.inf
+    )
     at = tuple(int(i) for i in torch.unravel_index(difference.argmax(), difference.shape))
     good = int(right(ours, expected, tolerance).sum())
     place = f" at {named(at)}" if at else ""
-    share = f"; {good} of {ours.numel()} numbers right ({100 * good // ours.numel()} %)" if at else ""
-    largest = f"largest difference {difference.max().item():.3g}" if difference.max() < math.inf else "not a number"
+    share = (
+        f"; {good} of {ours.numel()} numbers right ({100 * good // ours.numel()} %)" if at else ""
+    )
+    largest = (
+        f"largest difference {difference.max().item():.3g}"
+        if difference.max() < math.inf
+        else "not a number"
+    )
     pair = "yours {}, reference {}".format(*both(ours[at].item(), expected[at].item()))
     return f"{largest}{place}: {pair}{float32(ours, expected)}{share}"
 
 
 def named(at: tuple[int, ...]) -> str:
     """An index in words, as far as the number of axes tells: ``text 1, token 2, column 8``."""
-    axes = {2: ("row", "column"), 3: ("text", "token", "column"), 4: ("text", "head", "token", "column")}
+    axes = {
+        2: ("row", "column"),
+        3: ("text", "token", "column"),
+        4: ("text", "head", "token", "column"),
+    }
     words = axes.get(len(at), ("index",) * len(at))
     return ", ".join(f"{word} {i}" for word, i in zip(words, at, strict=True)) + " (counted from 0)"
 
@@ -181,8 +205,15 @@ def different_item(ours: list, expected: list) -> str:
     pairs = enumerate(zip(ours, expected, strict=False))
     at = next((i for i, (a, b) in pairs if not equal(a, b, 0.0)), min(len(ours), len(expected)))
     one, other = (side[at] if at < len(side) else ... for side in (ours, expected))
-    texts = ["nothing" if value is ... else text for value, text in zip((one, other), both(one, other), strict=True)]
-    whole = f"; {shown(ours)} instead of {shown(expected)}" if len(str(ours)) + len(str(expected)) < 160 else ""
+    texts = [
+        "nothing" if value is ... else text
+        for value, text in zip((one, other), both(one, other), strict=True)
+    ]
+    whole = (
+        f"; {shown(ours)} instead of {shown(expected)}"
+        if len(str(ours)) + len(str(expected)) < 160
+        else ""
+    )
     return f"the first difference is at {at}: yours {texts[0]}, expected {texts[1]}{whole}"
 
 
@@ -193,8 +224,13 @@ def both(ours: Any, expected: Any) -> list[str]:
 
 
 def float32(ours: Any, expected: Any) -> str:
-    """A question, if float64 numbers differ as float32 rounds: most by about 1e-8 of their size, none by much more."""
-    if not all(isinstance(x, float) or (isinstance(x, Tensor) and x.dtype == torch.float64) for x in (ours, expected)):
+    """A question, if float64 numbers differ as float32 rounds: most by about 1e-8 of their size,
+    none by much more.
+    """
+    if not all(
+        isinstance(x, float) or (isinstance(x, Tensor) and x.dtype == torch.float64)
+        for x in (ours, expected)
+    ):
         return ""
     ours, expected = (torch.as_tensor(x).detach() for x in (ours, expected))
     share = ((ours - expected).abs() / expected.abs().clamp_min(1e-3)).flatten()
@@ -212,7 +248,9 @@ def shown(value: Any) -> str:
 
 
 def form_problem(result: Any, expected: Any) -> str:
-    """Empty if a result has the very type and shape that the master returns for the same inputs; no subclasses."""
+    """Empty if a result has the very type and shape that the master returns for the same inputs; no
+    subclasses.
+    """
     if isinstance(expected, tuple):
         if type(result) is not tuple or len(result) != len(expected):
             return f"returns {kind(result)}, not {len(expected)} results"
@@ -235,14 +273,26 @@ def form_problem(result: Any, expected: Any) -> str:
 
 
 def converted(result: Any, expected: Any) -> Any:
-    """A result of the right type and shape with the expected dtype; None if it is not of that type and shape."""
+    """A result of the right type and shape with the expected dtype; None if it is not of that type
+    and shape.
+    """
     if isinstance(expected, tuple):
         fits = type(result) is tuple and len(result) == len(expected)
-        parts = [converted(*pair) for pair in zip(result, expected, strict=True)] if fits else [None]
+        parts = (
+            [converted(*pair) for pair in zip(result, expected, strict=True)] if fits else [None]
+        )
         return None if any(part is None for part in parts) else tuple(parts)
-    if isinstance(expected, Tensor) and type(result) in (Tensor, nn.Parameter) and result.shape == expected.shape:
+    if (
+        isinstance(expected, Tensor)
+        and type(result) in (Tensor, nn.Parameter)
+        and result.shape == expected.shape
+    ):
         return result.to(expected.dtype)
-    if isinstance(expected, np.ndarray) and type(result) is np.ndarray and result.shape == expected.shape:
+    if (
+        isinstance(expected, np.ndarray)
+        and type(result) is np.ndarray
+        and result.shape == expected.shape
+    ):
         return result.astype(expected.dtype) if result.dtype.kind in "biuf" else None
     return result if not form_problem(result, expected) else None
 

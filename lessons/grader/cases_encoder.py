@@ -10,33 +10,54 @@ from lessons.grader.cases import cases, d, example, t, trap, with_weights
 from minisbert.core import bert
 from minisbert.core.weights import BertConfig
 from tests.checks import normal
-from tests.formula_checks import CONFIG, randomised, torch_attention, torch_feed_forward, torch_layer
+from tests.formula_checks import (
+    CONFIG,
+    randomised,
+    torch_attention,
+    torch_feed_forward,
+    torch_layer,
+)
 
 TWO = BertConfig(3, 2, 1, 1, 2, 4)  # width 2, one head
 EYE = [[1.0, 0.0], [0.0, 1.0]]
 REAL = torch.tensor([[True, True, False]])  # two tokens and a pad
 
-# ------------------------------------------------------------------------------- embeddings, LayerNorm
+# ------------------------------------------------------------------------------- embeddings,
+# LayerNorm
 
 
 @cases("bert.layer_norm")
 def _():
     x, ones, zeros = t([1.0, 3.0], [10.0, 10.5]), torch.ones(2), torch.zeros(2)
-    yield example("[1, 3] and [10, 10.5]", t([-1.0, 1.0], [-1.0, 1.0]), bert.layer_norm, x, ones, zeros, 1e-12)
-    name, expected = "[1, 3] with eps 1, weight [2, 3], bias 5", t([5 - 2 * 0.70711, 5 + 3 * 0.70711])
+    yield example(
+        "[1, 3] and [10, 10.5]", t([-1.0, 1.0], [-1.0, 1.0]), bert.layer_norm, x, ones, zeros, 1e-12
+    )
+    name, expected = (
+        "[1, 3] with eps 1, weight [2, 3], bias 5",
+        t([5 - 2 * 0.70711, 5 + 3 * 0.70711]),
+    )
     yield example(name, expected, bert.layer_norm, x[:1], t(2.0, 3.0), zeros + 5, 1.0)
     ones, bias = torch.ones(3).double(), d(7.0, 8.0, 9.0)
-    x = normal(2, 3).detach() + 1e5  # the mean of squares minus the square of the mean has no digits left here
+    x = (
+        normal(2, 3).detach() + 1e5
+    )  # the mean of squares minus the square of the mean has no digits left here
     expected = functional.layer_norm(x, (3,), ones, bias, 1e-12)
     yield trap("numbers around 1e5", expected, bert.layer_norm, x, ones, bias, 1e-12)
 
 
 @cases("bert.Embeddings.forward")
 def _():
-    tables = {"word__weight": [[0.0, 0.0], [1.0, 0.0], [4.0, 0.0]], "position__weight": [[0.0, 0.0], [0.0, 2.0]] * 2}
-    module = with_weights(bert.Embeddings(TWO), **tables, token_type__weight=[[0.0, 0.0], [0.0, 3.0]])
+    tables = {
+        "word__weight": [[0.0, 0.0], [1.0, 0.0], [4.0, 0.0]],
+        "position__weight": [[0.0, 0.0], [0.0, 2.0]] * 2,
+    }
+    module = with_weights(
+        bert.Embeddings(TWO), **tables, token_type__weight=[[0.0, 0.0], [0.0, 3.0]]
+    )
     ids, types = torch.tensor([[1, 2]]), torch.tensor([[0, 1]])
-    yield example("[1, 0] and [4, 2 + 3], normalised", t([[1.0, -1.0], [-1.0, 1.0]]), module, ids, types)
+    yield example(
+        "[1, 0] and [4, 2 + 3], normalised", t([[1.0, -1.0], [-1.0, 1.0]]), module, ids, types
+    )
     ids = torch.tensor([[4]])
     for name, config in (
         ("one token", CONFIG),
@@ -46,15 +67,25 @@ def _():
         module = randomised(bert.Embeddings(config))
         row = module.word.weight[4] + module.position.weight[config.position_offset]
         row = row if module.token_type is None else row + module.token_type.weight[0]
-        expected = functional.layer_norm(row, (12,), module.norm.weight, module.norm.bias, config.layer_norm_eps)
+        expected = functional.layer_norm(
+            row, (12,), module.norm.weight, module.norm.bias, config.layer_norm_eps
+        )
         yield trap(name, expected[None, None], module, ids, None)
-    # two texts of three and two tokens in one row: the second one's positions begin again, at the offset
+    # two texts of three and two tokens in one row: the second one's positions begin again, at the
+    # offset
     module = randomised(bert.Embeddings(replace(CONFIG, position_offset=2)))
     ids, positions = torch.tensor([[4, 9, 1, 9, 3]]), torch.tensor([[0, 1, 2, 0, 1]])
-    first, second = (module.word(text) + module.position.weight[2 : 2 + len(text)] for text in ids[0].split([3, 2]))
+    first, second = (
+        module.word(text) + module.position.weight[2 : 2 + len(text)]
+        for text in ids[0].split([3, 2])
+    )
     rows = torch.cat([first, second]) + module.token_type.weight[0]
-    expected = functional.layer_norm(rows, (12,), module.norm.weight, module.norm.bias, CONFIG.layer_norm_eps)
-    yield trap("two texts in one row, positions given", expected[None], module, ids, None, positions)
+    expected = functional.layer_norm(
+        rows, (12,), module.norm.weight, module.norm.bias, CONFIG.layer_norm_eps
+    )
+    yield trap(
+        "two texts in one row, positions given", expected[None], module, ids, None, positions
+    )
 
 
 # ---------------------------------------------------------------------------------------- attention
@@ -62,18 +93,41 @@ def _():
 
 @cases("bert.attention")
 def _():
-    query, key = t([[[1.0, 0.0]]]), t([[[0.0, 1.0], [math.sqrt(2.0) * math.log(3.0), 0.0], [9.0, 9.0]]])
+    query, key = (
+        t([[[1.0, 0.0]]]),
+        t([[[0.0, 1.0], [math.sqrt(2.0) * math.log(3.0), 0.0], [9.0, 9.0]]]),
+    )
     value, mask = t([[[0.0, 4.0], [4.0, 0.0], [99.0, 99.0]]]), REAL[:, None, None]
     expected = t([[[3.0, 1.0]]]), t([[[0.25, 0.75, 0.0]]])
-    yield example("scores 0 and log 3, and a pad", expected, bert.attention, query, key, value, mask)
+    yield example(
+        "scores 0 and log 3, and a pad", expected, bert.attention, query, key, value, mask
+    )
     query, key, value = (normal(1, 2, n, 4, seed=n).detach() for n in (3, 5, 5))
     theirs = functional.scaled_dot_product_attention
     only = torch.tensor([True, False, False, False, False])[None, None, None]
     context = lambda *x: bert.attention(*x)[0]  # noqa: E731
-    yield trap("large scores", theirs(1e4 * query, key, value), context, 1e4 * query, key, value, None)
-    yield trap("all but one key are pads", theirs(query, key, value, only), context, query, key, value, only)
+    yield trap(
+        "large scores", theirs(1e4 * query, key, value), context, 1e4 * query, key, value, None
+    )
+    yield trap(
+        "all but one key are pads",
+        theirs(query, key, value, only),
+        context,
+        query,
+        key,
+        value,
+        only,
+    )
     wild = value.masked_fill(~only[0, 0, 0][:, None], 1e30)
-    yield trap("huge values at the pads", wild[:, :, :1].expand(1, 2, 3, 4), context, query, key, wild, only)
+    yield trap(
+        "huge values at the pads",
+        wild[:, :, :1].expand(1, 2, 3, 4),
+        context,
+        query,
+        key,
+        wild,
+        only,
+    )
 
 
 TOKENS = [[[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0], [9.0, 10.0, 11.0, 12.0]]]
@@ -97,44 +151,81 @@ def _():
 
 @cases("bert.Attention.forward")
 def _():
-    weights = {"value__weight": EYE, "value__bias": [1.0, 1.0], "output__weight": [[2.0, 0.0], [0.0, 2.0]]}
+    weights = {
+        "value__weight": EYE,
+        "value__bias": [1.0, 1.0],
+        "output__weight": [[2.0, 0.0], [0.0, 2.0]],
+    }
     module = with_weights(bert.Attention(2, 1), **weights)
     expected = t([[6.0, 10.0], [6.0, 10.0]]), torch.full((1, 1, 2, 2), 0.5)
-    yield example("queries 0, so equal shares of x + 1, doubled", expected, module, t([[0.0, 2.0], [4.0, 6.0]]), None)
+    yield example(
+        "queries 0, so equal shares of x + 1, doubled",
+        expected,
+        module,
+        t([[0.0, 2.0], [4.0, 6.0]]),
+        None,
+    )
     module, x = randomised(bert.Attention(12, 3, dropout=0.1)), normal(3, 4, 12).detach()
     mask = torch.tensor([[True] * 4, [True, False, False, False], [True, True, False, False]])
     expected = torch_attention(module, x, x, mask)
     yield trap("texts that are nearly all pads", expected, module, x, mask[:, None, None])
 
 
-# ------------------------------------------------------------------------- feed-forward, layer, model
+# ------------------------------------------------------------------------- feed-forward, layer,
+# model
 
 
 @cases("bert.gelu")
 def _():
-    yield example("1, -1, 0 and 2", t(0.84134, -0.15866, 0.0, 1.95450), bert.gelu, t(1.0, -1.0, 0.0, 2.0))
+    yield example(
+        "1, -1, 0 and 2", t(0.84134, -0.15866, 0.0, 1.95450), bert.gelu, t(1.0, -1.0, 0.0, 2.0)
+    )
     yield trap("far out", d(60.0, 0.0, 1e9, 0.0), bert.gelu, d(60.0, -60.0, 1e9, -1e9))
-    yield trap("-5.25, which is not far enough out", d(-5.25 * math.erfc(5.25 / math.sqrt(2)) / 2), bert.gelu, d(-5.25))
+    yield trap(
+        "-5.25, which is not far enough out",
+        d(-5.25 * math.erfc(5.25 / math.sqrt(2)) / 2),
+        bert.gelu,
+        d(-5.25),
+    )
 
 
 @cases("bert.FeedForward.forward")
 def _():
-    weights = {"up__weight": EYE, "up__bias": [1.0, -1.0], "down__weight": [[1.0, 1.0], [0.0, 10.0]]}
+    weights = {
+        "up__weight": EYE,
+        "up__bias": [1.0, -1.0],
+        "down__weight": [[1.0, 1.0], [0.0, 10.0]],
+    }
     module = with_weights(bert.FeedForward(TWO), **weights, down__bias=[0.0, 1.0])
-    yield example("up gives [1, -1], gelu [0.8413, -0.1587]", t([[0.68269, -0.58655]]), module, t([[0.0, 0.0]]))
+    yield example(
+        "up gives [1, -1], gelu [0.8413, -0.1587]",
+        t([[0.68269, -0.58655]]),
+        module,
+        t([[0.0, 0.0]]),
+    )
     module, x = randomised(bert.FeedForward(CONFIG)), normal(1, 1, 12).detach()
     yield trap("one text of one token", torch_feed_forward(module, x), module, x)
 
 
 @cases("bert.Layer.forward")
 def _():
-    module = with_weights(bert.Layer(TWO), attention__output__bias=[2.0, 0.0], feed_forward__down__bias=[0.0, 4.0])
+    module = with_weights(
+        bert.Layer(TWO), attention__output__bias=[2.0, 0.0], feed_forward__down__bias=[0.0, 4.0]
+    )
     expected = t([[-1.0, 1.0]]), torch.ones(1, 1, 1, 1)
-    yield example("[0, 1] + [2, 0] -> [1, -1]; + [0, 4] -> [-1, 1]", expected, module, t([[0.0, 1.0]]), None)
+    yield example(
+        "[0, 1] + [2, 0] -> [1, -1]; + [0, 4] -> [-1, 1]", expected, module, t([[0.0, 1.0]]), None
+    )
     module, x = randomised(bert.Layer(CONFIG)), normal(2, 5, 12).detach()
     mask = torch.tensor([[True] * 5, [True] + [False] * 4])
     state = lambda *x: module(*x)[0]  # noqa: E731
-    yield trap("a text that is nearly all pads", torch_layer(module, x, mask), state, x, mask[:, None, None])
+    yield trap(
+        "a text that is nearly all pads",
+        torch_layer(module, x, mask),
+        state,
+        x,
+        mask[:, None, None],
+    )
 
 
 @cases("bert.Bert.forward")
@@ -142,18 +233,24 @@ def _():
     words = [[0.0, 0.0], [0.0, 1.0], [5.0, 2.0]]
     model = with_weights(bert.Bert(TWO, pooler=False), embeddings__word__weight=words)
     ids, mask = torch.tensor([[1, 2, 0]]), torch.tensor([[1, 1, 0]])
-    yield example("a layer that adds nothing", t([[-1.0, 1.0], [1.0, -1.0], [0.0, 0.0]]), model, ids, mask)
+    yield example(
+        "a layer that adds nothing", t([[-1.0, 1.0], [1.0, -1.0], [0.0, 0.0]]), model, ids, mask
+    )
     model = randomised(bert.Bert(replace(CONFIG, num_hidden_layers=2), pooler=False))
     embedded = lambda ids: model.embeddings(ids, None)  # noqa: E731
     last = lambda x: torch_layer(model.layers[1], torch_layer(model.layers[0], x, None), None)  # noqa: E731
     # two texts of three and two tokens in one row, each as it is alone
     row, positions = torch.tensor([[3, 5, 2, 7, 4]]), torch.tensor([[0, 1, 2, 0, 1]])
     each = torch.cat([last(embedded(text)) for text in row.split([3, 2], dim=1)], dim=1)
-    together = torch.block_diag(torch.ones(3, 3), torch.ones(2, 2)).bool()[None, None]  # (1, 1, 5, 5)
+    together = torch.block_diag(torch.ones(3, 3), torch.ones(2, 2)).bool()[
+        None, None
+    ]  # (1, 1, 5, 5)
     yield trap("two texts in one row", each, lambda: model(row, together, positions=positions))
 
     def in_training() -> tuple[bool, bool]:
-        dropping = randomised(bert.Bert(replace(CONFIG, hidden_dropout_prob=0.5), pooler=False)).train()
+        dropping = randomised(
+            bert.Bert(replace(CONFIG, hidden_dropout_prob=0.5), pooler=False)
+        ).train()
         first, second = dropping(row), dropping(row)
         return torch.equal(first, second), dropping.training and dropping.layers[0].training
 

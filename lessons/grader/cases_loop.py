@@ -1,7 +1,8 @@
 """Hand examples and traps of lesson 13: the training loop.
 
-The model is one weight w that should be 1: its row x is mapped to w x, which should be x. The loss of a batch is the
-mean of (w x - x)^2, and its gradient the mean of 2 (w - 1) x^2. For w = 3 and the rows 1 and 2 both are 10.
+The model is one weight w that should be 1: its row x is mapped to w x, which should be x. The loss
+of a batch is the mean of (w x - x)^2, and its gradient the mean of 2 (w - 1) x^2. For w = 3 and the
+rows 1 and 2 both are 10.
 """
 
 import math
@@ -54,7 +55,9 @@ def up(step: int) -> float:
     return step / 2
 
 
-def steps(batches: Iterable, schedule: Callable = constant, **options: Any) -> tuple[list, list, list]:
+def steps(
+    batches: Iterable, schedule: Callable = constant, **options: Any
+) -> tuple[list, list, list]:
     """The numbers of the steps, their losses, and the weight after each."""
     model, found = Weight(), []
     for step in loop.fit(model, squares, batches, Logged(model), schedule, **options):
@@ -64,12 +67,20 @@ def steps(batches: Iterable, schedule: Callable = constant, **options: Any) -> t
 
 @cases("loop.fit")
 def _():
-    yield example("w = 3: two steps at lr 0.1", ([1, 2], [10.0, 2.5], [2.0, 1.5]), steps, [PAIR, PAIR])
+    yield example(
+        "w = 3: two steps at lr 0.1", ([1, 2], [10.0, 2.5], [2.0, 1.5]), steps, [PAIR, PAIR]
+    )
     expected = ([1, 2, 3], [10.0, 10.0, 5.625], [3.0, 2.5, 1.75])
     yield example("the multipliers 0, 0.5, 1", expected, steps, [PAIR] * 3, up)
-    yield example("clipped to 5", ([1, 2], [10.0, 5.625], [2.5, 2.0]), steps, [PAIR, PAIR], clip=5.0)
+    yield example(
+        "clipped to 5", ([1, 2], [10.0, 5.625], [2.5, 2.0]), steps, [PAIR, PAIR], clip=5.0
+    )
     cut = {"micro_batches": lambda rows: [rows[:2], rows[2:]]}
-    expected = ([1], [56 / 3], [3 - 0.1 * 56 / 3])  # (4 + 16 + 36) / 3; the gradient is 2 * 2 * (1 + 4 + 9) / 3
+    expected = (
+        [1],
+        [56 / 3],
+        [3 - 0.1 * 56 / 3],
+    )  # (4 + 16 + 36) / 3; the gradient is 2 * 2 * (1 + 4 + 9) / 3
     yield example("rows 1, 2 and 3 as 1, 2 and then 3", expected, steps, [[1.0, 2.0, 3.0]], **cut)
 
     def once(log: Callable[[Weight], object]) -> object:
@@ -83,7 +94,12 @@ def _():
         return log(model)
 
     yield trap("the first step, and no more", 2.0, once, lambda model: model.w.item())
-    yield trap("one batch, one loss, one step", ["batch 1", "loss of 2", "step at 0.1"], once, lambda model: model.log)
+    yield trap(
+        "one batch, one loss, one step",
+        ["batch 1", "loss of 2", "step at 0.1"],
+        once,
+        lambda model: model.log,
+    )
 
     def leftover() -> float:
         model = Weight()
@@ -94,7 +110,9 @@ def _():
     yield trap("a gradient that was there before", 2.0, leftover)
 
     def outside() -> float:
-        """A parameter that the optimizer has and the model has not, as a learned temperature would be."""
+        """A parameter that the optimizer has and the model has not, as a learned temperature would
+        be.
+        """
         model, other = Weight(), nn.Parameter(d(3.0)[0])
         optimizer = Logged(model)
         optimizer.add_param_group({"params": [other], "lr": 0.1})
@@ -133,13 +151,22 @@ def _():
     yield trap("eval mode stays", False, mode)
     # after the first, good step w is 2, and there it must stay
     yield trap("a loss of NaN", ("Diverged", 2.0), ended, lambda loss: loss * math.nan)
-    yield trap("an infinite loss with a finite gradient", ("Diverged", 2.0), ended, lambda loss: loss + math.inf)
+    yield trap(
+        "an infinite loss with a finite gradient",
+        ("Diverged", 2.0),
+        ended,
+        lambda loss: loss + math.inf,
+    )
     yield trap("a gradient of NaN", ("Diverged", 2.0), ended, lambda loss: loss + (loss * 0).sqrt())
-    yield trap("a loss of NaN in one of two", ("Diverged", 2.0), ended, lambda loss: loss * math.nan, 2)
+    yield trap(
+        "a loss of NaN in one of two", ("Diverged", 2.0), ended, lambda loss: loss * math.nan, 2
+    )
 
 
 def ended(loss: Callable, micro_batches: int = 1) -> tuple[str, float]:
-    """What is raised in the second step, and the weight then; ``loss`` of the second batch is spoiled."""
+    """What is raised in the second step, and the weight then; ``loss`` of the second batch is
+    spoiled.
+    """
     model = Weight()
 
     def spoiled(model: Weight, rows: Sequence[float]) -> Tensor:

@@ -1,4 +1,6 @@
-"""Hand examples and traps of lessons 10, 11, 28 and 24: losses, geometry, schedule, optimizer, batches in parts."""
+"""Hand examples and traps of lessons 10, 11, 28 and 24: losses, geometry, schedule, optimizer,
+batches in parts.
+"""
 
 import math
 import weakref
@@ -29,7 +31,8 @@ def f(value: float) -> Tensor:
     return torch.tensor(value)
 
 
-# -------------------------------------------------------------------------------- pairs and triplets
+# -------------------------------------------------------------------------------- pairs and
+# triplets
 
 
 @cases("losses.softmax_cross_entropy_loss")
@@ -37,14 +40,22 @@ def _():
     loss, logits = losses.softmax_cross_entropy_loss, t([0.0, 0.0, math.log(2.0)])
     yield example("logits 0, 0, log 2, label 2", f(0.69315), loss, logits, torch.tensor([2]))
     yield trap("logits of 1e4", s(1e4), loss, d([1e4, 0.0], [0.0, 1e4]), torch.tensor([1, 0]))
-    yield trap("rows of 0 and of 2000", s(math.log(2)), loss, d([0.0, 0.0], [2000.0, 2000.0]), torch.tensor([0, 1]))
+    yield trap(
+        "rows of 0 and of 2000",
+        s(math.log(2)),
+        loss,
+        d([0.0, 0.0], [2000.0, 2000.0]),
+        torch.tensor([0, 1]),
+    )
 
 
 @cases("losses.contrastive_loss")
 def _():
     for label, expected in ((1, 0.04289), (0, 0.02145)):
         pair = t([1.0, 0.0]), t([1.0, 1.0]), torch.tensor([label])
-        yield example(f"45 degrees apart, label {label}", f(expected), losses.contrastive_loss, *pair)
+        yield example(
+            f"45 degrees apart, label {label}", f(expected), losses.contrastive_loss, *pair
+        )
     u, v = d([3.0, 4.0]), d([-3.0, -4.0])
     yield trap("beyond the margin: 0", s(0.0), losses.contrastive_loss, u, v, torch.tensor([0]))
 
@@ -70,17 +81,26 @@ def _():
     yield example(name, f(1.31326), more_losses.cosent_loss, u, v, t(0.0, 1.0), scale=1.0)
     u, v = (torch.tensor(x).double() for x in ACROSS)
     yield trap("equal targets set no order: 0", s(0.0), more_losses.cosent_loss, u, v, d(0.5, 0.5))
-    yield trap("scale 5000, all wrong", s(5000.0), more_losses.cosent_loss, u, v, d(0.0, 1.0), scale=5000.0)
+    yield trap(
+        "scale 5000, all wrong", s(5000.0), more_losses.cosent_loss, u, v, d(0.0, 1.0), scale=5000.0
+    )
 
 
-# -------------------------------------------------------------------------------- in-batch negatives
+# -------------------------------------------------------------------------------- in-batch
+# negatives
 
 
 @cases("losses.multiple_negatives_ranking_loss")
 def _():
-    loss, anchors, positives = losses.multiple_negatives_ranking_loss, torch.tensor(EYE), t([1.0, 0.0], [1.0, 1.0])
+    loss, anchors, positives = (
+        losses.multiple_negatives_ranking_loss,
+        torch.tensor(EYE),
+        t([1.0, 0.0], [1.0, 1.0]),
+    )
     yield example("scale 1", f(0.47911), loss, anchors, positives, scale=1.0)
-    yield example("scale 1, symmetric", f(0.49116), loss, anchors, positives, scale=1.0, symmetric=True)
+    yield example(
+        "scale 1, symmetric", f(0.49116), loss, anchors, positives, scale=1.0, symmetric=True
+    )
     u = torch.tensor(EYE).double()
     yield trap("scale 1e4, all wrong", s(1e4), loss, u, u.flip(0), scale=1e4)
     twins = torch.ones(2, 2, dtype=torch.bool)
@@ -91,7 +111,13 @@ def _():
 def _():
     loss, u, hard = losses.simcse_loss, torch.tensor(EYE), t([0.0, 1.0], [1.0, 0.0])
     yield example("u = v", f(0.31326), loss, u, u, temperature=1.0)
-    yield example("cosines 1, 0.8 and 0, 0.6 at temperature 0.05", f(0.00908), loss, u, t([1.0, 0.0], [0.8, 0.6]))
+    yield example(
+        "cosines 1, 0.8 and 0, 0.6 at temperature 0.05",
+        f(0.00908),
+        loss,
+        u,
+        t([1.0, 0.0], [0.8, 0.6]),
+    )
     yield example("with hard negatives", f(1.00641), loss, u, u, hard, 1.0)
     yield example("their weight log 2", f(1.13258), loss, u, u, hard, 1.0, math.log(2.0))
     u = torch.tensor(EYE).double()
@@ -100,10 +126,24 @@ def _():
 
 @cases("losses.nt_xent_loss")
 def _():
-    yield example("u = v", f(0.55144), by_hand.nt_xent_loss, torch.tensor(EYE), torch.tensor(EYE), temperature=1.0)
+    yield example(
+        "u = v",
+        f(0.55144),
+        by_hand.nt_xent_loss,
+        torch.tensor(EYE),
+        torch.tensor(EYE),
+        temperature=1.0,
+    )
     u = torch.tensor(EYE).double()
     # the right one has cosine 0, one of the wrong ones 1
-    yield trap("temperature 2^-13, all wrong", s(8192.0), by_hand.nt_xent_loss, u, u.flip(0), temperature=2.0**-13)
+    yield trap(
+        "temperature 2^-13, all wrong",
+        s(8192.0),
+        by_hand.nt_xent_loss,
+        u,
+        u.flip(0),
+        temperature=2.0**-13,
+    )
 
 
 # ----------------------------------------------------------------------------------------- geometry
@@ -152,21 +192,66 @@ def _():
 def _():
     one, four, zero = t(1.0), t(4.0), t(0.0)
     expected = t(0.9), t(0.4), t(0.016)
-    yield example("parameter 1, gradient 4, lr 0.1", expected, loop.adamw_step, one, four, zero, zero, 1, 0.1, 0.0)
+    yield example(
+        "parameter 1, gradient 4, lr 0.1",
+        expected,
+        loop.adamw_step,
+        one,
+        four,
+        zero,
+        zero,
+        1,
+        0.1,
+        0.0,
+    )
     expected = t(0.95), zero, zero
-    yield example("gradient 0, lr 0.1, decay 0.5", expected, loop.adamw_step, one, zero, zero, zero, 1, 0.1, 0.5)
-    yield example("the same, decay not given", (t(0.999), zero, zero), loop.adamw_step, one, zero, zero, zero, 1, 0.1)
+    yield example(
+        "gradient 0, lr 0.1, decay 0.5",
+        expected,
+        loop.adamw_step,
+        one,
+        zero,
+        zero,
+        zero,
+        1,
+        0.1,
+        0.5,
+    )
+    yield example(
+        "the same, decay not given",
+        (t(0.999), zero, zero),
+        loop.adamw_step,
+        one,
+        zero,
+        zero,
+        zero,
+        1,
+        0.1,
+    )
     zero, step = d([0.0]), loop.adamw_step
     # mean and corrected root are 1e-12, far below eps: 0.1 * 1e-12 / (1e-12 + 1e-8)
     small = (d([-1e-13 / 1.0001e-8]), d([1e-13]), d([1e-27]))
-    yield trap("a tiny gradient: eps outside the root", small, step, zero, d([1e-12]), zero, zero, 1, 0.1, 0.0)
+    yield trap(
+        "a tiny gradient: eps outside the root",
+        small,
+        step,
+        zero,
+        d([1e-12]),
+        zero,
+        zero,
+        1,
+        0.1,
+        0.0,
+    )
 
 
-# ---------------------------------------------------------------------------------- batches in parts
+# ---------------------------------------------------------------------------------- batches in
+# parts
 
 
 class Times(nn.Module):
-    """Row i -> (1, 1): 3 times 1, 2 or 4, and with ``noise`` times a random number, as dropout would; 0 in eval mode.
+    """Row i -> (1, 1): 3 times 1, 2 or 4, and with ``noise`` times a random number, as dropout
+    would; 0 in eval mode.
 
     ``kept`` counts the parts that found the graph of an earlier one still in memory.
     """
@@ -179,7 +264,9 @@ class Times(nn.Module):
 
     def forward(self, rows: list[int]) -> Tensor:
         self.kept += any(graph() is not None for graph in self.earlier)
-        x = d(1.0, 2.0, 4.0)[rows] * (torch.rand(len(rows), dtype=torch.float64) if self.noise else 1)
+        x = d(1.0, 2.0, 4.0)[rows] * (
+            torch.rand(len(rows), dtype=torch.float64) if self.noise else 1
+        )
         vectors = (self.weight * x * self.training)[:, None, None]  # (b, 1, 1)
         self.earlier += [weakref.ref(vectors)] if vectors.requires_grad else []
         return vectors
@@ -194,11 +281,27 @@ def noises(*parts: int) -> list[Tensor]:
 @cases("gradient_cache.cut")
 def _():
     parts = [[0, 1], [2, 3]]
-    yield example("2 * 50 and 2 * 40 of 100 tokens", parts, gradient_cache.cut, [0, 1, 2, 3], [30, 50, 20, 40], 100)
+    yield example(
+        "2 * 50 and 2 * 40 of 100 tokens",
+        parts,
+        gradient_cache.cut,
+        [0, 1, 2, 3],
+        [30, 50, 20, 40],
+        100,
+    )
     parts = [[2, 0], [1], [3]]
-    yield example("2 * 30, 50 and 40 of 60 tokens", parts, gradient_cache.cut, [2, 0, 1, 3], [30, 50, 20, 40], 60)
+    yield example(
+        "2 * 30, 50 and 40 of 60 tokens",
+        parts,
+        gradient_cache.cut,
+        [2, 0, 1, 3],
+        [30, 50, 20, 40],
+        60,
+    )
     name = "a row longer than a part may be, in front, between and at the end"
-    yield trap(name, [[1], [0, 0], [1], [0], [1]], gradient_cache.cut, [1, 0, 0, 1, 0, 1], [4, 9], 8)
+    yield trap(
+        name, [[1], [0, 0], [1], [0], [1]], gradient_cache.cut, [1, 0, 0, 1, 0, 1], [4, 9], 8
+    )
     yield trap("rows stay in order", [[0], [1], [2]], gradient_cache.cut, [0, 1, 2], [3, 9, 3], 9)
 
 
@@ -222,7 +325,9 @@ def replayed(parts: list[list[int]], gradient: Tensor, noise: bool = False) -> T
     torch.manual_seed(0)
     for part in parts:
         states.append({"cpu": torch.get_rng_state()})
-        torch.rand(len(part) + 1, dtype=torch.float64)  # one more: the next state does not follow from this one
+        torch.rand(
+            len(part) + 1, dtype=torch.float64
+        )  # one more: the next state does not follow from this one
     with torch.no_grad():  # as in the middle of a backward
         gradient_cache.replay(network, parts, states, gradient)
     return network.weight.grad if network.training else s(math.nan)
@@ -230,11 +335,23 @@ def replayed(parts: list[list[int]], gradient: Tensor, noise: bool = False) -> T
 
 @cases("gradient_cache.replay")
 def _():
-    yield example("rows 1 and 2, pulled by 6 and 3", s(12.0), replayed, [[0], [1]], d([[6.0]], [[3.0]]))
+    yield example(
+        "rows 1 and 2, pulled by 6 and 3", s(12.0), replayed, [[0], [1]], d([[6.0]], [[3.0]])
+    )
     yield example("in one part", s(12.0), replayed, [[0, 1]], d([[6.0]], [[3.0]]))
     first, _, second = noises(1, 1, 2)
-    gradient, expected = d([[6.0]], [[3.0]], [[5.0]]), 6 * 4 * first[0] + 3 * 1 * second[0] + 5 * 2 * second[1]
-    yield trap("the random numbers of the first forward", expected, replayed, [[2], [0, 1]], gradient, noise=True)
+    gradient, expected = (
+        d([[6.0]], [[3.0]], [[5.0]]),
+        6 * 4 * first[0] + 3 * 1 * second[0] + 5 * 2 * second[1],
+    )
+    yield trap(
+        "the random numbers of the first forward",
+        expected,
+        replayed,
+        [[2], [0, 1]],
+        gradient,
+        noise=True,
+    )
 
 
 # ------------------------------------------------------------------------------------ masked words
@@ -252,7 +369,16 @@ def _():
     chance = torch.tensor([[0.125, 0.15, 0.14, 0.99]])
     expected = torch.tensor([[15, 6, 7, 8]]), torch.tensor([[True, False, True, False]])
     ids = torch.tensor([[5, 6, 7, 8]])
-    yield trap("a draw of exactly .15", expected, hide, ids, torch.ones_like(ids), MASK, chance.double(), ids + 10)
+    yield trap(
+        "a draw of exactly .15",
+        expected,
+        hide,
+        ids,
+        torch.ones_like(ids),
+        MASK,
+        chance.double(),
+        ids + 10,
+    )
 
 
 @cases("losses.mlm_loss")
@@ -260,4 +386,6 @@ def _():
     loss = by_hand.mlm_loss
     logits = t([0.0, 0.0, math.log(2.0)])
     yield example("logits 0, 0, log 2, word 2", f(0.69315), loss, logits, torch.tensor([2]))
-    yield trap("logits of 1000 do not overflow", s(1000.0), loss, d([1000.0, 0.0]), torch.tensor([1]))
+    yield trap(
+        "logits of 1000 do not overflow", s(1000.0), loss, d([1000.0, 0.0]), torch.tensor([1])
+    )

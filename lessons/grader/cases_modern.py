@@ -8,16 +8,35 @@ from minisbert.search import by_tokens
 @cases("modern.rotate")
 def _():
     quarter = d([0.0, 0.0]), d([1.0, 1.0])
-    yield example("(3, 4) by a quarter turn", d([-4.0, 3.0]), modern.rotate, d([3.0, 4.0]), *quarter)
+    yield example(
+        "(3, 4) by a quarter turn", d([-4.0, 3.0]), modern.rotate, d([3.0, 4.0]), *quarter
+    )
     cos, sin = d([0.0, 1.0, 0.0, 1.0]), d([1.0, 0.0, 1.0, 0.0])
-    name, x = "the pair (1, 3) by a quarter turn, the pair (2, 4) not at all", d([1.0, 2.0, 3.0, 4.0])
+    name, x = (
+        "the pair (1, 3) by a quarter turn, the pair (2, 4) not at all",
+        d([1.0, 2.0, 3.0, 4.0]),
+    )
     yield example(name, d([-3.0, 2.0, 1.0, 4.0]), modern.rotate, x, cos, sin)
-    yield trap("float32 stays float32", t([-4.0, 3.0]), modern.rotate, t([3.0, 4.0]), t([0.0, 0.0]), t([1.0, 1.0]))
+    yield trap(
+        "float32 stays float32",
+        t([-4.0, 3.0]),
+        modern.rotate,
+        t([3.0, 4.0]),
+        t([0.0, 0.0]),
+        t([1.0, 1.0]),
+    )
 
 
 @cases("qwen3.rms_norm")
 def _():
-    yield example("[1, 7], whose mean square is 25", d([0.2, 1.4]), qwen3.rms_norm, d([1.0, 7.0]), d(1.0, 1.0), 0.0)
+    yield example(
+        "[1, 7], whose mean square is 25",
+        d([0.2, 1.4]),
+        qwen3.rms_norm,
+        d([1.0, 7.0]),
+        d(1.0, 1.0),
+        0.0,
+    )
     yield example("the weight", d([0.4, 0.7]), qwen3.rms_norm, d([1.0, 7.0]), d(2.0, 0.5), 0.0)
     yield trap("a vector of zeros", d([0.0, 0.0]), qwen3.rms_norm, d([0.0, 0.0]), d(1.0, 1.0), 1e-6)
 
@@ -35,7 +54,9 @@ QUERY, DOCUMENT = ([1.0, 0.0], [0.0, 1.0]), ([0.6, 0.8], [1.0, 0.0], [0.0, -1.0]
 
 @cases("by_tokens.max_sim")
 def _():
-    yield example("1 and the best of .8, 0 and -1", d(1.8)[0], by_tokens.max_sim, d(*QUERY), d(*DOCUMENT))
+    yield example(
+        "1 and the best of .8, 0 and -1", d(1.8)[0], by_tokens.max_sim, d(*QUERY), d(*DOCUMENT)
+    )
     one, other = d([0.6, 0.8]), d([0.8, 0.6])
     yield example("one token against one", d(0.96)[0], by_tokens.max_sim, one, other)
     opposite = d([-1.0, 0.0], [-0.6, -0.8])

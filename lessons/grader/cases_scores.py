@@ -23,7 +23,13 @@ def _():
     hidden = t([[1.0, -1.0], [3.0, -5.0], [100.0, 0.0]])
     yield example("[1, -1], [3, -5] and a pad", t([2.0, -3.0]), pooling.mean_pool, hidden, REAL)
     yield from pool_traps(pooling.mean_pool, d([-2.0, -1.0]))
-    yield trap("a token of zeros counts", d([1.0, 2.0]), pooling.mean_pool, d([[0.0, 0.0], [2.0, 4.0]]), REAL[:, :2])
+    yield trap(
+        "a token of zeros counts",
+        d([1.0, 2.0]),
+        pooling.mean_pool,
+        d([[0.0, 0.0], [2.0, 4.0]]),
+        REAL[:, :2],
+    )
 
 
 @cases("pooling.max_pool")
@@ -43,7 +49,9 @@ def pool_traps(pool, both):
     """Of mean and max alike; ``both`` is what the tokens [-1, 2] and [-3, -4] give."""
     hidden = d([[-1.0, 2.0], [-3.0, -4.0], [-1e30, 1e30]])
     yield trap("1e30 at a pad", both, pool, hidden, REAL)
-    yield trap("NaN at a pad", both, pool, hidden * d([[1.0, 1.0], [1.0, 1.0], [math.nan, 1.0]]), REAL)
+    yield trap(
+        "NaN at a pad", both, pool, hidden * d([[1.0, 1.0], [1.0, 1.0], [math.nan, 1.0]]), REAL
+    )
     yield trap("a mask of 0 and 1", both, pool, hidden, REAL.long())
     yield trap("no mask", both, pool, hidden[:, :2], None)
 
@@ -51,12 +59,32 @@ def pool_traps(pool, both):
 @cases("pooling.attention_pool")
 def _():
     hidden, weight, bias = t([[0.0], [1.0], [7.0]]), t([math.log(3.0)]), t(2.0)
-    yield example("shares 1/4 and 3/4, and a pad", t([0.75]), pooling.attention_pool, hidden, REAL, weight, bias)
+    yield example(
+        "shares 1/4 and 3/4, and a pad",
+        t([0.75]),
+        pooling.attention_pool,
+        hidden,
+        REAL,
+        weight,
+        bias,
+    )
     hidden, zero = d([[1.0, 2.0], [3.0, -4.0], [9.0, 9.0]]), d(0.0)
     pool, broken = pooling.attention_pool, hidden.where(hidden < 9, math.nan)
-    yield trap("NaN at a pad, weight 0: the mean", d([2.0, -1.0]), pool, broken, REAL, d([0.0, 0.0]), zero)
-    yield trap("large scores: one token takes all", d([3.0, -4.0]), pool, hidden, REAL, d([1e4, 0.0]), zero)
-    yield trap("a mask of 0 and 1", d([1.0, 2.0]), pool, hidden, torch.tensor([[1, 0, 0]]), d([1.0, 1.0]), zero)
+    yield trap(
+        "NaN at a pad, weight 0: the mean", d([2.0, -1.0]), pool, broken, REAL, d([0.0, 0.0]), zero
+    )
+    yield trap(
+        "large scores: one token takes all", d([3.0, -4.0]), pool, hidden, REAL, d([1e4, 0.0]), zero
+    )
+    yield trap(
+        "a mask of 0 and 1",
+        d([1.0, 2.0]),
+        pool,
+        hidden,
+        torch.tensor([[1, 0, 0]]),
+        d([1.0, 1.0]),
+        zero,
+    )
 
 
 # ------------------------------------------------------------------------------------- correlations
@@ -74,8 +102,15 @@ def _():
 
 @cases("metrics.ranks")
 def _():
-    yield example("ranks([30, 10, 10, 20])", np.array([4.0, 1.5, 1.5, 3.0]), metrics.ranks, [30, 10, 10, 20])
-    yield trap("nearly equal is not equal", np.array([1.0, 2.0]), metrics.ranks, np.array([1.0, 1.0 + 1e-15]))
+    yield example(
+        "ranks([30, 10, 10, 20])", np.array([4.0, 1.5, 1.5, 3.0]), metrics.ranks, [30, 10, 10, 20]
+    )
+    yield trap(
+        "nearly equal is not equal",
+        np.array([1.0, 2.0]),
+        metrics.ranks,
+        np.array([1.0, 1.0 + 1e-15]),
+    )
 
 
 @cases("metrics.spearman")
@@ -92,14 +127,21 @@ def _():
 @cases("heads.combine")
 def _():
     u, v = t([1.0, 2.0]), t([3.0, 1.0])
-    for parts, expected in ((("|u-v|", "u*v"), [2.0, 1.0, 3.0, 2.0]), (("v", "u"), [3.0, 1.0, 1.0, 2.0])):
-        yield example(f"[1, 2] and [3, 1], {', '.join(parts)}", t(expected), heads.combine, u, v, parts)
+    for parts, expected in (
+        (("|u-v|", "u*v"), [2.0, 1.0, 3.0, 2.0]),
+        (("v", "u"), [3.0, 1.0, 1.0, 2.0]),
+    ):
+        yield example(
+            f"[1, 2] and [3, 1], {', '.join(parts)}", t(expected), heads.combine, u, v, parts
+        )
     yield trap("one part alone", v, heads.combine, u, v, ["v"])
 
 
 @cases("heads.JointHead.forward")
 def _():
-    head = with_weights(heads.JointHead(2, hidden=0), mlp__0__weight=[[1.0, 10.0]], mlp__0__bias=[0.5])
+    head = with_weights(
+        heads.JointHead(2, hidden=0), mlp__0__weight=[[1.0, 10.0]], mlp__0__bias=[0.5]
+    )
     yield example("weights 1 and 10, bias 0.5", t([21.5]), head, t([[1.0, 2.0], [7.0, 7.0]]))
     head, x = randomised(heads.JointHead(6, hidden=4, outputs=3)), normal(1, 1, 6).detach()
     yield trap("one pair of one token, three outputs", head.mlp(x[0]), head, x)
@@ -107,10 +149,23 @@ def _():
 
 @cases("heads.CrossAttention.forward")
 def _():
-    module = with_weights(heads.CrossAttention(2, 1), value__weight=EYE, output__weight=EYE, output__bias=[0.0, 1.0])
+    module = with_weights(
+        heads.CrossAttention(2, 1), value__weight=EYE, output__weight=EYE, output__bias=[0.0, 1.0]
+    )
     b = t([[1.0, 2.0], [3.0, 4.0], [90.0, 90.0]])
-    yield example("equal shares of b's two real tokens, + [0, 1]", t([[2.0, 4.0]]), module, t([[5.0, 5.0]]), b, REAL)
-    module, a, b = randomised(heads.CrossAttention(6, 2)), normal(2, 3, 6).detach(), normal(2, 4, 6, seed=1).detach()
+    yield example(
+        "equal shares of b's two real tokens, + [0, 1]",
+        t([[2.0, 4.0]]),
+        module,
+        t([[5.0, 5.0]]),
+        b,
+        REAL,
+    )
+    module, a, b = (
+        randomised(heads.CrossAttention(6, 2)),
+        normal(2, 3, 6).detach(),
+        normal(2, 4, 6, seed=1).detach(),
+    )
     mask = torch.tensor([[True] * 4, [True, False, False, False]])
     theirs = lambda *x: torch_attention(module, *x)[0]  # noqa: E731
     yield trap("no mask, other lengths", theirs(a, b, None), module, a, b)
@@ -122,7 +177,8 @@ def _():
     a, b = t([[5.0, 1.0], [9.0, 9.0]]), t([[1.0, 2.0], [3.0, 4.0], [90.0, 90.0]])
     first = torch.tensor([[True, False]])
     weights = {"attention__value__weight": EYE, "attention__output__weight": EYE}
-    # every token of a finds [2, 3]: beside [5, 1] in the one, |a - found| = [3, 2] and a * found = [10, 3] in the other
+    # every token of a finds [2, 3]: beside [5, 1] in the one, |a - found| = [3, 2] and a * found =
+    # [10, 3] in the other
     for variant, expected in (("published", 3215.0), ("compare", 4023.0)):
         head = heads.CrossHead(2, variant, heads=1, hidden=0)
         with_weights(head, **weights, mlp__0__weight=[[1.0, 10.0, 100.0, 1000.0]])
@@ -131,9 +187,19 @@ def _():
     a, b = normal(1, 3, 8).detach(), normal(1, 3, 8, seed=1).detach()
     mask_a, mask_b = torch.tensor([[True, True, False]]), torch.tensor([[True, False, False]])
     found = torch_attention(head.attention, a, b, mask_b)[0]
-    compared = torch.cat([(a - found).abs(), a * found], -1)[:, :2].mean(1)  # a's third token is a pad
+    compared = torch.cat([(a - found).abs(), a * found], -1)[:, :2].mean(
+        1
+    )  # a's third token is a pad
     expected = compared @ head.mlp[0].weight.T
-    yield trap("compare, other masks of one length", expected + head.mlp[0].bias, head, a, b, mask_a, mask_b)
+    yield trap(
+        "compare, other masks of one length",
+        expected + head.mlp[0].bias,
+        head,
+        a,
+        b,
+        mask_a,
+        mask_b,
+    )
 
 
 # ------------------------------------------------------------------------------------------- losses
@@ -152,6 +218,8 @@ def _():
     loss = more_losses.binary_cross_entropy_loss
     name, labels = "logits 0 and 2, labels 1 and 0, pos_weight 2", torch.tensor([1, 0])
     yield example(name, torch.tensor(1.75661), loss, t(0.0, 2.0), labels, pos_weight=2.0)
-    yield trap("logits of 800, both wrong", d(800.0)[0], loss, d(800.0, -800.0), torch.tensor([0, 1]))
+    yield trap(
+        "logits of 800, both wrong", d(800.0)[0], loss, d(800.0, -800.0), torch.tensor([0, 1])
+    )
     soft = 0.25 * math.log1p(math.exp(-2)) + 0.75 * (2 + math.log1p(math.exp(-2)))
     yield trap("logit 2, a label of 0.25", d(soft)[0], loss, d(2.0), d(0.25))

@@ -19,12 +19,19 @@ def _():
     scores = bm25.bm25_scores
     one, two = [["cat"]], [["cat"], ["a", "dog"]]
     yield example("cat in [cat] and [a dog]", doubles([0.36481, 0.0]), scores, one, two)
-    # equal lengths: k1 = 1.2 alone. The word twice: 2 / 3.2; every document has it: ln(1 + 0.5 / 2.5)
+    # equal lengths: k1 = 1.2 alone. The word twice: 2 / 3.2; every document has it: ln(1 + 0.5 /
+    # 2.5)
     again = [["a", "a", "b"], ["a", "c", "d"]]
     yield example("a in [a a b] and [a c d]", doubles([0.11395, 0.08287]), scores, [["a"]], again)
-    documents = [["a", "b"], ["a", "c"], ["a", "d"]]  # all of average length: only idf / 2.2 is left
+    documents = [
+        ["a", "b"],
+        ["a", "c"],
+        ["a", "d"],
+    ]  # all of average length: only idf / 2.2 is left
     rare = math.log(1 + 2.5 / 1.5) / 2.2
-    yield trap("an empty query", doubles([0.0] * 3, [0.0, rare, 0.0]), scores, [[], ["c"]], documents)
+    yield trap(
+        "an empty query", doubles([0.0] * 3, [0.0, rare, 0.0]), scores, [[], ["c"]], documents
+    )
     empty = [["cat", "cat"], []]  # lengths 2 and 0, on average 1
     yield trap("an empty document", doubles([LN2 * 2 / 4.1, 0.0]), scores, [["cat"]], empty)
 
@@ -34,8 +41,15 @@ def _():
     ranks = fusion.reciprocal_ranks
     yield example("9, 5, 1", doubles([1 / 61, 1 / 62, 1 / 63]), ranks, doubles([9.0, 5.0, 1.0]))
     # the best is in column 2, then 0, then 1
-    yield example("0.2, 0.1, 0.3", doubles([1 / 62, 1 / 63, 1 / 61]), ranks, doubles([0.2, 0.1, 0.3]))
-    yield trap("equal scores, by column", doubles([1 / 63, 1 / 61, 1 / 62]), ranks, doubles([0.0, 4.0, 4.0]))
+    yield example(
+        "0.2, 0.1, 0.3", doubles([1 / 62, 1 / 63, 1 / 61]), ranks, doubles([0.2, 0.1, 0.3])
+    )
+    yield trap(
+        "equal scores, by column",
+        doubles([1 / 63, 1 / 61, 1 / 62]),
+        ranks,
+        doubles([0.0, 4.0, 4.0]),
+    )
 
 
 @cases("graph.walk")
@@ -57,7 +71,18 @@ def _():
         3,
     )
     fork = doubles([5.0], [6.0], [5.5], [9.0], [1.0])
-    yield trap("the better way first", ([3, 1], 4), graph.walk, fork, [[1, 2], [3], [4], [], []], one, 0, 2)
+    yield trap(
+        "the better way first", ([3, 1], 4), graph.walk, fork, [[1, 2], [3], [4], [], []], one, 0, 2
+    )
     plane = doubles([1.0, 0.0], [0.6, 0.8], [0.0, 1.0])
     by_name = {0: [1], 1: [0, 2], 2: [1]}
-    yield trap("two dimensions, links by number", ([1, 2], 3), graph.walk, plane, by_name, np.array([0.5, 0.9]), 0, 2)
+    yield trap(
+        "two dimensions, links by number",
+        ([1, 2], 3),
+        graph.walk,
+        plane,
+        by_name,
+        np.array([0.5, 0.9]),
+        0,
+        2,
+    )

@@ -1,4 +1,6 @@
-"""Hand examples and traps of lessons 27 and 17: int8 and bits, rescoring, layers, students, prefixes."""
+"""Hand examples and traps of lessons 27 and 17: int8 and bits, rescoring, layers, students,
+prefixes.
+"""
 
 from collections.abc import Callable
 
@@ -30,23 +32,35 @@ def int64(*values: list[int]) -> np.ndarray:
     return np.array(values, dtype=np.int64)
 
 
-# --------------------------------------------------------------------------------------- fewer bytes
+# --------------------------------------------------------------------------------------- fewer
+# bytes
 
 
 @cases("quantized.to_int8")
 def _():
     name = "ranges 0 to 255 and -1 to 254: 0 and 1.9, 200.5 and 0"
-    yield example(name, codes([-128, -126], [72, -127]), quantized.to_int8, rows([0.0, 1.9], [200.5, 0.0]), RANGES)
+    yield example(
+        name,
+        codes([-128, -126], [72, -127]),
+        quantized.to_int8,
+        rows([0.0, 1.9], [200.5, 0.0]),
+        RANGES,
+    )
     name, x = "values outside the ranges", rows([-7.0, 1e6], [256.0, -1e6])
     yield trap(name, codes([-128, 127], [127, -128]), quantized.to_int8, x, RANGES)
     flat = np.array([[2.0], [2.0]], dtype=np.float32)
     x = rows([2.0], [1.0], [4.5])
-    yield trap("an empty range: steps of 1", codes([-128], [-128], [-126]), quantized.to_int8, x, flat)
+    yield trap(
+        "an empty range: steps of 1", codes([-128], [-128], [-126]), quantized.to_int8, x, flat
+    )
 
 
 @cases("quantized.to_bits")
 def _():
-    x = rows([1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -3.0, 2.0], [-1.0, 0.5, 0.5, -1.0, -1.0, -1.0, -1.0, -1.0])
+    x = rows(
+        [1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -3.0, 2.0],
+        [-1.0, 0.5, 0.5, -1.0, -1.0, -1.0, -1.0, -1.0],
+    )
     yield example("128 + 1, and 64 + 32", as_bytes([129], [96]), quantized.to_bits, x)
     yield trap("nine columns, two bytes", as_bytes([255, 128]), quantized.to_bits, rows([1.0] * 9))
 
@@ -68,14 +82,25 @@ def _():
     same = np.array([[[3.0, 4.0], [6.0, 8.0], [0.0, 0.0]]])
     expected = (rows([1.0, 1.0, 0.0]), int64([2, 9, 4]))
     yield trap(
-        "ties by row, and a zero vector", expected, quantized.rescore, rows([3.0, 4.0]), int64([9, 2, 4]), same, 3
+        "ties by row, and a zero vector",
+        expected,
+        quantized.rescore,
+        rows([3.0, 4.0]),
+        int64([9, 2, 4]),
+        same,
+        3,
     )
-    close = np.array([[[1.0, 0.0], [1.0, 1e-5]]])  # cosines 1 and 1 - 5e-11: equal in float32, so ordered by row
+    close = np.array(
+        [[[1.0, 0.0], [1.0, 1e-5]]]
+    )  # cosines 1 and 1 - 5e-11: equal in float32, so ordered by row
     expected = (rows([1.0, 1.0]), int64([2, 9]))
-    yield trap("equal once rounded", expected, quantized.rescore, rows([1.0, 0.0]), int64([9, 2]), close, 2)
+    yield trap(
+        "equal once rounded", expected, quantized.rescore, rows([1.0, 0.0]), int64([9, 2]), close, 2
+    )
 
 
-# ------------------------------------------------------------------------------------- smaller models
+# ------------------------------------------------------------------------------------- smaller
+# models
 
 
 @cases("losses.spread_layers")
@@ -116,16 +141,30 @@ def _():
         student = more_losses.keep_layers(teacher, [0, 3])
         for parameter in student.parameters():
             parameter.data.fill_(9.0)
-        return [*numbers(teacher), float(len(teacher.layers)), float(teacher.config.num_hidden_layers)]
+        return [
+            *numbers(teacher),
+            float(len(teacher.layers)),
+            float(teacher.config.num_hidden_layers),
+        ]
 
     yield trap("the teacher stays as it is", [0.0, 1.0, 2.0, 3.0, 4.0, 4.0], teacher_after)
-    trains = lambda: all(p.requires_grad for p in more_losses.keep_layers(numbered(4), [0, 3]).parameters())  # noqa: E731
+
+    def trains() -> bool:
+        student = more_losses.keep_layers(numbered(4), [0, 3])
+        return all(parameter.requires_grad for parameter in student.parameters())
+
     yield trap("the student can be trained", True, trains)
 
 
 @cases("losses.distillation_loss")
 def _():
-    yield example("[1, 2] for [0, 4]", torch.tensor(2.5), more_losses.distillation_loss, t([1.0, 2.0]), t([0.0, 4.0]))
+    yield example(
+        "[1, 2] for [0, 4]",
+        torch.tensor(2.5),
+        more_losses.distillation_loss,
+        t([1.0, 2.0]),
+        t([0.0, 4.0]),
+    )
 
     def slopes() -> tuple[Tensor, Tensor]:
         student, teacher = (d([1.0, 2.0]).requires_grad_(), d([0.0, 4.0]).requires_grad_())
@@ -149,6 +188,10 @@ def _():
     yield example("weights 2 and 0.5", expected, loss, first, u, v, dims=(1, 2), weights=(2.0, 0.5))
     u, v = d([3.0, 4.0, 12.0]), d([0.0, 2.0, 1.0])
     yield trap("a prefix of zeros", d(0.0)[0], loss, first, u, v, dims=(1,))
-    yield trap("one set of vectors", d(1.6)[0], loss, lambda a: a[:, 0].mean(), d([3.0, 4.0]), dims=(2, 1))
+    yield trap(
+        "one set of vectors", d(1.6)[0], loss, lambda a: a[:, 0].mean(), d([3.0, 4.0]), dims=(2, 1)
+    )
     name, weights = "each weight belongs to its width", (2.0, 0.5)
-    yield trap(name, d(1.7)[0], loss, lambda a: a[:, 0].mean(), d([3.0, 4.0]), dims=(2, 1), weights=weights)
+    yield trap(
+        name, d(1.7)[0], loss, lambda a: a[:, 0].mean(), d([3.0, 4.0]), dims=(2, 1), weights=weights
+    )

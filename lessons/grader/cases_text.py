@@ -14,10 +14,24 @@ from minisbert.search import dense as search
 @cases("encoder.cosine_matrix")
 def _():
     u, v = t([1.0, 0.0], [0.0, 2.0]), t([3.0, 0.0], [1.0, 1.0], [0.0, -5.0])
-    yield example("two rows with three", t([1.0, 0.70711, 0.0], [0.0, 0.70711, -1.0]), encoder.cosine_matrix, u, v)
+    yield example(
+        "two rows with three",
+        t([1.0, 0.70711, 0.0], [0.0, 0.70711, -1.0]),
+        encoder.cosine_matrix,
+        u,
+        v,
+    )
     one, zero = d([3.0, 4.0]), d([0.0, 0.0])
-    yield trap("a zero vector: 0, not NaN", d([0.0], [0.0]), encoder.cosine_matrix, torch.cat([zero, zero]), one)
-    yield trap("vectors of length 2e-4", d([0.8]), encoder.cosine_matrix, 4e-5 * one, 2e-4 * d([0.0, 1.0]))
+    yield trap(
+        "a zero vector: 0, not NaN",
+        d([0.0], [0.0]),
+        encoder.cosine_matrix,
+        torch.cat([zero, zero]),
+        one,
+    )
+    yield trap(
+        "vectors of length 2e-4", d([0.8]), encoder.cosine_matrix, 4e-5 * one, 2e-4 * d([0.0, 1.0])
+    )
 
 
 # --------------------------------------------------------------------------------------------- text
@@ -35,7 +49,10 @@ def _():
     for text, words in (
         ("zero\u200bwidth", ["zerowidth"]),  # an invisible space is a control character
         ("ΟΔΟΣ", ["οδοσ"]),  # not the sigma that ends a word
-        ("\u0915\u093e", ["\u0915\u093e"]),  # a vowel sign is a mark, too, but no accent: category Mc, not Mn
+        (
+            "\u0915\u093e",
+            ["\u0915\u093e"],
+        ),  # a vowel sign is a mark, too, but no accent: category Mc, not Mn
     ):
         yield trap(f"split_words({text!r})", words, tokenizer.split_words, text)
 
@@ -56,8 +73,16 @@ def _():
     letters = {"a", "##a"}
     yield trap("100 letters", ["a"] + ["##a"] * 99, tokenizer.word_pieces, "a" * 100, letters)
     yield trap("101 letters are too many", ["[UNK]"], tokenizer.word_pieces, "a" * 101, letters)
-    yield trap("another name for unknown", ["<unk>"], tokenizer.word_pieces, "b", letters, unknown="<unk>")
-    yield trap("no way back from a long piece", ["[UNK]"], tokenizer.word_pieces, "abcd", {"abc", "ab", "##cd"})
+    yield trap(
+        "another name for unknown", ["<unk>"], tokenizer.word_pieces, "b", letters, unknown="<unk>"
+    )
+    yield trap(
+        "no way back from a long piece",
+        ["[UNK]"],
+        tokenizer.word_pieces,
+        "abcd",
+        {"abc", "ab", "##cd"},
+    )
 
 
 # -------------------------------------------------------------------------------------------- names
@@ -94,7 +119,10 @@ def _():
 
 @cases("tokenizer.pad_batch")
 def _():
-    ids, mask = torch.tensor([[1, 2, 3], [4, 9, 9]]), torch.tensor([[True, True, True], [True, False, False]])
+    ids, mask = (
+        torch.tensor([[1, 2, 3], [4, 9, 9]]),
+        torch.tensor([[True, True, True], [True, False, False]]),
+    )
     yield example("[1, 2, 3] and [4], pad 9", (ids, mask), tokenizer.pad_batch, [[1, 2, 3], [4]], 9)
     whole = torch.tensor([[1, 2], [3, 4]])
     yield example("two rows of one length", (whole, None), tokenizer.pad_batch, [[1, 2], [3, 4]], 0)
@@ -132,11 +160,34 @@ def best(scores: list, indices: list) -> tuple[np.ndarray, np.ndarray]:
 @cases("dense.top_k")
 def _():
     corpus = t([0.0, 5.0], [1.0, 0.0], [2.0, 2.0])
-    yield example("one query, the best two", best([[1.0, 0.70711]], [[1, 2]]), search.top_k, t([3.0, 0.0]), corpus, 2)
+    yield example(
+        "one query, the best two",
+        best([[1.0, 0.70711]], [[1, 2]]),
+        search.top_k,
+        t([3.0, 0.0]),
+        corpus,
+        2,
+    )
     corpus = np.array([[0.0, 1.0], [1.0, 0.0], [2.0, 0.0], [4.0, 0.0], [-1.0, 0.0]])
     query = np.array([[1.0, 0.0]])
-    yield trap("ties: the lower index first", best([[1, 1, 1]], [[1, 2, 3]]), search.top_k, query, corpus, 3)
-    yield trap("a zero query: 0 with everything", best([[0, 0]], [[0, 1]]), search.top_k, 0 * query, corpus, 2)
+    yield trap(
+        "ties: the lower index first",
+        best([[1, 1, 1]], [[1, 2, 3]]),
+        search.top_k,
+        query,
+        corpus,
+        3,
+    )
+    yield trap(
+        "a zero query: 0 with everything",
+        best([[0, 0]], [[0, 1]]),
+        search.top_k,
+        0 * query,
+        corpus,
+        2,
+    )
     many = np.tile([0.0, 1.0], (3000, 1))
     many[[2999, 17]] = [2.0, 0.0]
-    yield trap("a corpus of 3,000", best([[1, 1, 0]], [[17, 2999, 0]]), search.top_k, query, many, 3)
+    yield trap(
+        "a corpus of 3,000", best([[1, 1, 0]], [[17, 2999, 0]]), search.top_k, query, many, 3
+    )

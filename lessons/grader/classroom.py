@@ -32,8 +32,8 @@ SIGNS = {"passed": "P", "failed": "F", "refused": "R", "unwritten": "."}
 def grade_all(out: Path | None, form: str = "minisbert") -> bool:
     """Grade every lesson: a line per piece. Returns whether all passed.
 
-    With ``out`` the results go to that file and nowhere else. ``InputError``, also into the file, if the folder has
-    nothing to grade.
+    With ``out`` the results go to that file and nowhere else. ``InputError``, also into the file,
+    if the folder has nothing to grade.
     """
     if problem := nothing_to_grade():
         if out:
@@ -48,8 +48,15 @@ def grade_all(out: Path | None, form: str = "minisbert") -> bool:
             graded.append((lesson, results))
             bar.clear()
             for result in results:
-                seen = "" if result.passed or not mine(lesson).is_file() else f"  {result.rungs[-1][2]}"
-                print(f"{lesson:02}  {result.master:<40}{result.status:<12}{seen}".rstrip(), flush=True)
+                seen = (
+                    ""
+                    if result.passed or not mine(lesson).is_file()
+                    else f"  {result.rungs[-1][2]}"
+                )
+                print(
+                    f"{lesson:02}  {result.master:<40}{result.status:<12}{seen}".rstrip(),
+                    flush=True,
+                )
             if out:  # so that whatever ends the run costs one lesson
                 write(out, gradescope(graded) if form == "gradescope" else as_json(graded))
     results = [result for _, found in graded for result in found]
@@ -58,7 +65,9 @@ def grade_all(out: Path | None, form: str = "minisbert") -> bool:
     if out:
         say(f"wrote {out}")
     else:
-        Progress().remember([result for result in results if file_digest(PIECES[result.master].lesson)])
+        Progress().remember(
+            [result for result in results if file_digest(PIECES[result.master].lesson)]
+        )
     return passed == len(results)
 
 
@@ -77,7 +86,10 @@ def graded_lesson(lesson: int) -> list[Result]:
     try:
         return sandbox.grade(lesson)
     except RuntimeError as error:  # one lesson that cannot be graded must not cost the others
-        return [Result(piece.master, "failed", [(RUNS, False, str(error))]) for piece in pieces_of(lesson)]
+        return [
+            Result(piece.master, "failed", [(RUNS, False, str(error))])
+            for piece in pieces_of(lesson)
+        ]
 
 
 def write(out: Path, content: dict) -> None:
@@ -92,13 +104,19 @@ def failure(problem: str, form: str) -> dict:
 
 
 def gradescope(graded: list[tuple[int, list[Result]]]) -> dict:
-    """``results.json`` as Gradescope's autograder reads it: a test per piece, with its difficulty as its points."""
+    """``results.json`` as Gradescope's autograder reads it: a test per piece, with its difficulty
+    as its points.
+    """
     tests = []
     for lesson, results in graded:
         for result in results:
             points = PIECES[result.master].level
             tests.append(
-                {"name": f"{lesson:02} {result.master}", "max_score": points, "score": points * result.passed}
+                {
+                    "name": f"{lesson:02} {result.master}",
+                    "max_score": points,
+                    "score": points * result.passed,
+                }
                 | {"status": "passed" if result.passed else "failed", "output": in_words(result)}
             )
     passed = sum(result.passed for _, results in graded for result in results)
@@ -108,7 +126,8 @@ def gradescope(graded: list[tuple[int, list[Result]]]) -> dict:
 def in_words(result: Result) -> str:
     """The ladder of a piece, and the mistakes that explain it."""
     lines = [
-        f"{'ok' if holds else 'FAIL'}  {title}{'' if holds else f': {seen}'}" for title, holds, seen in result.rungs
+        f"{'ok' if holds else 'FAIL'}  {title}{'' if holds else f': {seen}'}"
+        for title, holds, seen in result.rungs
     ]
     if result.mistakes:
         lines.append(f"Known mistake: {' or '.join(result.mistakes)}")
@@ -120,36 +139,63 @@ def in_words(result: Result) -> str:
 
 
 def class_table(folder: Path) -> None:
-    """Students by pieces, then the mistakes that were made most, from the files that ``all --json`` wrote there."""
+    """Students by pieces, then the mistakes that were made most, from the files that ``all --json``
+    wrote there.
+    """
     paths = sorted(folder.glob("*.json"))
     students = {path.stem: read_results(path) for path in paths}
     if not paths:
-        raise InputError(f"{folder} has no *.json: python -m lessons.check all --json {folder}/NAME.json writes one")
-    by_lesson = {lesson: pieces_of(lesson) for lesson in dict.fromkeys(piece.lesson for piece in PIECES.values())}
+        raise InputError(
+            f"{folder} has no *.json: python -m lessons.check all --json {folder}/NAME.json writes "
+            f"one"
+        )
+    by_lesson = {
+        lesson: pieces_of(lesson)
+        for lesson in dict.fromkeys(piece.lesson for piece in PIECES.values())
+    }
     masters = master_digests()
     width = max(len("student"), *map(len, students))
     heads = [f"{lesson:02}".ljust(len(inside)) for lesson, inside in by_lesson.items()]
     print(f"{'student':<{width}}  passed  {' '.join(x.ljust(2) for x in heads)}")
     for name, found in students.items():
         rows = {row["piece"]: row for row in found["pieces"]}
-        signs = ["".join(sign(rows.get(p.master), masters.get(p.master)) for p in part) for part in by_lesson.values()]
-        passed, marks = sum(row["status"] == "passed" for row in rows.values()), " ".join(x.ljust(2) for x in signs)
-        print(f"{name:<{width}}  {f'{passed}/{len(PIECES)}':>6}  {marks}  {found.get('error', '')}".rstrip())
-    print("\nP passed, M passed with the very code of the package, F failed, R refused, . unwritten, ? not graded;")
+        signs = [
+            "".join(sign(rows.get(p.master), masters.get(p.master)) for p in part)
+            for part in by_lesson.values()
+        ]
+        passed, marks = (
+            sum(row["status"] == "passed" for row in rows.values()),
+            " ".join(x.ljust(2) for x in signs),
+        )
+        print(
+            f"{name:<{width}}  {f'{passed}/{len(PIECES)}':>6}  {marks}  {found.get('error', '')}".rstrip()
+        )
+    print(
+        "\nP passed, M passed with the very code of the package, F failed, R refused, . unwritten, "
+        "? not graded;"
+    )
     print("pieces in the order of `list`")
     rows = [row for found in students.values() for row in found["pieces"]]
-    print_most("Commonest mistakes", Counter((name, row["piece"]) for row in rows for name in row["mistakes"]))
     print_most(
-        "Pieces that failed most", Counter((row["piece"], row["rung"]) for row in rows if row["status"] == "failed")
+        "Commonest mistakes",
+        Counter((name, row["piece"]) for row in rows for name in row["mistakes"]),
+    )
+    print_most(
+        "Pieces that failed most",
+        Counter((row["piece"], row["rung"]) for row in rows if row["status"] == "failed"),
     )
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """What ``all --json`` wrote; of a damaged file, the error: one file must not cost the others."""
+    """What ``all --json`` wrote; of a damaged file, the error: one file must not cost the
+    others.
+    """
     try:
         with reading(path):
             found = read_json(path)
-            if not isinstance(found["pieces"], list) or not all(isinstance(row, dict) for row in found["pieces"]):
+            if not isinstance(found["pieces"], list) or not all(
+                isinstance(row, dict) for row in found["pieces"]
+            ):
                 raise ValueError("pieces must be a list of dicts")
             found["pieces"] = [row for row in found["pieces"] if row["piece"] in PIECES]
             for row in found["pieces"]:
@@ -167,11 +213,15 @@ def sign(row: dict[str, Any] | None, master: str | None) -> str:
 
 
 def grade_class(folders: list[Path], out: Path, form: str, jobs: int, seconds: float) -> bool:
-    """``all --json`` for each student's folder, ``jobs`` at a time, each in a process of its own with a time limit."""
+    """``all --json`` for each student's folder, ``jobs`` at a time, each in a process of its own
+    with a time limit.
+    """
     if wrong := [folder for folder in folders if not folder.is_dir()]:
         raise InputError(f"{wrong[0]} is not a folder")
     if len({folder.name for folder in folders}) < len(folders):
-        raise InputError("two of these folders have the same name, which is to be the name of their results")
+        raise InputError(
+            "two of these folders have the same name, which is to be the name of their results"
+        )
     out.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(jobs) as pool:
         ended = list(pool.map(lambda folder: grade_student(folder, out, form, seconds), folders))
@@ -183,9 +233,23 @@ def grade_class(folders: list[Path], out: Path, form: str, jobs: int, seconds: f
 def grade_student(folder: Path, out: Path, form: str, seconds: float) -> str:
     """Empty, or why there is no complete result."""
     result = out.resolve() / f"{folder.name}.json"
-    command = [sys.executable, "-m", "lessons.check", "all", "--json", str(result), "--format", form]
+    command = [
+        sys.executable,
+        "-m",
+        "lessons.check",
+        "all",
+        "--json",
+        str(result),
+        "--format",
+        form,
+    ]
     environment = os.environ | {"MINISBERT_MINE": str(folder.resolve()), "OMP_NUM_THREADS": "1"}
-    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
+    streams = {
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "errors": "replace",
+    }
     with subprocess.Popen(command, cwd=pieces.ROOT, env=environment, **streams) as child:
         try:
             _, said = child.communicate(timeout=seconds)

@@ -1,8 +1,9 @@
 """What a learner's file may not do: import the answer, or call a function that is the answer.
 
-``look`` reads the file before it runs and names the line; ``refusing`` catches at run time what reading does not see:
-an alias, a ``getattr``, a module that calls the function itself. Both are for learners who reach for what they know.
-They are no lock: the package is public, and a pasted function passes.
+``look`` reads the file before it runs and names the line; ``refusing`` catches at run time what
+reading does not see: an alias, a ``getattr``, a module that calls the function itself. Both are for
+learners who reach for what they know. They are no lock: the package is public, and a pasted
+function passes.
 """
 
 import ast
@@ -21,11 +22,37 @@ from lessons.grader.pieces import Piece
 from lessons.grader.result import defined
 from lessons.grader.stubs import helpers
 
-ALLOWED = set(
-    "__future__ bisect collections copy dataclasses fractions functools heapq itertools math numbers numpy operator "
-    "random re statistics string torch typing unicodedata".split()
-)
-CLOSED = set("__import__ exec eval compile open input breakpoint".split())  # to other modules, and to files
+ALLOWED = {
+    "__future__",
+    "bisect",
+    "collections",
+    "copy",
+    "dataclasses",
+    "fractions",
+    "functools",
+    "heapq",
+    "itertools",
+    "math",
+    "numbers",
+    "numpy",
+    "operator",
+    "random",
+    "re",
+    "statistics",
+    "string",
+    "torch",
+    "typing",
+    "unicodedata",
+}
+CLOSED = {
+    "__import__",
+    "exec",
+    "eval",
+    "compile",
+    "open",
+    "input",
+    "breakpoint",
+}  # to other modules, and to files
 
 
 class Refused(BaseException):
@@ -36,21 +63,30 @@ class Refused(BaseException):
 
 
 def look(text: str, pieces: list[Piece]) -> dict[str, str]:
-    """What must be refused: a piece's master name -> why, with the line. Code outside all pieces concerns them all.
+    """What must be refused: a piece's master name -> why, with the line. Code outside all pieces
+    concerns them all.
 
     Raises ``SyntaxError`` for text that is not Python.
     """
     tree = ast.parse(text)
-    own = bound(tree) | {piece.path[0] for piece in pieces}  # the package's pieces are there without a definition
+    own = bound(tree) | {
+        piece.path[0] for piece in pieces
+    }  # the package's pieces are there without a definition
     spans = {piece.master: node for piece in pieces if (node := defined(tree, piece.path))}
     allowed = helpers(pieces)
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 0)
-        around = {master for master, span in spans.items() if span.lineno <= line <= span.end_lineno}
+        around = {
+            master for master, span in spans.items() if span.lineno <= line <= span.end_lineno
+        }
         inside = [piece for piece in pieces if piece.master in around]
         for piece in inside or pieces:
-            refused = set(piece.refused) if inside else {name for other in pieces for name in other.refused}
+            refused = (
+                set(piece.refused)
+                if inside
+                else {name for other in pieces for name in other.refused}
+            )
             if reason := objection(node, refused, allowed, own):
                 found.setdefault(piece.master, f"line {line}: {reason}")
     return found
@@ -59,13 +95,19 @@ def look(text: str, pieces: list[Piece]) -> dict[str, str]:
 def bound(tree: ast.Module) -> set[str]:
     """The names that a file itself defines, anywhere."""
     nodes = [*ast.walk(tree)]
-    found = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    found = {
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
     found |= {node.arg for node in nodes if isinstance(node, ast.arg)}
     return found | {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
-def objection(node: ast.AST, refused: set[str], allowed: set[tuple[str, str]], own: set[str]) -> str | None:
-    """Why this node is not allowed in a learner's file; ``own`` are the names that the file defines."""
+def objection(
+    node: ast.AST, refused: set[str], allowed: set[tuple[str, str]], own: set[str]
+) -> str | None:
+    """Why this node is not allowed in a learner's file; ``own`` are the names that the file
+    defines.
+    """
     if isinstance(node, ast.Import):
         reasons = [import_objection(alias.name, [], refused, allowed) for alias in node.names]
         return next(filter(None, reasons), None)
@@ -73,7 +115,9 @@ def objection(node: ast.AST, refused: set[str], allowed: set[tuple[str, str]], o
         names = [alias.name for alias in node.names]
         return import_objection("." * node.level + (node.module or ""), names, refused, allowed)
     if isinstance(node, ast.Attribute):
-        part = isinstance(node.value, ast.Name) and node.value.id == "self"  # a module may be called self.gelu
+        part = (
+            isinstance(node.value, ast.Name) and node.value.id == "self"
+        )  # a module may be called self.gelu
         return ready_made(node.attr) if node.attr in refused and not part else None
     if isinstance(node, ast.Name) and node.id not in own:
         if node.id in CLOSED:
@@ -82,7 +126,9 @@ def objection(node: ast.AST, refused: set[str], allowed: set[tuple[str, str]], o
     return None
 
 
-def import_objection(module: str, names: list[str], refused: set[str], allowed: set[tuple[str, str]]) -> str | None:
+def import_objection(
+    module: str, names: list[str], refused: set[str], allowed: set[tuple[str, str]]
+) -> str | None:
     root = module.split(".")[0]
     if root == "minisbert":
         wrong = [name for name in names if (module.removeprefix("minisbert."), name) not in allowed]
@@ -94,7 +140,9 @@ def import_objection(module: str, names: list[str], refused: set[str], allowed: 
     if root not in ALLOWED:
         fair = ", ".join(sorted(ALLOWED - {"__future__"}))
         return f"{module or 'a neighbouring file'} may not be imported here; {fair} may"
-    return next((ready_made(part) for part in [*module.split("."), *names] if part in refused), None)
+    return next(
+        (ready_made(part) for part in [*module.split("."), *names] if part in refused), None
+    )
 
 
 def ready_made(name: str) -> str:
@@ -121,7 +169,9 @@ class _Watch(TorchFunctionMode):
         if event == "call" and frame.f_code is self.code:
             self.refuse("the package's own function is called: write it yourself")
 
-    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         name = getattr(func, "__name__", "").split(".")[0]
         if name in self.names:
             self.refuse(ready_made(name))
@@ -130,9 +180,15 @@ class _Watch(TorchFunctionMode):
 
 @contextmanager
 def refusing(names: Iterable[str], master: Callable | None = None) -> Iterator[None]:
-    """While this lasts torch's, numpy's and statistics' functions of these names, and the master, raise ``Refused``."""
+    """While this lasts torch's, numpy's and statistics' functions of these names, and the master,
+    raise ``Refused``.
+    """
     watch = _Watch(set(names), master)
-    held = {(home, name): vars(home)[name] for home in (np, statistics) for name in watch.names & vars(home).keys()}
+    held = {
+        (home, name): vars(home)[name]
+        for home in (np, statistics)
+        for name in watch.names & vars(home).keys()
+    }
     hook = sys.getprofile()
     try:
         for home, name in held:

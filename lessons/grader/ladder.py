@@ -1,8 +1,8 @@
 """The ladder that a piece climbs: it runs, leaves its inputs alone, and gives the expected numbers.
 
-``climb`` replaces the master by the learner's function (``planting.replaced``) and runs the piece's hand examples, its
-parity checks and its traps on the package. Known mistakes climb the same ladder: if one of them gives the learner's
-numbers, it is named.
+``climb`` replaces the master by the learner's function (``planting.replaced``) and runs the piece's
+hand examples, its parity checks and its traps on the package. Known mistakes climb the same ladder:
+if one of them gives the learner's numbers, it is named.
 """
 
 import contextlib
@@ -38,7 +38,14 @@ from lessons.grader.result import RUNGS, Result
 from lessons.mistakes import MISTAKES
 from minisbert.core import InputError, one_line
 from minisbert.diagnosis.planting import planted, replaced, unfused
-from tests import by_hand_checks, formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401 (their checks)
+from tests import (  # noqa: F401 (their checks)
+    by_hand_checks,
+    formula_checks,
+    head_checks,
+    loss_checks,
+    metric_checks,
+    pipeline_checks,
+)
 from tests.checks import CHECKS
 
 END = object()  # of a generator
@@ -56,7 +63,9 @@ class Finding:
 
 
 class Trouble(Exception):
-    """The learner's function did something that ends a check: it crashed, or returned another type or shape."""
+    """The learner's function did something that ends a check: it crashed, or returned another type
+    or shape.
+    """
 
     def __init__(self, text: str, rung: str = "runs"):
         super().__init__(text)
@@ -90,7 +99,9 @@ def look_at(piece: Piece, function: Callable, guard: bool = True) -> list[Findin
 
 
 def checks_of(piece: Piece) -> Iterator[tuple[str, str, Callable[[], Iterator[Finding]]]]:
-    """Rung, name and findings of each check. Cases hold the package's functions as they are when they are made."""
+    """Rung, name and findings of each check. Cases hold the package's functions as they are when
+    they are made.
+    """
     golden = [("golden", name, partial(from_check, name)) for name in piece.checks]
     for case in CASES[piece.master]():
         if case.rung == "traps":
@@ -114,7 +125,11 @@ def attempt(rung: str, name: str, run: Callable[[], Iterator[Finding]]) -> list[
     except (Exception, KeyboardInterrupt) as error:
         # of autograd, or of the package, which could not go on with the learner's result
         cut = isinstance(error, RuntimeError) and "grad" in str(error)
-        text = "no gradient comes back (a detach, an item(), a detour through numpy?)" if cut else one_line(error)
+        text = (
+            "no gradient comes back (a detach, an item(), a detour through numpy?)"
+            if cut
+            else one_line(error)
+        )
         if isinstance(error, KeyError):
             text = f"there is no entry {error.args[0]!r}: is a dictionary (trace, say) filled in or returned?"
         rung = "gradient" if cut and rung == "golden" else rung
@@ -125,17 +140,27 @@ def attempt(rung: str, name: str, run: Callable[[], Iterator[Finding]]) -> list[
 def from_case(case: Case) -> Iterator[Finding]:
     ours = case.run()
     problem = describe(ours, case.expected, 6e-5 if case.rung == "example" else 1e-9)
-    yield Finding(case.rung, case.name, not problem, f"{case.name}: {problem}" if problem else "", ours)
+    yield Finding(
+        case.rung, case.name, not problem, f"{case.name}: {problem}" if problem else "", ours
+    )
 
 
 def from_check(name: str) -> Iterator[Finding]:
     for result in CHECKS[name]():
         rung = "gradient" if "gradient" in result.name else "golden"
         problem = describe(result.ours, result.reference, result.tolerance)
-        yield Finding(rung, result.name, not problem, f"{result.name}: {problem}" if problem else "", result.ours)
+        yield Finding(
+            rung,
+            result.name,
+            not problem,
+            f"{result.name}: {problem}" if problem else "",
+            result.ours,
+        )
 
 
-def watched(piece: Piece, function: Callable, found: list[Finding], calls: list[None], guard: bool) -> Callable:
+def watched(
+    piece: Piece, function: Callable, found: list[Finding], calls: list[None], guard: bool
+) -> Callable:
     """The function, watched for changes to its inputs and for the type and shape of its result."""
 
     inside = False
@@ -148,7 +173,9 @@ def watched(piece: Piece, function: Callable, found: list[Finding], calls: list[
         before = kept([*args, *kwargs.values()])
         with torch.no_grad():
             state = torch.get_rng_state()
-            expected = piece.original(*map(copied, args), **{name: copied(value) for name, value in kwargs.items()})
+            expected = piece.original(
+                *map(copied, args), **{name: copied(value) for name, value in kwargs.items()}
+            )
             torch.set_rng_state(state)
         inside = True
         try:
@@ -160,7 +187,9 @@ def watched(piece: Piece, function: Callable, found: list[Finding], calls: list[
             in_place = isinstance(error, RuntimeError) and "in-place" in str(error)
             text = told(error, function)
             raise (
-                Trouble(f"an argument is changed in place ({text})", "inputs") if in_place else Trouble(text)
+                Trouble(f"an argument is changed in place ({text})", "inputs")
+                if in_place
+                else Trouble(text)
             ) from error
         finally:
             inside = False
@@ -176,7 +205,9 @@ def watched(piece: Piece, function: Callable, found: list[Finding], calls: list[
             result = converted(result, expected)
             if result is None:
                 raise Trouble(problem)
-            found.append(Finding("runs", "dtype", False, problem))  # its numbers may still tell what is wrong
+            found.append(
+                Finding("runs", "dtype", False, problem)
+            )  # its numbers may still tell what is wrong
         return result
 
     return call
@@ -188,7 +219,11 @@ def steps_of(generator: Iterator, piece: Piece, function: Callable, guard: bool)
         try:
             with refusing(piece.refused, piece.original) if guard else contextlib.nullcontext():
                 value = next(generator, END)
-        except (NotImplementedError, Trouble, InputError):  # the last is the package's, which a case may expect
+        except (
+            NotImplementedError,
+            Trouble,
+            InputError,
+        ):  # the last is the package's, which a case may expect
             raise
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             raise Trouble(told(error, function)) from error
@@ -200,14 +235,24 @@ def steps_of(generator: Iterator, piece: Piece, function: Callable, guard: bool)
 def told(error: BaseException, function: Callable) -> str:
     """An exception in one line, with the last line of the learner's file that it came through."""
     file = inspect.unwrap(function).__code__.co_filename
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == file
+    ]
     where = f", line {lines[-1]}" if lines else ""
-    text = "it calls itself without end" if isinstance(error, RecursionError) else " ".join(str(error).split())
+    text = (
+        "it calls itself without end"
+        if isinstance(error, RecursionError)
+        else " ".join(str(error).split())
+    )
     return f"{type(error).__name__}{where}: {text[:200]}"
 
 
 def kept(value: Any) -> Any:
-    """A copy to compare with later; what a piece is meant to change (random states, a trace) is left out."""
+    """A copy to compare with later; what a piece is meant to change (random states, a trace) is
+    left out.
+    """
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, np.ndarray):
@@ -234,11 +279,15 @@ def copied(value: Any) -> Any:
 
 
 def climb(piece: Piece, function: Callable, guard: bool = True) -> Result:
-    """Rung by rung up to the first that fails; ``guard`` refuses the ready-made functions while it runs."""
+    """Rung by rung up to the first that fails; ``guard`` refuses the ready-made functions while it
+    runs.
+    """
     try:
         found = look_at(piece, function, guard)
     except NotImplementedError:
-        return Result(piece.master, "unwritten", [("not written yet", False, "it raises NotImplementedError")])
+        return Result(
+            piece.master, "unwritten", [("not written yet", False, "it raises NotImplementedError")]
+        )
     except Refused as refused:
         return Result(piece.master, "refused", [("refused", False, str(refused))])
     result = Result(piece.master, "passed")
@@ -259,15 +308,22 @@ def climb(piece: Piece, function: Callable, guard: bool = True) -> Result:
 
 
 def fingerprints(piece: Piece, found: list[Finding]) -> tuple[list[str], str]:
-    """The known mistakes that give these numbers, and the first wrong number that they do not explain.
+    """The known mistakes that give these numbers, and the first wrong number that they do not
+    explain.
 
-    On the first rung with wrong numbers a mistake must give the first of them. Of several, those that explain most are
-    named, and of these, if there are any, those that agree on everything else as well. Numbers that many mistakes could
-    give (NaN, whole numbers, yes or no) prove nothing alone: there the mistake must agree on the whole rung, in traps
-    on everything. And a mistake that would fail a hand example otherwise was not made.
+    On the first rung with wrong numbers a mistake must give the first of them. Of several, those
+    that explain most are named, and of these, if there are any, those that agree on everything else
+    as well. Numbers that many mistakes could give (NaN, whole numbers, yes or no) prove nothing
+    alone: there the mistake must agree on the whole rung, in traps on everything. And a mistake
+    that would fail a hand example otherwise was not made.
     """
     rung = next(
-        (r for r in ("golden", "gradient", "traps", "bonus") if any(f.rung == r and not f.ok for f in found)), None
+        (
+            r
+            for r in ("golden", "gradient", "traps", "bonus")
+            if any(f.rung == r and not f.ok for f in found)
+        ),
+        None,
     )
     wrong = [finding for finding in found if finding.rung == rung and not finding.ok]
     ours = numbers(found)
@@ -278,30 +334,44 @@ def fingerprints(piece: Piece, found: list[Finding]) -> tuple[list[str], str]:
             theirs = numbers(seen)
             if not made(seen, found):
                 continue
-            alike = [finding for finding in wrong if same(finding.ours, theirs.get((rung, finding.name)))]
+            alike = [
+                finding for finding in wrong if same(finding.ours, theirs.get((rung, finding.name)))
+            ]
             weak = rung == "traps" or not any(map(telling, alike))
-            if wrong[0] in alike and not (weak and (len(alike) < len(wrong) or not agree(ours, theirs, rung))):
+            if wrong[0] in alike and not (
+                weak and (len(alike) < len(wrong) or not agree(ours, theirs, rung))
+            ):
                 explained[name] = alike
     most = max(map(len, explained.values()), default=0)
     best = [name for name, alike in explained.items() if len(alike) == most]
     whole = [name for name in best if agree(numbers(look_at_mistake(name, piece)), ours)]
     names = whole if whole or rung == "traps" else best
     names = [name for name in names if MISTAKES[name].target == piece.master] or names
-    left = [finding.name for finding in wrong if finding not in explained[names[0]]] if names else []
+    left = (
+        [finding.name for finding in wrong if finding not in explained[names[0]]] if names else []
+    )
     return names, left[0] if left else ""
 
 
 def made(mistake: list[Finding], found: list[Finding]) -> bool:
-    """Could the learner have made it? A hand example that the mistake fails, they fail in the same way."""
+    """Could the learner have made it? A hand example that the mistake fails, they fail in the same
+    way.
+    """
     ours = {finding.name: finding.ours for finding in found if finding.rung == "example"}
     wrong = [finding for finding in mistake if finding.rung == "example" and not finding.ok]
-    return all(finding.ours is None or same(ours.get(finding.name), finding.ours) for finding in wrong)
+    return all(
+        finding.ours is None or same(ours.get(finding.name), finding.ours) for finding in wrong
+    )
 
 
 def telling(finding: Finding) -> bool:
-    """Is this a result that hardly two mistakes have in common? It has a finite number that is not a whole one."""
+    """Is this a result that hardly two mistakes have in common? It has a finite number that is not
+    a whole one.
+    """
     values = finding.ours if isinstance(finding.ours, tuple) else (finding.ours,)
-    tensors = [torch.as_tensor(x).detach() for x in values if isinstance(x, Tensor | np.ndarray | float)]
+    tensors = [
+        torch.as_tensor(x).detach() for x in values if isinstance(x, Tensor | np.ndarray | float)
+    ]
     return any((x.isfinite() & (x != x.round())).any() for x in tensors if x.is_floating_point())
 
 
@@ -314,7 +384,11 @@ def same(one: Any, other: Any) -> bool:
         single = torch.float32 in (one.dtype, other.dtype)
         scale = other.detach().double().abs().nan_to_num(posinf=1.0).clamp_min(1.0)
         return bool(
-            right(one.detach().double() / scale, other.detach().double() / scale, 1e-5 if single else 1e-9).all()
+            right(
+                one.detach().double() / scale,
+                other.detach().double() / scale,
+                1e-5 if single else 1e-9,
+            ).all()
         )
     return one is not None and equal(one, other, 1e-9)
 
@@ -330,10 +404,20 @@ def look_at_mistake(name: str, piece: Piece) -> list[Finding]:
 
 
 def numbers(found: list[Finding]) -> dict[tuple[str, str], Any]:
-    return {(finding.rung, finding.name): finding.ours for finding in found if finding.rung not in ("runs", "inputs")}
+    return {
+        (finding.rung, finding.name): finding.ours
+        for finding in found
+        if finding.rung not in ("runs", "inputs")
+    }
 
 
-def agree(one: dict[tuple[str, str], Any], other: dict[tuple[str, str], Any], rung: str | None = None) -> bool:
+def agree(
+    one: dict[tuple[str, str], Any], other: dict[tuple[str, str], Any], rung: str | None = None
+) -> bool:
     """Are all results the same, or all of one rung?"""
-    one, other = ({key: x for key, x in side.items() if rung in (None, key[0])} for side in (one, other))
-    return one.keys() == other.keys() and all(one[key] is other[key] or same(one[key], other[key]) for key in one)
+    one, other = (
+        {key: x for key, x in side.items() if rung in (None, key[0])} for side in (one, other)
+    )
+    return one.keys() == other.keys() and all(
+        one[key] is other[key] or same(one[key], other[key]) for key in one
+    )

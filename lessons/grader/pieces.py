@@ -1,7 +1,7 @@
 """The table of pieces: each is one function of the package that a learner writes anew.
 
-The text of a piece is in ``cards.toml``, its hand examples and traps are in one of the ``cases_*.py``, its golden
-values in the parity suite (``tests/checks.py`` and its neighbours).
+The text of a piece is in ``cards.toml``, its hand examples and traps are in one of the
+``cases_*.py``, its golden values in the parity suite (``tests/checks.py`` and its neighbours).
 """
 
 import importlib
@@ -18,9 +18,27 @@ from minisbert.core import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 # the book's, in the order of reading, after the appendix
-CHAPTERS = "checks tokenizer weights bert pooling encoder metrics heads losses data loop".split()
+CHAPTERS = [
+    "checks",
+    "tokenizer",
+    "weights",
+    "bert",
+    "pooling",
+    "encoder",
+    "metrics",
+    "heads",
+    "losses",
+    "data",
+    "loop",
+]
 # where a piece's module is looked for, in this order
-PLACES = ("minisbert/core", "minisbert/search", "minisbert/evaluation", "minisbert/training", "minisbert/architectures")
+PLACES = (
+    "minisbert/core",
+    "minisbert/search",
+    "minisbert/evaluation",
+    "minisbert/training",
+    "minisbert/architectures",
+)
 PLACES += ("minisbert/training/objectives", "lessons/search", "lessons/by_hand")
 # the learner's files, which git ignores; a teacher points it at a student's folder
 MINE = Path(os.environ.get("MINISBERT_MINE") or ROOT / "lessons" / "mine").resolve()
@@ -28,7 +46,9 @@ MINE = Path(os.environ.get("MINISBERT_MINE") or ROOT / "lessons" / "mine").resol
 
 @dataclass(frozen=True)
 class Piece:
-    """One function of the package; ``master`` is its name: ``bert.attention``, ``bert.Layer.forward``."""
+    """One function of the package; ``master`` is its name: ``bert.attention``,
+    ``bert.Layer.forward``.
+    """
 
     lesson: int
     master: str
@@ -37,12 +57,17 @@ class Piece:
     what_for: str
     checks: tuple[str, ...]  # parity checks that it must pass
     hints: tuple[str, ...]
-    fits: tuple[str, ...] = ()  # of each hint: a pattern of what failed, for which it is the first to show; or empty
+    fits: tuple[
+        str, ...
+    ] = ()  # of each hint: a pattern of what failed, for which it is the first to show; or empty
     parts: tuple[str, ...] = ()  # other functions whose known mistakes may be in it as well
     refused: tuple[str, ...] = ()  # ready-made functions that would do its work
-    needs: tuple[str, ...] = ()  # classes of the package that it is written with; all names of a ``stub``
+    needs: tuple[
+        str, ...
+    ] = ()  # classes of the package that it is written with; all names of a ``stub``
     note: str = ""  # what its docstring leaves open, for the stub
-    stub: str = ""  # the head of the function and its docstring, where the master does more than the lesson tells
+    # the head of the function and its docstring, where the master does more than the lesson tells
+    stub: str = ""
     printed: str = ""  # how the lesson prints it: part of one line of its file
 
     @property
@@ -59,7 +84,11 @@ class Piece:
         """The file with the master copy: the first of that name that defines it."""
         files = [ROOT / place / f"{self.module}.py" for place in PLACES]
         defines = re.compile(rf"^(?:def|class) {self.path[0]}\b", re.MULTILINE)
-        return next(file for file in files if file.is_file() and defines.search(file.read_text(encoding="utf-8")))
+        return next(
+            file
+            for file in files
+            if file.is_file() and defines.search(file.read_text(encoding="utf-8"))
+        )
 
     @property
     def home(self) -> str:
@@ -86,10 +115,17 @@ def stars(level: int) -> str:
 def _read() -> tuple[dict[int, str], dict[str, Piece]]:
     cards = tomllib.loads((Path(__file__).parent / "cards.toml").read_text(encoding="utf-8"))
     for card in cards["pieces"]:
-        card["fits"], card["hints"] = zip(*(hint.rpartition(" ?: ")[::2] for hint in card["hints"]), strict=True)
+        card["fits"], card["hints"] = zip(
+            *(hint.rpartition(" ?: ")[::2] for hint in card["hints"]), strict=True
+        )
     tuples = ("checks", "hints", "needs", "parts", "refused")
-    pieces = [Piece(**card | {key: tuple(card[key]) for key in tuples if key in card}) for card in cards["pieces"]]
-    return {int(number): title for number, title in cards["lessons"].items()}, {p.master: p for p in pieces}
+    pieces = [
+        Piece(**card | {key: tuple(card[key]) for key in tuples if key in card})
+        for card in cards["pieces"]
+    ]
+    return {int(number): title for number, title in cards["lessons"].items()}, {
+        p.master: p for p in pieces
+    }
 
 
 def _exercises() -> dict[str, dict[str, Any]]:
@@ -102,9 +138,13 @@ LESSONS, PIECES = _read()  # title by number; piece by master's name, in the ord
 
 
 def pieces_of(lesson: int) -> list[Piece]:
-    """The pieces of a lesson, in order. ``InputError`` for a lesson that does not exist or has none."""
+    """The pieces of a lesson, in order. ``InputError`` for a lesson that does not exist or has
+    none.
+    """
     if lesson not in LESSONS:
-        raise InputError(f"there is no lesson {lesson}: they run from {min(LESSONS)} to {max(LESSONS)}")
+        raise InputError(
+            f"there is no lesson {lesson}: they run from {min(LESSONS)} to {max(LESSONS)}"
+        )
     found = [piece for piece in PIECES.values() if piece.lesson == lesson]
     if not found:
         raise InputError(f"lesson {lesson:02}, {LESSONS[lesson]}, has no pieces to rebuild")

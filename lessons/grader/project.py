@@ -1,7 +1,8 @@
-"""The project of lesson 18, graded: a student's search engine, on queries that were not in its training.
+"""The project of lesson 18, graded: a student's search engine, on queries that were not in its
+training.
 
-A project is a folder with a model, as ``SentenceEncoder.save`` or sentence-transformers writes it, in ``model/`` or in
-the folder itself, and perhaps a ``search.toml``:
+A project is a folder with a model, as ``SentenceEncoder.save`` or sentence-transformers writes it,
+in ``model/`` or in the folder itself, and perhaps a ``search.toml``:
 
     store = "bits"      # what is kept of a document's vector: float32 (the default), int8 or bits
     columns = 256       # only its first so many columns; by default 0, which means all
@@ -27,7 +28,18 @@ from minisbert.search import quantized
 from minisbert.search.dense import top_k
 from minisbert.system.console import say
 
-FIELDS = ("questions", "name", "ndcg@10", "low", "high", "recall@10", "bytes", "ms", "store", "machine")
+FIELDS = (
+    "questions",
+    "name",
+    "ndcg@10",
+    "low",
+    "high",
+    "recall@10",
+    "bytes",
+    "ms",
+    "store",
+    "machine",
+)
 TIMED = 30  # queries, one at a time
 
 
@@ -46,7 +58,9 @@ class Options:
 
 
 def load_project(folder: Path) -> tuple[SentenceEncoder, Options]:
-    """The model and the options. ``InputError`` for a folder without a model, and for settings that are none."""
+    """The model and the options. ``InputError`` for a folder without a model, and for settings that
+    are none.
+    """
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder: name the one that holds your model")
     options, file = Options(), folder / "search.toml"
@@ -54,16 +68,26 @@ def load_project(folder: Path) -> tuple[SentenceEncoder, Options]:
         with reading(file):
             stated = tomllib.loads(file.read_text(encoding="utf-8"))
             if unknown := stated.keys() - vars(options).keys():
-                raise ValueError(f"{', '.join(sorted(unknown))}: the options are {', '.join(vars(options))}")
+                raise ValueError(
+                    f"{', '.join(sorted(unknown))}: the options are {', '.join(vars(options))}"
+                )
             options = Options(**stated)
-    return SentenceEncoder.load(folder / "model" if (folder / "model").is_dir() else folder), options
+    return SentenceEncoder.load(
+        folder / "model" if (folder / "model").is_dir() else folder
+    ), options
 
 
 def hidden_rows(entries: list[Entry], secret: str, everything: bool) -> np.ndarray:
-    """The entries that are asked for: those of the test modules, or everything; with a secret, a random half."""
-    rows = np.array([row for row, entry in enumerate(entries) if everything or split_of(entry.module) == "test"])
+    """The entries that are asked for: those of the test modules, or everything; with a secret, a
+    random half.
+    """
+    rows = np.array(
+        [row for row, entry in enumerate(entries) if everything or split_of(entry.module) == "test"]
+    )
     if len(rows) < 20:
-        raise InputError(f"{len(rows)} held-out queries among {len(entries)} docstrings: at least 20 are needed")
+        raise InputError(
+            f"{len(rows)} held-out queries among {len(entries)} docstrings: at least 20 are needed"
+        )
     if not secret:
         return rows
     seed = int.from_bytes(hashlib.sha256(secret.encode()).digest()[:8], "big")
@@ -93,12 +117,20 @@ class Engine:
             found = quantized.hamming_top_k(vectors, self.stored, count)[1]  # (Q, C)
             signs = quantized.from_bits(self.stored[found], vectors.shape[1])  # (Q, C, D)
             return quantized.rescore(vectors, found, signs, k)[1]
-        restored = quantized.from_int8(self.stored, self.ranges) if self.options.store == "int8" else self.stored
+        restored = (
+            quantized.from_int8(self.stored, self.ranges)
+            if self.options.store == "int8"
+            else self.stored
+        )
         return top_k(vectors, restored, k)[1]
 
 
-def grade_project(folder: Path, board: Path, name: str = "", secret: str = "", source: Path | None = None) -> None:
-    """Print nDCG@10 and recall@10 with intervals, bytes and milliseconds, and add a row to the leaderboard."""
+def grade_project(
+    folder: Path, board: Path, name: str = "", secret: str = "", source: Path | None = None
+) -> None:
+    """Print nDCG@10 and recall@10 with intervals, bytes and milliseconds, and add a row to the
+    leaderboard.
+    """
     encoder, options = load_project(folder)
     entries = read_entries(source)
     rows = hidden_rows(entries, secret, everything=source is not None)
@@ -118,9 +150,18 @@ def grade_project(folder: Path, board: Path, name: str = "", secret: str = "", s
     print(f"recall@10  {hits.mean():.4f}   95 % of the draws in {least:.4f} .. {most:.4f}")
     print(f"index      {size} bytes a vector, {size * len(entries) / 1e6:.2f} MB")
     print(f"search     {ms:.1f} ms for a query, encoding included")
-    values = (f"{ndcg.mean():.4f}", f"{low:.4f}", f"{high:.4f}", f"{hits.mean():.4f}", str(size), f"{ms:.1f}")
+    values = (
+        f"{ndcg.mean():.4f}",
+        f"{low:.4f}",
+        f"{high:.4f}",
+        f"{hits.mean():.4f}",
+        str(size),
+        f"{ms:.1f}",
+    )
     about = (options.store, f"{platform.machine()} Python {platform.python_version()}")
-    digest = hashlib.sha256("\n".join([*queries, *(entry.document for entry in entries)]).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(
+        "\n".join([*queries, *(entry.document for entry in entries)]).encode()
+    ).hexdigest()[:8]
     shown = " ".join((name or folder.resolve().name).split())
     board.parent.mkdir(parents=True, exist_ok=True)
     with board.open("a", encoding="utf-8", newline="") as file:

@@ -1,4 +1,6 @@
-"""The result of grading a piece, and what is remembered between two commands (``lessons/mine/progress.json``)."""
+"""The result of grading a piece, and what is remembered between two commands
+(``lessons/mine/progress.json``).
+"""
 
 import ast
 import hashlib
@@ -32,7 +34,9 @@ class Result:
 
     master: str
     status: str  # passed, failed, refused, unwritten
-    rungs: list[tuple[str, bool, str]] = field(default_factory=list)  # title, passed or not, what was seen
+    rungs: list[tuple[str, bool, str]] = field(
+        default_factory=list
+    )  # title, passed or not, what was seen
     mistakes: list[str] = field(default_factory=list)  # known mistakes that give these numbers
     meanings: list[str] = field(default_factory=list)  # of these mistakes, as clauses
     unexplained: str = ""  # the first wrong number that they do not give
@@ -44,11 +48,15 @@ class Result:
 
 
 def not_started(piece: Piece) -> Result:
-    return Result(piece.master, "unwritten", [(RUNS, False, f"lesson {piece.lesson:02} is not started")])
+    return Result(
+        piece.master, "unwritten", [(RUNS, False, f"lesson {piece.lesson:02} is not started")]
+    )
 
 
 def as_json(lessons: list[tuple[int, list[Result]]]) -> dict:
-    """What a teacher collects: every piece with its status, how far it came, and a digest of what was graded."""
+    """What a teacher collects: every piece with its status, how far it came, and a digest of what
+    was graded.
+    """
     rows = []
     for lesson, results in lessons:
         digests = function_digests(lesson)
@@ -56,8 +64,15 @@ def as_json(lessons: list[tuple[int, list[Result]]]) -> dict:
             failed = [(title, seen) for title, holds, seen in result.rungs if not holds]
             rung, seen = failed[0] if failed else (None, None)
             rows.append(
-                {"lesson": lesson, "piece": result.master, "difficulty": PIECES[result.master].level}
-                | {"status": result.status, "rungs_passed": [title for title, holds, _ in result.rungs if holds]}
+                {
+                    "lesson": lesson,
+                    "piece": result.master,
+                    "difficulty": PIECES[result.master].level,
+                }
+                | {
+                    "status": result.status,
+                    "rungs_passed": [title for title, holds, _ in result.rungs if holds],
+                }
                 | {"rung": rung, "seen": seen, "mistakes": result.mistakes}
                 | {"function_sha256": digests.get(result.master)}
             )
@@ -66,7 +81,9 @@ def as_json(lessons: list[tuple[int, list[Result]]]) -> dict:
 
 
 def function_digests(lesson: int) -> dict[str, str]:
-    """For each piece of a learner's file the sha256 of its syntax tree: spaces, comments and docstring do not count."""
+    """For each piece of a learner's file the sha256 of its syntax tree: spaces, comments and
+    docstring do not count.
+    """
     return digests_of(mine(lesson), [piece for piece in PIECES.values() if piece.lesson == lesson])
 
 
@@ -97,13 +114,17 @@ def defined(tree: ast.Module, path: list[str]) -> Any:
     """The last definition of ``["Layer", "forward"]`` in a file; None if there is none."""
     node: Any = tree
     for name in path:
-        found = [child for child in getattr(node, "body", []) if getattr(child, "name", None) == name]
+        found = [
+            child for child in getattr(node, "body", []) if getattr(child, "name", None) == name
+        ]
         node = found[-1] if found else None
     return node
 
 
 def place(piece: Piece, mistake: str = "") -> str:
-    """Where the lesson prints a piece's formula: file, line, heading, the line; and where it makes the mistake."""
+    """Where the lesson prints a piece's formula: file, line, heading, the line; and where it makes
+    the mistake.
+    """
     path = lesson_file(piece.lesson)
     if path is None:
         return f"lesson {piece.lesson:02}"
@@ -111,7 +132,9 @@ def place(piece: Piece, mistake: str = "") -> str:
     at = next(i for i, line in enumerate(lines) if piece.printed in line)
     heading = next(line for line in reversed(lines[: at + 1]) if line.startswith(("# ## ", "# # ")))
     text = f'lessons/{path.name}, line {at + 1}, "{heading.lstrip("# ")}": {" ".join(lines[at].strip("# ").split())}'
-    broken = [number for number, line in enumerate(lines, start=1) if mistake and f'"{mistake}"' in line]
+    broken = [
+        number for number, line in enumerate(lines, start=1) if mistake and f'"{mistake}"' in line
+    ]
     return f"{text} (line {broken[0]} breaks it in this way)" if broken else text
 
 
@@ -119,7 +142,9 @@ def place(piece: Piece, mistake: str = "") -> str:
 
 
 class Progress:
-    """Which pieces passed, and how many hints were shown. Only for people: grading never reads it."""
+    """Which pieces passed, and how many hints were shown. Only for people: grading never reads
+    it.
+    """
 
     def __init__(self, folder: Path = MINE):
         self.path = folder / "progress.json"
@@ -139,7 +164,9 @@ class Progress:
         self.save()
 
     def state(self, piece: Piece) -> str:
-        """``passed``, ``failed`` and so on for the file as it is now, or why its status is unknown."""
+        """``passed``, ``failed`` and so on for the file as it is now, or why its status is
+        unknown.
+        """
         digest = file_digest(piece.lesson)
         if not digest:
             return "not started"

@@ -1,7 +1,8 @@
 """The learner's code runs in a separate process, so a crash or an endless loop does no harm.
 
-``grade`` starts ``python -m lessons.grader.sandbox LESSON PIECE...`` and reads one line of JSON per piece. A piece that
-takes too long, or ends the process, has failed; the next ones get a new process.
+``grade`` starts ``python -m lessons.grader.sandbox LESSON PIECE...`` and reads one line of JSON per
+piece. A piece that takes too long, or ends the process, has failed; the next ones get a new
+process.
 """
 
 import contextlib
@@ -46,13 +47,21 @@ def grade(lesson: int, seconds: float = SECONDS) -> list[Result]:
     return [results[piece.master] for piece in pieces_of(lesson)]
 
 
-def _run_child(lesson: int, masters: list[str], results: dict[str, Result], seconds: float) -> tuple[str, str]:
-    """Fill ``results`` from one process; returns what it was busy with when it ended, and how it ended."""
+def _run_child(
+    lesson: int, masters: list[str], results: dict[str, Result], seconds: float
+) -> tuple[str, str]:
+    """Fill ``results`` from one process; returns what it was busy with when it ended, and how it
+    ended.
+    """
     command = [sys.executable, "-m", "lessons.grader.sandbox", str(lesson), *masters]
     # a session of its own, so that processes which the learner's code started end with it
-    with subprocess.Popen(command, cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        command, cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE, text=True
+    ) as child:
         lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=lambda: [*map(lines.put, child.stdout), lines.put("")], daemon=True).start()
+        threading.Thread(
+            target=lambda: [*map(lines.put, child.stdout), lines.put("")], daemon=True
+        ).start()
         busy, limit = "", START_SECONDS
         try:
             while line := lines.get(timeout=limit):
@@ -73,7 +82,9 @@ def _run_child(lesson: int, masters: list[str], results: dict[str, Result], seco
 def stop(child: subprocess.Popen) -> None:
     """End a process and those that it started."""
     if sys.platform == "win32":
-        subprocess.run(["taskkill", "/F", "/T", "/PID", str(child.pid)], capture_output=True, check=False)
+        subprocess.run(
+            ["taskkill", "/F", "/T", "/PID", str(child.pid)], capture_output=True, check=False
+        )
         return
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
@@ -83,9 +94,13 @@ def stop(child: subprocess.Popen) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it silently: the parent has the message
+    signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # Ctrl-C ends it silently: the parent has the message
     channel = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the learner's code prints goes to the terminal
+    os.dup2(
+        sys.stderr.fileno(), sys.stdout.fileno()
+    )  # what the learner's code prints goes to the terminal
 
     def tell(**message: Any) -> None:
         print(json.dumps(message), file=channel, flush=True)
@@ -101,7 +116,9 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def limit_memory() -> None:
-    """Let this process take ``MEMORY`` more than it has: beyond that an allocation fails, and with it the piece."""
+    """Let this process take ``MEMORY`` more than it has: beyond that an allocation fails, and with
+    it the piece.
+    """
     # where there is no such module (Windows) or no /proc, or where the limit is lower already
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
@@ -112,7 +129,9 @@ def limit_memory() -> None:
 
 
 def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -> None:
-    """Load the learner's file and grade each piece; ``tell`` is called with the start and the result of each."""
+    """Load the learner's file and grade each piece; ``tell`` is called with the start and the
+    result of each.
+    """
     from lessons.grader.guard import Refused, look
     from lessons.grader.ladder import climb
 
@@ -122,7 +141,9 @@ def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -
     space: dict[str, Any] = {}
     reason = ""
     try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte-order mark
+        text = path.read_text(
+            encoding="utf-8-sig"
+        )  # some editors begin a file with a byte-order mark
         objections = look(text, pieces)
         space = load(path, text, pieces) if len(objections) < len(pieces) else {}
     except SyntaxError as error:
@@ -141,7 +162,8 @@ def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -
         elif function is None:
             result = Result(piece.master, "failed", [(RUNS, False, problem)])
         else:
-            # each piece is graded alone, together with the package's versions of the lesson's other functions
+            # each piece is graded alone, together with the package's versions of the lesson's other
+            # functions
             space.update(masters_of | ({piece.path[0]: function} if len(piece.path) == 1 else {}))
             with lent(written, piece):
                 result = climb(piece, function)
@@ -158,7 +180,10 @@ def load(path: Path, text: str, pieces: list[Piece]) -> dict[str, Any]:
     space: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
     dtype = torch.get_default_dtype()
     try:
-        with torch.set_grad_enabled(True), refusing(name for piece in pieces for name in piece.refused):
+        with (
+            torch.set_grad_enabled(True),
+            refusing(name for piece in pieces for name in piece.refused),
+        ):
             exec(compile(text, str(path), "exec", dont_inherit=True), space)
     finally:
         torch.set_default_dtype(dtype)
@@ -167,13 +192,23 @@ def load(path: Path, text: str, pieces: list[Piece]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def lent(space: dict[str, Any], piece: Piece) -> Iterator[None]:
-    """While this lasts the package's class has the further methods that the learner's class of that name defines."""
+    """While this lasts the package's class has the further methods that the learner's class of that
+    name defines.
+    """
     theirs = space.get(piece.path[0])
     if len(piece.path) == 1 or not isinstance(theirs, type):
         yield
         return
-    taken = {line.removeprefix("self.").split()[0] for line in attributes_of(piece) if line.startswith("self.")}
-    names = [name for name in vars(theirs) if not name.startswith("__") and not hasattr(piece.owner, name)]
+    taken = {
+        line.removeprefix("self.").split()[0]
+        for line in attributes_of(piece)
+        if line.startswith("self.")
+    }
+    names = [
+        name
+        for name in vars(theirs)
+        if not name.startswith("__") and not hasattr(piece.owner, name)
+    ]
     names = [name for name in names if name not in taken]
     try:
         for name in names:
@@ -185,9 +220,11 @@ def lent(space: dict[str, Any], piece: Piece) -> Iterator[None]:
 
 
 def find(space: dict[str, Any], piece: Piece, path: Path) -> tuple[Callable | None, str]:
-    """The learner's function, or None and why: it must be a function that is written in this very file.
+    """The learner's function, or None and why: it must be a function that is written in this very
+    file.
 
-    It may have a decorator that keeps the function as ``__wrapped__``: ``functools.cache``, ``torch.no_grad()``.
+    It may have a decorator that keeps the function as ``__wrapped__``: ``functools.cache``,
+    ``torch.no_grad()``.
     """
     found: Any = space.get(piece.path[0])
     if len(piece.path) == 2 and isinstance(found, type):
@@ -196,7 +233,11 @@ def find(space: dict[str, Any], piece: Piece, path: Path) -> tuple[Callable | No
     if found is None:
         return None, f"{path.name} defines no {name}"
     if isinstance(found, staticmethod | classmethod):
-        return None, f"{name} is a {type(found).__name__}: write it as a plain method, with self as its first parameter"
+        return (
+            None,
+            f"{name} is a {type(found).__name__}: write it as a plain method, with self as its "
+            f"first parameter",
+        )
     inner = inspect.unwrap(found) if callable(found) and not isinstance(found, type) else found
     if not isinstance(inner, FunctionType) or inner.__code__.co_filename != str(path):
         return None, f"{name} is not a function that is written in {path.name}"

@@ -1,9 +1,9 @@
 """Stubs: what a learner starts from, generated from the package's one master copy by ``ast``.
 
-A stub has the master's arguments and its docstring, where the lesson prints the formula, and what must not be called;
-nothing of the body. Where the master does more than its lesson tells, the card has the stub instead. With it comes what
-the master uses: imports, functions of the package that are not pieces of the same lesson, and for a method the
-attributes of its object.
+A stub has the master's arguments and its docstring, where the lesson prints the formula, and what
+must not be called; nothing of the body. Where the master does more than its lesson tells, the card
+has the stub instead. With it comes what the master uses: imports, functions of the package that are
+not pieces of the same lesson, and for a method the attributes of its object.
 """
 
 import ast
@@ -25,13 +25,17 @@ class Source:
     """A file of the package: its lines, its tree, its comments."""
 
     def __init__(self, path: Path):
-        text = path.read_text(encoding="utf-8-sig")  # some editors begin a learner's file with a byte-order mark
+        text = path.read_text(
+            encoding="utf-8-sig"
+        )  # some editors begin a learner's file with a byte-order mark
         self.dotted = f"{path.parent.name}.{path.stem}"  # inside the package: core.bert
         self.lines = text.splitlines()
         self.tree = ast.parse(text)
         tokens = tokenize.generate_tokens(io.StringIO(text).readline)
         comments = [token for token in tokens if token.type == tokenize.COMMENT]
-        self.alone = {t.start[0] for t in comments if not t.line[: t.start[1]].strip()}  # lines that are a comment
+        self.alone = {
+            t.start[0] for t in comments if not t.line[: t.start[1]].strip()
+        }  # lines that are a comment
 
     def find(self, path: list[str]) -> ast.FunctionDef | ast.ClassDef:
         """The definition of ``["Layer", "forward"]``."""
@@ -41,14 +45,20 @@ class Source:
         return node
 
     def home(self, name: str) -> str | None:
-        """The module that defines a name of this file: ``core.encoder`` for ``cosine`` in ``core.losses``."""
+        """The module that defines a name of this file: ``core.encoder`` for ``cosine`` in
+        ``core.losses``.
+        """
         for node in self.tree.body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
                 return self.dotted
             if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
                 if node.level:  # from .bert import attention: another chapter
                     return ".".join(filter(None, (self.dotted.split(".")[0], node.module)))
-                return node.module.removeprefix("minisbert.") if node.module.startswith("minisbert.") else None
+                return (
+                    node.module.removeprefix("minisbert.")
+                    if node.module.startswith("minisbert.")
+                    else None
+                )
         return None
 
 
@@ -60,11 +70,17 @@ def names_in(*nodes: ast.AST) -> set[str]:
 
 
 def names_used(piece: Piece) -> set[str]:
-    """The names in a master's defaults and body, without its checks; those that the card needs, if it has the stub."""
+    """The names in a master's defaults and body, without its checks; those that the card needs, if
+    it has the stub.
+    """
     if piece.stub:
         return set(piece.needs)
     function = source_of(piece.source).find(piece.path)
-    body = [node for node in function.body if not (isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise))]
+    body = [
+        node
+        for node in function.body
+        if not (isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise))
+    ]
     used = names_in(*body, *function.args.defaults)
     return used | ({"torch"} if "Tensor" in names_in(function.args) else set())
 
@@ -84,7 +100,9 @@ def stub(piece: Piece) -> str:
             node.annotation = None
     lines = [f"def {function.name}({ast.unparse(arguments)}):"]
     if doc := ast.get_docstring(function):
-        lines += textwrap.indent(f'"""{doc}' + ('\n"""' if "\n" in doc else '"""'), "    ").splitlines()
+        lines += textwrap.indent(
+            f'"""{doc}' + ('\n"""' if "\n" in doc else '"""'), "    "
+        ).splitlines()
     where = re.match('[^"]*"[^"]*"', place(piece))[0]  # without the line itself
     refused = ", ".join(name for name in piece.refused if not name.startswith("_"))
     for text in (where, piece.note, f"Not to be called: {refused}." if refused else ""):
@@ -96,7 +114,9 @@ def stub(piece: Piece) -> str:
 
 
 def lesson_stubs(lesson: int) -> str:
-    """The learner's file: a heading, imports, and the stubs in order, methods inside their classes."""
+    """The learner's file: a heading, imports, and the stubs in order, methods inside their
+    classes.
+    """
     pieces = pieces_of(lesson)
     blocks: dict[str, list[str]] = {}  # a class with its methods, or a function
     for piece in pieces:
@@ -112,25 +132,43 @@ def lesson_stubs(lesson: int) -> str:
 
 
 def heading_of_class(piece: Piece) -> str:
-    """``class NAME:``, its docstring's first line, and as comments what its objects have in the package."""
+    """``class NAME:``, its docstring's first line, and as comments what its objects have in the
+    package.
+    """
     source = source_of(piece.source)
     node = source.find(piece.path[:1])
-    doc = textwrap.fill((ast.get_docstring(node) or "").splitlines()[0], WIDTH - 8, subsequent_indent="    ")
-    lines = [f"class {node.name}:", f'    """{doc}"""', "", "    # what its objects have, in the package:"]
+    doc = textwrap.fill(
+        (ast.get_docstring(node) or "").splitlines()[0], WIDTH - 8, subsequent_indent="    "
+    )
+    lines = [
+        f"class {node.name}:",
+        f'    """{doc}"""',
+        "",
+        "    # what its objects have, in the package:",
+    ]
     methods = [other for other in pieces_of(piece.lesson) if other.path[:-1] == piece.path[:1]]
     hidden = {name for other in methods for name in (other.path[1], *other.refused)}
-    used = {inner.attr for other in methods for inner in ast.walk(source.find(other.path)) if hasattr(inner, "attr")}
+    used = {
+        inner.attr
+        for other in methods
+        for inner in ast.walk(source.find(other.path))
+        if hasattr(inner, "attr")
+    }
     held = [line.split("  # under")[0] for line in attributes(source, node, hidden)]
     held = [line for line in held if re.findall(r"\w+", line.removeprefix("self."))[0] in used]
     return "\n".join([*lines, *(f"    #   {line}" for line in held)])
 
 
 def attributes(source: Source, node: ast.ClassDef, hidden: set[str]) -> list[str]:
-    """What objects of a class have, its bases' first: fields, what ``__init__`` sets, methods that are not hidden."""
+    """What objects of a class have, its bases' first: fields, what ``__init__`` sets, methods that
+    are not hidden.
+    """
     found = []
     defined = {child.name for child in node.body if isinstance(child, ast.FunctionDef)}
     for base in node.bases:
-        home = source.home(base.id) if isinstance(base, ast.Name) else None  # nn.Module: nothing to tell
+        home = (
+            source.home(base.id) if isinstance(base, ast.Name) else None
+        )  # nn.Module: nothing to tell
         if home:
             other = source_of(ROOT / "minisbert" / f"{home.replace('.', '/')}.py")
             found += attributes(other, other.find([base.id]), hidden | defined)
@@ -140,9 +178,19 @@ def attributes(source: Source, node: ast.ClassDef, hidden: set[str]) -> list[str
             found.append(line)
         elif isinstance(child, ast.FunctionDef) and child.name == "__init__":
             sets = (inner.lineno for inner in child.body if isinstance(inner, ast.Assign))
-            found += [text for number in sets if (text := source.lines[number - 1].strip()).startswith("self.")]
-        elif isinstance(child, ast.FunctionDef) and child.name not in hidden and not child.name.startswith("_"):
-            found.append(f"self.{child.name}({', '.join(argument.arg for argument in child.args.args[1:])})")
+            found += [
+                text
+                for number in sets
+                if (text := source.lines[number - 1].strip()).startswith("self.")
+            ]
+        elif (
+            isinstance(child, ast.FunctionDef)
+            and child.name not in hidden
+            and not child.name.startswith("_")
+        ):
+            found.append(
+                f"self.{child.name}({', '.join(argument.arg for argument in child.args.args[1:])})"
+            )
     return found
 
 
@@ -153,14 +201,24 @@ def attributes_of(piece: Piece) -> list[str]:
 
 
 def imports(pieces: list[Piece]) -> str:
-    """What the masters import and use, the package's helpers last, an empty line between the two."""
+    """What the masters import and use, the package's helpers last, an empty line between the
+    two.
+    """
     plain, named = set(), set()
     for piece in pieces:
         used = names_used(piece)
         for node in source_of(piece.source).tree.body:
             if isinstance(node, ast.Import):
-                plain |= {ast.unparse(alias) for alias in node.names if (alias.asname or alias.name) in used}
-            elif isinstance(node, ast.ImportFrom) and not node.level and not node.module.startswith("minisbert"):
+                plain |= {
+                    ast.unparse(alias)
+                    for alias in node.names
+                    if (alias.asname or alias.name) in used
+                }
+            elif (
+                isinstance(node, ast.ImportFrom)
+                and not node.level
+                and not node.module.startswith("minisbert")
+            ):
                 named |= {(node.module, alias.name) for alias in node.names if alias.name in used}
     own = {(f"minisbert.{module}", name) for module, name in helpers(pieces)}
     groups = [[f"import {name}" for name in sorted(plain)] + from_lines(named), from_lines(own)]
@@ -169,11 +227,16 @@ def imports(pieces: list[Piece]) -> str:
 
 def from_lines(names: set[tuple[str, str]]) -> list[str]:
     modules = sorted({module for module, _ in names})
-    return [f"from {m} import {', '.join(sorted(name for module, name in names if module == m))}" for m in modules]
+    return [
+        f"from {m} import {', '.join(sorted(name for module, name in names if module == m))}"
+        for m in modules
+    ]
 
 
 def helpers(pieces: list[Piece]) -> set[tuple[str, str]]:
-    """The package's functions that the masters use and that are not among these pieces, as (module, name)."""
+    """The package's functions that the masters use and that are not among these pieces, as (module,
+    name).
+    """
     found = set()
     for piece in pieces:
         for name in names_used(piece) - set(piece.refused):
@@ -181,4 +244,8 @@ def helpers(pieces: list[Piece]) -> set[tuple[str, str]]:
             helper = name.islower() and not name.startswith(("_", "check_"))  # constants are none
             if home and (helper or name in piece.needs):  # classes if the card has them
                 found.add((home, name))
-    return {(home, name) for home, name in found if PIECES.get(f"{home.split('.')[-1]}.{name}") not in pieces}
+    return {
+        (home, name)
+        for home, name in found
+        if PIECES.get(f"{home.split('.')[-1]}.{name}") not in pieces
+    }

@@ -1,6 +1,8 @@
-"""``python -m lessons.check mine``: the learner's pieces and the book as one file, and something to see from it.
+"""``python -m lessons.check mine``: the learner's pieces and the book as one file, and something to
+see from it.
 
-What passes alone may fail with the others or with real weights. Then it is named, and the book's takes its place.
+What passes alone may fail with the others or with real weights. Then it is named, and the book's
+takes its place.
 """
 
 import os
@@ -32,7 +34,11 @@ from tests.parity import MINILM_HIDDEN, MINILM_VECTOR, TRACE, golden
 RUN = "python -m lessons.check"
 MODEL = "all-MiniLM-L6-v2"
 PUBLISHED = 82.03  # Spearman x 100 on the STS Benchmark's test split, zero-shot
-SENTENCES = ["A man is playing a guitar.", "A person plays an instrument.", "A man is not playing a guitar."]
+SENTENCES = [
+    "A man is playing a guitar.",
+    "A person plays an instrument.",
+    "A man is not playing a guitar.",
+]
 SENTENCE = "The animal did not cross the street because it was too tired."
 SHADES = " ░▒▓█"
 
@@ -49,7 +55,9 @@ Findings = Iterator[Finding]
 
 
 def close(name: str, largest: float, tolerance: float) -> Finding:
-    return Finding(f"{name:<24}largest difference {largest:.1e}, tolerance {tolerance:g}", largest <= tolerance)
+    return Finding(
+        f"{name:<24}largest difference {largest:.1e}, tolerance {tolerance:g}", largest <= tolerance
+    )
 
 
 # ---------------------------------------------------------------------------- what there is to see
@@ -60,20 +68,28 @@ def matrix(book: Any, sentences: Sequence[str]) -> Findings:
     sentences = sentences or SENTENCES
     encoder = book.SentenceEncoder.load(find_model(MODEL))
     vectors = encoder.encode(sentences)
-    for number, (text, row) in enumerate(zip(sentences, encoder.similarity(vectors, vectors), strict=True), start=1):
+    for number, (text, row) in enumerate(
+        zip(sentences, encoder.similarity(vectors, vectors), strict=True), start=1
+    ):
         yield Finding(f"{number:>3} {' '.join(f'{value:5.2f}' for value in row)}  {text}")
 
 
 def ids(book: Any, _: Sequence[str]) -> Findings:
-    """Ids of all sentences of the STS Benchmark by ``split_words`` and ``word_pieces``, and by the library."""
+    """Ids of all sentences of the STS Benchmark by ``split_words`` and ``word_pieces``, and by the
+    library.
+    """
     pairs = [pair for split in SPLITS for pair in load_scored_pairs("stsb", split)]
     texts = [text for pair in pairs for text in pair.texts]
     tokenizer = book.Tokenizer.load(find_model(MODEL), 512)
     vocabulary = tokenizer.backend.get_vocab()
     rows = zip(Bar(texts, desc="sentences"), tokenizer.encode(texts).ids, strict=True)
     different = [text for text, row in rows if book.token_ids(text, vocabulary) != row]
-    equal = f"ids of {len(texts) - len(different):,} of {len(texts):,} sentences equal the library's"
-    yield Finding(equal + "".join(f"; not those of {text!r}" for text in different[:1]), not different)
+    equal = (
+        f"ids of {len(texts) - len(different):,} of {len(texts):,} sentences equal the library's"
+    )
+    yield Finding(
+        equal + "".join(f"; not those of {text!r}" for text in different[:1]), not different
+    )
 
 
 @torch.no_grad()
@@ -99,8 +115,14 @@ def head(book: Any, sentences: Sequence[str]) -> Findings:
     with torch.no_grad():
         encoder.bert(torch.tensor([row]), trace=states)
     shares = states["layers.3.attention"][0, 1]  # (T, T)
-    yield Finding("layer 3, head 1: a row for each token, two signs for each that it looks at, in the same order:")
-    yield Finding("none below .05, ░ to .30, ▒ to .55, ▓ to .80, █ above; then the largest share, and whose it is")
+    yield Finding(
+        "layer 3, head 1: a row for each token, two signs for each that it looks at, in the same "
+        "order:"
+    )
+    yield Finding(
+        "none below .05, ░ to .30, ▒ to .55, ▓ to .80, █ above; then the largest share, and whose "
+        "it is"
+    )
     for token, values in zip(tokens, shares.tolist(), strict=True):
         shades = "".join(2 * SHADES[min(4, round(4 * value + 0.3))] for value in values)
         yield Finding(f"{token:>14} {shades} {max(values):.2f} {tokens[values.index(max(values))]}")
@@ -116,11 +138,17 @@ def head(book: Any, sentences: Sequence[str]) -> Findings:
 def vector(book: Any, sentences: Sequence[str]) -> Findings:
     """A sentence's vector, and the package's."""
     texts = sentences or SENTENCES
-    ours, theirs = (kind.load(find_model(MODEL)).encode(texts) for kind in (book.SentenceEncoder, SentenceEncoder))
+    ours, theirs = (
+        kind.load(find_model(MODEL)).encode(texts)
+        for kind in (book.SentenceEncoder, SentenceEncoder)
+    )
     for text, *both in zip(texts, ours, theirs, strict=True):
         yield Finding(text)
         for name, row in zip(("yours", "MiniLM's"), both, strict=True):
-            yield Finding(f"  {name:<10}{' '.join(f'{value:8.5f}' for value in row[:8])} ... {len(row)} numbers")
+            yield Finding(
+                f"  {name:<10}{' '.join(f'{value:8.5f}' for value in row[:8])} ... {len(row)} "
+                f"numbers"
+            )
     yield close("yours and MiniLM's", largest_difference(ours, theirs), MINILM_VECTOR)
 
 
@@ -130,7 +158,9 @@ def score(book: Any, encoder: Any, split: str) -> float:
     columns = zip(*(pair.texts for pair in pairs), strict=True)
     batches = encoder.batches
     encoder.batches = lambda *given: Bar([*batches(*given)], desc=split, unit=" batches")
-    u, v = torch.from_numpy(encoder.encode([text for texts in columns for text in texts])).chunk(2)  # (N, D) each
+    u, v = torch.from_numpy(encoder.encode([text for texts in columns for text in texts])).chunk(
+        2
+    )  # (N, D) each
     encoder.batches = batches
     return 100 * book.spearman(book.cosine(u, v).numpy(), [pair.score for pair in pairs])
 
@@ -146,7 +176,10 @@ def partners(book: Any, _: Sequence[str]) -> Findings:
     """Losses of pairs that mean the same, each text with its partner, and with somebody else's."""
     pairs = [pair for pair in load_scored_pairs("stsb", "test") if pair.score == 5][:32]
     encoder = book.SentenceEncoder.load(find_model(MODEL))
-    u, v = (torch.from_numpy(encoder.encode(texts)) for texts in zip(*(pair.texts for pair in pairs), strict=True))
+    u, v = (
+        torch.from_numpy(encoder.encode(texts))
+        for texts in zip(*(pair.texts for pair in pairs), strict=True)
+    )
     losses = {
         "contrastive": partial(book.contrastive_loss, labels=torch.ones(len(u))),
         "triplet": partial(book.triplet_loss, negative=v.roll(2, 0)),
@@ -155,22 +188,33 @@ def partners(book: Any, _: Sequence[str]) -> Findings:
     }
     for name, loss in losses.items():
         right, wrong = (loss(u, other).item() for other in (v, v.roll(1, 0)))
-        yield Finding(f"{name:<20}{right:7.4f} with its partner, {wrong:7.4f} with another's", right < wrong)
+        yield Finding(
+            f"{name:<20}{right:7.4f} with its partner, {wrong:7.4f} with another's", right < wrong
+        )
 
 
 def losses(book: Any, _: Sequence[str]) -> Findings:
     """Ten steps of ``fit`` with a tiny model, its losses beside the reference's."""
     encoder, reference = book.SentenceEncoder.load(TINY).double(), golden("trace")
-    parameters = [parameter for name, parameter in encoder.named_parameters() if "pooler" not in name]
+    parameters = [
+        parameter for name, parameter in encoder.named_parameters() if "pooler" not in name
+    ]
 
     def loss(encoder: Any, rows: list[int]) -> torch.Tensor:
-        u, v = (encoder(reference[f"{side}.ids"], reference[f"{side}.mask"]) for side in ("first", "second"))
+        u, v = (
+            encoder(reference[f"{side}.ids"], reference[f"{side}.mask"])
+            for side in ("first", "second")
+        )
         return book.cosine_mse_loss(u, v, reference["targets"])
 
     schedule = partial(book.linear_schedule, warmup=3, total=12)
-    with replaced(loop.adamw_step, book.adamw_step, loop, "adamw_step"):  # ``adamw`` itself is PyTorch's own
+    with replaced(
+        loop.adamw_step, book.adamw_step, loop, "adamw_step"
+    ):  # ``adamw`` itself is PyTorch's own
         optimizer = AdamW(parameters, lr=1e-2, weight_decay=0.01)
-        steps = list(book.fit(encoder, loss, [range(len(reference["targets"]))] * 10, optimizer, schedule))
+        steps = list(
+            book.fit(encoder, loss, [range(len(reference["targets"]))] * 10, optimizer, schedule)
+        )
     values = torch.tensor([step.loss for step in steps], dtype=torch.float64)
     yield Finding(f"ten steps, loss {values[0]:.6f} to {values[-1]:.6f}")
     yield close("10 losses", largest_difference(values, reference["losses"]), TRACE)
@@ -182,7 +226,9 @@ def training(book: Any, _: Sequence[str]) -> Findings:
     encoder = book.SentenceEncoder.load(find_model(MODEL))
     before = score(book, encoder, "test")
     pairs = [pair for pair in load_scored_pairs("stsb", "train") if len(str(pair.texts)) < 140][::2]
-    texts = book.TextColumns(encoder.tokenizer, [*zip(*(pair.texts for pair in pairs), strict=True)])
+    texts = book.TextColumns(
+        encoder.tokenizer, [*zip(*(pair.texts for pair in pairs), strict=True)]
+    )
     wanted = torch.tensor([pair.score / 5 for pair in pairs])
 
     def loss(encoder: Any, rows: Sequence[int]) -> torch.Tensor:
@@ -196,7 +242,11 @@ def training(book: Any, _: Sequence[str]) -> Findings:
         if step.number % 20 == 0:
             yield Finding(f"step {step.number:>4} of {len(batches)}, loss {step.loss:.4f}")
     after = score(book, encoder.eval(), "test")
-    yield Finding(f"Spearman x 100 on the 1,379 test pairs: {before:.2f} -> {after:.2f}", after > before, after)
+    yield Finding(
+        f"Spearman x 100 on the 1,379 test pairs: {before:.2f} -> {after:.2f}",
+        after > before,
+        after,
+    )
 
 
 def everything(book: Any, _: Sequence[str]) -> Findings:
@@ -206,7 +256,13 @@ def everything(book: Any, _: Sequence[str]) -> Findings:
 
 
 # a lesson without one shows what the lesson before it does
-SHOWS: dict[int, Callable[[Any, Sequence[str]], Findings]] = {0: matrix, 2: ids, 3: layers, 5: head, 6: layers}
+SHOWS: dict[int, Callable[[Any, Sequence[str]], Findings]] = {
+    0: matrix,
+    2: ids,
+    3: layers,
+    5: head,
+    6: layers,
+}
 SHOWS |= {8: vector, 9: spearman, 10: partners, 11: losses, 13: training, 14: everything}
 
 
@@ -214,10 +270,14 @@ SHOWS |= {8: vector, 9: spearman, 10: partners, 11: losses, 13: training, 14: ev
 
 
 def your_model(lesson: int | None, sentences: Sequence[str], chapter: str | None) -> bool:
-    """Write the file, run it on what the lesson shows, end with the card. Returns whether all equals the reference."""
+    """Write the file, run it on what the lesson shows, end with the card. Returns whether all
+    equals the reference.
+    """
     passed, failed = verdicts()
     named: set[str] = set()
-    lesson = lesson or max((PIECES[master].lesson for master in passed if PIECES[master].lesson < 15), default=1)
+    lesson = lesson or max(
+        (PIECES[master].lesson for master in passed if PIECES[master].lesson < 15), default=1
+    )
     show = SHOWS[max(number for number in SHOWS if number <= lesson)]
     while True:
         assembly = assemble(passed, failed)
@@ -237,12 +297,21 @@ def your_model(lesson: int | None, sentences: Sequence[str], chapter: str | None
             print(f"{os.path.relpath(MINE / FILE)}: {show.__doc__}\n")
             good, best = True, 0.0
             for text, holds, score in show(book, sentences):
-                print(f"  {'' if holds is None else 'ok    ' if holds else 'FAIL  '}{text}", flush=True)
+                print(
+                    f"  {'' if holds is None else 'ok    ' if holds else 'FAIL  '}{text}",
+                    flush=True,
+                )
                 good, best = good and holds is not False, max(best, score)
             break
         except Exception as error:
-            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == FILE]
-            whose = [owner for line in lines if (owner := owners(assembly.text)[line - 1]) in passed]
+            lines = [
+                frame.lineno
+                for frame in traceback.extract_tb(error.__traceback__)
+                if frame.filename == FILE
+            ]
+            whose = [
+                owner for line in lines if (owner := owners(assembly.text)[line - 1]) in passed
+            ]
             if not whose:
                 raise
             failed = assembly.left_out | {whose[-1]: f"{type(error).__name__}: {error}"}
@@ -251,7 +320,11 @@ def your_model(lesson: int | None, sentences: Sequence[str], chapter: str | None
     own = Counter(filter(None, code))
     print()
     for name in dict.fromkeys(master.split(".")[0] for master in own):
-        parts = {master.partition(".")[2]: lines for master, lines in own.items() if master.split(".")[0] == name}
+        parts = {
+            master.partition(".")[2]: lines
+            for master, lines in own.items()
+            if master.split(".")[0] == name
+        }
         print(f"  {name:<10}{sum(parts.values()):>4} lines  {', '.join(parts)}")
     scored = f"they score {best:.2f}" if best else f"what they score: {RUN} mine 09"
     print(f"\n{own.total()} of {len(code):,} lines are yours; {scored}.")
@@ -260,17 +333,32 @@ def your_model(lesson: int | None, sentences: Sequence[str], chapter: str | None
 
 
 def verdicts() -> tuple[list[str], dict[str, str]]:
-    """The pieces of the book that pass, and why others that are written do not. Files that are new are graded."""
+    """The pieces of the book that pass, and why others that are written do not. Files that are new
+    are graded.
+    """
     progress = Progress()
     passed: list[str] = []
     failed: dict[str, str] = {}
-    for lesson in Bar(dict.fromkeys(piece.lesson for piece in IN_THE_BOOK.values()), desc="grading", unit=" lessons"):
-        pieces = [piece for piece in IN_THE_BOOK.values() if piece.lesson == lesson and mine(lesson).is_file()]
-        if any(progress.state(piece) not in ("passed", "failed", "refused", "unwritten") for piece in pieces):
+    for lesson in Bar(
+        dict.fromkeys(piece.lesson for piece in IN_THE_BOOK.values()),
+        desc="grading",
+        unit=" lessons",
+    ):
+        pieces = [
+            piece
+            for piece in IN_THE_BOOK.values()
+            if piece.lesson == lesson and mine(lesson).is_file()
+        ]
+        if any(
+            progress.state(piece) not in ("passed", "failed", "refused", "unwritten")
+            for piece in pieces
+        ):
             progress.remember(graded_lesson(lesson))
         for piece in pieces:
             if progress.state(piece) == "passed":
                 passed.append(piece.master)
             elif progress.state(piece) != "unwritten":
-                failed[piece.master] = f"{progress.state(piece)}, {progress.results[piece.master].get('seen', '')}"
+                failed[piece.master] = (
+                    f"{progress.state(piece)}, {progress.results[piece.master].get('seen', '')}"
+                )
     return passed, failed

@@ -18,7 +18,11 @@ from minisbert.diagnosis.mistakes import mistake
 
 Join = tuple[str, str]
 Gradients = tuple[Tensor, Tensor, Tensor]
-_backward, _step, _paired_gain = backward.dense_gelu_backward, sheet.training_step, paired.paired_gain
+_backward, _step, _paired_gain = (
+    backward.dense_gelu_backward,
+    sheet.training_step,
+    paired.paired_gain,
+)
 
 # ---------------------------------------------------------------------------------- the vocabulary
 
@@ -52,8 +56,8 @@ def merges_with(
     joined: Callable[[list[str], Join], list[str]] = left_to_right,
     anew: bool = True,
 ) -> list[Join]:
-    """The pair with the lowest ``sign`` times count is joined, of equal ones by number or ``spelling``; ``anew`` counts
-    before each join."""
+    """The pair with the lowest ``sign`` times count is joined, of equal ones by number or
+    ``spelling``; ``anew`` counts before each join."""
     pieces = {word: list(word) for word in words}
     numbers = {letter: number for number, letter in enumerate(sorted(set("".join(words))))}
     joins: list[Join] = []
@@ -67,7 +71,9 @@ def merges_with(
                     counts[pair] += times
         if not counts:
             break
-        ranks = {pair: pair if spelling else tuple(numbers[piece] for piece in pair) for pair in counts}
+        ranks = {
+            pair: pair if spelling else tuple(numbers[piece] for piece in pair) for pair in counts
+        }
         best = min(counts, key=lambda pair: (sign * counts[pair], ranks[pair]))
         if not anew:
             del counts[best]
@@ -84,15 +90,22 @@ ONCE = "a word that occurs often counts like a rare one"
 learned("each word counted once", ONCE, words=lambda words: dict.fromkeys(words, 1))
 learned("pairs not counted anew", "the counts of the beginning decide about all joins", anew=False)
 learned("rarest pair joined", "the pair that occurs least often is joined", sign=1)
-learned("equal pairs by their spelling", "a joined piece comes where its letters stand", spelling=True)
+learned(
+    "equal pairs by their spelling", "a joined piece comes where its letters stand", spelling=True
+)
 learned("one join a word", "a pair is joined at its first place in a word alone", joined=first_only)
-learned("joined from the right", "of three equal letters the last two are joined", joined=right_to_left)
+learned(
+    "joined from the right", "of three equal letters the last two are joined", joined=right_to_left
+)
 
 
-# ------------------------------------------------------------------------------ back through a layer
+# ------------------------------------------------------------------------------ back through a
+# layer
 
 
-def backward_with(x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor, *, slope: str = "") -> Gradients:
+def backward_with(
+    x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor, *, slope: str = ""
+) -> Gradients:
     z = x @ weight.T + bias
     at = bert.gelu(z) if slope == "at the output" else z
     below = (1 + torch.erf(at / math.sqrt(2.0))) / 2
@@ -107,20 +120,32 @@ back("GELU's density left out", "the slope of z P(z) is taken to be P(z)", slope
 back("back without GELU", "the gradient goes back as if there were no GELU", slope="none")
 back("ReLU's slope", "the slope is 1 above 0 and 0 below it", slope="ReLU")
 back("slope at the output", "the slope is taken at y = gelu(z), not at z", slope="at the output")
-back("slope without the bias", "z is x weight^T alone when the slope is taken", bias=torch.zeros_like)
+back(
+    "slope without the bias", "z is x weight^T alone when the slope is taken", bias=torch.zeros_like
+)
 
 
-@mistake(backward, "dense_gelu_backward", "mean over the rows", "the gradients of weight and bias are divided by N")
+@mistake(
+    backward,
+    "dense_gelu_backward",
+    "mean over the rows",
+    "the gradients of weight and bias are divided by N",
+)
 def _(x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor) -> Gradients:
     dx, dweight, dbias = _backward(x, weight, bias, gradient)
     return dx, dweight / len(x), dbias / len(x)
 
 
-# -------------------------------------------------------------------------------- the costs of a step
+# -------------------------------------------------------------------------------- the costs of a
+# step
 
 
-def step_with(config: BertConfig, B: int, T: int, *, weights="all", between=1, shared=False, **factors: float) -> dict:
-    """The costs with some of them multiplied; of the weights the "matrices" alone, or the "pooler" as well."""
+def step_with(
+    config: BertConfig, B: int, T: int, *, weights="all", between=1, shared=False, **factors: float
+) -> dict:
+    """The costs with some of them multiplied; of the weights the "matrices" alone, or the "pooler"
+    as well.
+    """
     costs = _step(config, B, T)
     D, F, L = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     costs["forward"] -= (1 - between) * 4 * L * B * T * T * D
@@ -136,20 +161,40 @@ def step_with(config: BertConfig, B: int, T: int, *, weights="all", between=1, s
 
 
 billed = calls(sheet, "training_step", step_with)
-billed("multiplications alone", "the additions are not counted as operations", forward=0.5, backward=0.5)
-billed("back as dear as forth", "one product backward for each product forward, not two", backward=0.5)
+billed(
+    "multiplications alone",
+    "the additions are not counted as operations",
+    forward=0.5,
+    backward=0.5,
+)
+billed(
+    "back as dear as forth", "one product backward for each product forward, not two", backward=0.5
+)
 billed("one moment", "AdamW keeps two numbers for each parameter, and one is counted", moments=0.5)
-billed("heads share their probabilities", "each head has T x T of its own, and one is counted", shared=True)
+billed(
+    "heads share their probabilities",
+    "each head has T x T of its own, and one is counted",
+    shared=True,
+)
 billed("tokens do not meet", "the products of queries, keys and values are left out", between=0)
 MATRICES = "of the weights only tables and matrices are counted"
 billed("biases and LayerNorms left out", MATRICES, weights="matrices")
-billed("pooler counted", "the pooler's weights and biases count, and no vector needs it", weights="pooler")
+billed(
+    "pooler counted",
+    "the pooler's weights and biases count, and no vector needs it",
+    weights="pooler",
+)
 
-# ------------------------------------------------------------------------------------- a gain in pairs
+# ------------------------------------------------------------------------------------- a gain in
+# pairs
 
 
-def gain_with(a: Any, b: Any, *, together: bool = True, ddof: int = 1, power: float = 0.5, width: float = 2.0) -> tuple:
-    """``together``: the spread of the differences, not of each side; it is divided by n to the ``power``."""
+def gain_with(
+    a: Any, b: Any, *, together: bool = True, ddof: int = 1, power: float = 0.5, width: float = 2.0
+) -> tuple:
+    """``together``: the spread of the differences, not of each side; it is divided by n to the
+    ``power``.
+    """
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     spreads = [np.std(side, ddof=ddof) for side in ([a - b] if together else [a, b])]
     gain, error = float((a - b).mean()), float(math.hypot(*spreads) / len(a) ** power)
@@ -157,11 +202,21 @@ def gain_with(a: Any, b: Any, *, together: bool = True, ddof: int = 1, power: fl
 
 
 gained = calls(paired, "paired_gain", gain_with)
-gained("error not in pairs", "each side has an error of its own: what both share stays in", together=False)
+gained(
+    "error not in pairs",
+    "each side has an error of its own: what both share stays in",
+    together=False,
+)
 gained("deviation by n", "the deviation divides by n: NumPy does, unless it is told ddof=1", ddof=0)
 gained("error by n", "the spread is divided by n, not by its root", power=1.0)
-gained("spread for the error", "that is how far one run is from the mean, not the mean's error", power=0.0)
-gained("interval of one error", "one error to each side holds the gain two times in three", width=1.0)
+gained(
+    "spread for the error",
+    "that is how far one run is from the mean, not the mean's error",
+    power=0.0,
+)
+gained(
+    "interval of one error", "one error to each side holds the gain two times in three", width=1.0
+)
 
 
 @mistake(paired, "paired_gain", "b minus a", "the sides are exchanged: a gain is a loss")

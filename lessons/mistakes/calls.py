@@ -8,10 +8,12 @@ from minisbert.diagnosis.planting import mistake
 
 
 def calls(owner: Any, attribute: str, formula: Callable | None = None) -> Callable[..., None]:
-    """Return ``enter(name, meaning, **changes)``: it enters a mistake that calls the right function with changes.
+    """Return ``enter(name, meaning, **changes)``: it enters a mistake that calls the right function
+    with changes.
 
-    A change is a value, or a function of the right argument: ``scale=lambda scale: 1 / scale``. A ``formula`` is called
-    instead if there is one: beside the right function's arguments it takes wrong choices, by default the right ones.
+    A change is a value, or a function of the right argument: ``scale=lambda scale: 1 / scale``. A
+    ``formula`` is called instead if there is one: beside the right function's arguments it takes
+    wrong choices, by default the right ones.
     """
     right = getattr(owner, attribute)  # kept from before anything is planted
     signature, formula = inspect.signature(right), formula or right
@@ -22,7 +24,10 @@ def calls(owner: Any, attribute: str, formula: Callable | None = None) -> Callab
         def stand_in(*arguments: Any, **named: Any) -> Any:
             given = signature.bind(*arguments, **named)
             for key in changes.keys() - choices:
-                change, old = changes[key], given.arguments.get(key, signature.parameters[key].default)
+                change, old = (
+                    changes[key],
+                    given.arguments.get(key, signature.parameters[key].default),
+                )
                 given.arguments[key] = change(old) if callable(change) else change
             return formula(*given.args, **given.kwargs, **choices)
 

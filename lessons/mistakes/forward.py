@@ -1,7 +1,8 @@
-"""Mistakes of the forward pass that vectors do not show: in dropout, in gradients, in what a pad or a NaN may hold.
+"""Mistakes of the forward pass that vectors do not show: in dropout, in gradients, in what a pad or
+a NaN may hold.
 
-Two show, but have the same numbers as a mistake of ``minisbert/diagnosis/mistakes.py``, which ``trace`` names: "layer
-drops the mask" and "encoder's mask inverted".
+Two show, but have the same numbers as a mistake of ``minisbert/diagnosis/mistakes.py``, which
+``trace`` names: "layer drops the mask" and "encoder's mask inverted".
 """
 
 import torch
@@ -31,23 +32,41 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
 
 
 @mistake(
-    bert, "layer_norm", "LayerNorm over everything", "mean and variance are those of all numbers, not of each token"
+    bert,
+    "layer_norm",
+    "LayerNorm over everything",
+    "mean and variance are those of all numbers, not of each token",
 )
 def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return (x - x.mean()) / (x.var(correction=0) + eps).sqrt() * weight + bias
 
 
-@mistake(bert, "layer_norm", "x.std() + eps", "std divides by D - 1, and eps stands outside the root: both are wrong")
+@mistake(
+    bert,
+    "layer_norm",
+    "x.std() + eps",
+    "std divides by D - 1, and eps stands outside the root: both are wrong",
+)
 def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + eps) * weight + bias
 
 
-@mistake(bert, "layer_norm", "variance over everything", "x.var() is one number, of all tokens, and divides by N - 1")
+@mistake(
+    bert,
+    "layer_norm",
+    "variance over everything",
+    "x.var() is one number, of all tokens, and divides by N - 1",
+)
 def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return (x - x.mean(-1, keepdim=True)) / (x.var() + eps).sqrt() * weight + bias
 
 
-@mistake(bert, "attention", "exp by hand", "exp(score) is 0 for all low scores, and infinite for a high one: 0/0")
+@mistake(
+    bert,
+    "attention",
+    "exp by hand",
+    "exp(score) is 0 for all low scores, and infinite for a high one: 0/0",
+)
 def _(query, key, value, mask=None, dropout=0.0):
     scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
     shares = (scores if mask is None else scores.masked_fill(~mask, float("-inf"))).exp()
@@ -60,59 +79,118 @@ def _(x: Tensor) -> Tensor:
     return 2 * _gelu(x)
 
 
-@mistake(bert.FeedForward, "forward", "GELU after down", "GELU stands behind both dense layers, not between them")
+@mistake(
+    bert.FeedForward,
+    "forward",
+    "GELU after down",
+    "GELU stands behind both dense layers, not between them",
+)
 def _(self: bert.FeedForward, x: Tensor) -> Tensor:
     return _gelu(self.down(self.up(x)))
 
 
-@mistake(modern, "rotate", "pairs of neighbours", "columns i and i + 1 are turned, by every second of the angles")
+@mistake(
+    modern,
+    "rotate",
+    "pairs of neighbours",
+    "columns i and i + 1 are turned, by every second of the angles",
+)
 def _(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     a, b, c, s = x[..., ::2], x[..., 1::2], cos[..., ::2], sin[..., ::2]
     return torch.stack([a * c - b * s, a * s + b * c], dim=-1).flatten(-2)
 
 
-@mistake(bert.FeedForward, "forward", "GELU forgotten", "no GELU stands between the two dense layers")
+@mistake(
+    bert.FeedForward, "forward", "GELU forgotten", "no GELU stands between the two dense layers"
+)
 def _(self: bert.FeedForward, x: Tensor) -> Tensor:
     return self.down(self.up(x))
 
 
 noticed = calls(bert, "attention", attention_with)
-noticed("1/sqrt(H)", "the scores are divided by the root of H, the number of heads", power=0.0, heads=0.5)
-noticed("softmax over the queries", "pads get -inf, and then the softmax is over the queries", axis=-2)
-noticed("finite mask", "pads get a finite score: below all others today, and one day not", score=-1e9)
+noticed(
+    "1/sqrt(H)",
+    "the scores are divided by the root of H, the number of heads",
+    power=0.0,
+    heads=0.5,
+)
+noticed(
+    "softmax over the queries", "pads get -inf, and then the softmax is over the queries", axis=-2
+)
+noticed(
+    "finite mask", "pads get a finite score: below all others today, and one day not", score=-1e9
+)
 noticed("no attention dropout", "the probabilities are never dropped", dropout=0.0)
 
 
-def dropped_with(query, key, value, mask=None, dropout=0.0, *, scores=False, returned=False, context=False, cut=False):
-    """What is dropped: the ``scores``, the probabilities that are ``returned``, the ``context``; or all is ``cut`` off
-    from the gradient."""
+def dropped_with(
+    query,
+    key,
+    value,
+    mask=None,
+    dropout=0.0,
+    *,
+    scores=False,
+    returned=False,
+    context=False,
+    cut=False,
+):
+    """What is dropped: the ``scores``, the probabilities that are ``returned``, the ``context``; or
+    all is ``cut`` off from the gradient."""
     given = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
     given = _dropout(given, dropout) if scores else given
     probabilities = (given if mask is None else given.masked_fill(~mask, float("-inf"))).softmax(-1)
-    probabilities = _dropout(probabilities, dropout) if returned else probabilities.detach() if cut else probabilities
+    probabilities = (
+        _dropout(probabilities, dropout)
+        if returned
+        else probabilities.detach()
+        if cut
+        else probabilities
+    )
     mixed = probabilities @ value
     return _dropout(mixed, dropout) if context else mixed, probabilities
 
 
 dropped = calls(bert, "attention", dropped_with)
-dropped("detached probabilities", "the probabilities are detached: right forward, wrong backward", cut=True)
-dropped("dropout on the scores", "a dropped score is 0, and softmax still gives it a share", scores=True)
-dropped("probabilities after dropout", "the probabilities that are returned are the dropped ones", returned=True)
-dropped("dropout on the context", "values are dropped, before or after they are mixed", context=True)
+dropped(
+    "detached probabilities",
+    "the probabilities are detached: right forward, wrong backward",
+    cut=True,
+)
+dropped(
+    "dropout on the scores", "a dropped score is 0, and softmax still gives it a share", scores=True
+)
+dropped(
+    "probabilities after dropout",
+    "the probabilities that are returned are the dropped ones",
+    returned=True,
+)
+dropped(
+    "dropout on the context", "values are dropped, before or after they are mixed", context=True
+)
 
 
 def attend_with(self, x, mask, *, dropped="in training", output=0.0):
-    """The probabilities are ``dropped`` in training, "always" or not; the output is, in training, by its own chance."""
+    """The probabilities are ``dropped`` in training, "always" or not; the output is, in training,
+    by its own chance.
+    """
     query, key, value = (self.split(dense(x)) for dense in (self.query, self.key, self.value))
     chance = self.dropout if dropped == "always" or (dropped and self.training) else 0.0
     context, probabilities = bert.attention(query, key, value, mask, chance)
-    return _dropout(self.output(self.merge(context)), output * self.dropout, self.training), probabilities
+    return _dropout(
+        self.output(self.merge(context)), output * self.dropout, self.training
+    ), probabilities
 
 
 attended = calls(bert.Attention, "forward", attend_with)
 attended("dropout alive in eval", "attention dropout stays on in eval mode", dropped="always")
 attended("dropout not handed on", "attention's dropout is 0 in training too", dropped="")
-attended("dropout on attention's output", "the output is dropped, not the probabilities", dropped="", output=1.0)
+attended(
+    "dropout on attention's output",
+    "the output is dropped, not the probabilities",
+    dropped="",
+    output=1.0,
+)
 
 
 def layer_with(self, x, mask, *, first="attention_dropout", second="dropout", summed=False):
@@ -125,31 +203,64 @@ def layer_with(self, x, mask, *, first="attention_dropout", second="dropout", su
 
 
 layered = calls(bert.Layer, "forward", layer_with)
-layered("layer drops the mask", "attention gets no mask from its layer, so pads take part", mask=None)
+layered(
+    "layer drops the mask", "attention gets no mask from its layer, so pads take part", mask=None
+)
 layered("layer without dropout", "neither block's output is dropped", first="", second="")
 layered("attention's output without dropout", "only feed-forward's output is dropped", first="")
 layered("feed-forward's output without dropout", "only attention's output is dropped", second="")
-layered("one dropout for both blocks", "attention's output is dropped in a DistilBERT too", first="dropout")
-layered("dropout on the residual sum", "the sum or its norm is dropped, not what is added", summed=True)
+layered(
+    "one dropout for both blocks",
+    "attention's output is dropped in a DistilBERT too",
+    first="dropout",
+)
+layered(
+    "dropout on the residual sum", "the sum or its norm is dropped, not what is added", summed=True
+)
 
 
-@mistake(bert.Embeddings, "forward", "embeddings without dropout", "what enters the first layer is never dropped")
-def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
+@mistake(
+    bert.Embeddings,
+    "forward",
+    "embeddings without dropout",
+    "what enters the first layer is never dropped",
+)
+def _(
+    self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None
+) -> Tensor:
     return self.norm(embeddings_with(self, ids, token_types, positions, normalised=False))
 
 
-@mistake(bert.Embeddings, "forward", "types left out if None", "without token types nothing is added, not type 0")
-def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
+@mistake(
+    bert.Embeddings,
+    "forward",
+    "types left out if None",
+    "without token types nothing is added, not type 0",
+)
+def _(
+    self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None
+) -> Tensor:
     typed = int(token_types is not None)
     return self.dropout(embeddings_with(self, ids, token_types, positions, token_type=typed))
 
 
-@mistake(bert.Embeddings, "forward", "dropout before the LayerNorm", "the sum is dropped, and then normalised")
-def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
-    return self.norm(self.dropout(embeddings_with(self, ids, token_types, positions, normalised=False)))
+@mistake(
+    bert.Embeddings,
+    "forward",
+    "dropout before the LayerNorm",
+    "the sum is dropped, and then normalised",
+)
+def _(
+    self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None
+) -> Tensor:
+    return self.norm(
+        self.dropout(embeddings_with(self, ids, token_types, positions, normalised=False))
+    )
 
 
-@mistake(bert.Bert, "forward", "encoder's mask inverted", "the layers read the pads, not the tokens")
+@mistake(
+    bert.Bert, "forward", "encoder's mask inverted", "the layers read the pads, not the tokens"
+)
 def _(self: bert.Bert, ids, mask=None, token_types=None, trace=None, positions=None):
     if mask is not None:
         mask = ~mask.bool() if mask.ndim == 4 else ~mask.bool()[:, None, None, :]
@@ -163,24 +274,43 @@ def _(self: bert.Bert, ids, mask=None, token_types=None, trace=None, positions=N
     return x
 
 
-@mistake(pooling, "max_pool", "finite fill in max", "pads are filled with a number that is not below every number")
+@mistake(
+    pooling,
+    "max_pool",
+    "finite fill in max",
+    "pads are filled with a number that is not below every number",
+)
 def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    return (hidden if mask is None else hidden.masked_fill(~mask.bool().unsqueeze(-1), -1e9)).amax(1)
+    return (hidden if mask is None else hidden.masked_fill(~mask.bool().unsqueeze(-1), -1e9)).amax(
+        1
+    )
 
 
-@mistake(pooling, "mean_pool", "multiplied by the mask", "the states are multiplied by the mask: a pad's NaN stays NaN")
+@mistake(
+    pooling,
+    "mean_pool",
+    "multiplied by the mask",
+    "the states are multiplied by the mask: a pad's NaN stays NaN",
+)
 def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     if mask is None:
         return hidden.mean(1)
     return (hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
 
 
-@mistake(pooling, "mean_pool", "NaN hidden in the mean", "nan_to_num turns a real token's NaN into 0")
+@mistake(
+    pooling, "mean_pool", "NaN hidden in the mean", "nan_to_num turns a real token's NaN into 0"
+)
 def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     return _mean(hidden.nan_to_num(), mask) if mask is not None else hidden.mean(1)
 
 
-@mistake(pooling, "attention_pool", "finite fill in attention pooling", "a pad's score is not below every score")
+@mistake(
+    pooling,
+    "attention_pool",
+    "finite fill in attention pooling",
+    "a pad's score is not below every score",
+)
 def _(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
     scores = hidden @ weight.T + bias
     if mask is not None:
@@ -189,6 +319,11 @@ def _(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Tensor) -> Tens
     return (scores.softmax(1) * hidden).sum(1)
 
 
-@mistake(pooling, "attention_pool", "NaN hidden in the learned average", "nan_to_num hides a NaN from the average")
+@mistake(
+    pooling,
+    "attention_pool",
+    "NaN hidden in the learned average",
+    "nan_to_num hides a NaN from the average",
+)
 def _(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
     return _attend(hidden.nan_to_num(), mask, weight, bias)

@@ -10,24 +10,39 @@ from minisbert.core import data, tokenizer, weights
 from minisbert.diagnosis.mistakes import mistake
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
-_names, _pad_batch, _grouped = weights.Family.names, tokenizer.pad_batch, data.length_grouped_batches
+_names, _pad_batch, _grouped = (
+    weights.Family.names,
+    tokenizer.pad_batch,
+    data.length_grouped_batches,
+)
 
-# --------------------------------------------------------------------------------------- text to ids
+# --------------------------------------------------------------------------------------- text to
+# ids
 
 
-def words_with(text: str, *, accents: bool = False, capitals: bool = False, marks_alone: bool = True) -> list[str]:
+def words_with(
+    text: str, *, accents: bool = False, capitals: bool = False, marks_alone: bool = True
+) -> list[str]:
     """Text to words with each choice as an argument; the defaults are the right ones."""
-    text = "".join(f" {c} " if tokenizer.is_ideograph(c) else c for c in map(tokenizer.cleaned, text))
+    text = "".join(
+        f" {c} " if tokenizer.is_ideograph(c) else c for c in map(tokenizer.cleaned, text)
+    )
     if not accents:
-        text = "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
+        text = "".join(
+            c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn"
+        )
     text = text if capitals else "".join(c.lower() for c in text)
-    return "".join(f" {c} " if marks_alone and tokenizer.is_punctuation(c) else c for c in text).split()
+    return "".join(
+        f" {c} " if marks_alone and tokenizer.is_punctuation(c) else c for c in text
+    ).split()
 
 
 words = calls(tokenizer, "split_words", words_with)
 words("accents kept", "letters keep their accents, so the words are unknown", accents=True)
 words("capitals kept", "the words are not lowercased", capitals=True)
-words("split at spaces only", "a punctuation mark stays part of the word before it", marks_alone=False)
+words(
+    "split at spaces only", "a punctuation mark stays part of the word before it", marks_alone=False
+)
 
 
 def pieces_with(
@@ -54,12 +69,17 @@ def pieces_with(
 
 pieces = calls(tokenizer, "word_pieces", pieces_with)
 pieces("no ## inside a word", "pieces inside a word are looked up without their ##", inside="")
-pieces("shortest piece first", "the shortest piece that fits is taken, not the longest", longest=False)
+pieces(
+    "shortest piece first", "the shortest piece that fits is taken, not the longest", longest=False
+)
 pieces("pieces before [UNK]", "the pieces found before the unknown rest are kept", whole=False)
 
 
 @mistake(
-    tokenizer, "word_pieces", "WordPiece that backtracks", "a shorter piece is tried if the rest of the word has none"
+    tokenizer,
+    "word_pieces",
+    "WordPiece that backtracks",
+    "a shorter piece is tried if the rest of the word has none",
 )
 def _(word: str, vocabulary: Container[str], unknown: str = "[UNK]") -> list[str]:
     def rest(start: int) -> list[str] | None:
@@ -73,26 +93,44 @@ def _(word: str, vocabulary: Container[str], unknown: str = "[UNK]") -> list[str
     return [unknown] if found is None else found
 
 
-# --------------------------------------------------------------------------------------------- names
+# ---------------------------------------------------------------------------------------------
+# names
 
 
-@mistake(weights.Family, "names", "biases not in the table", "only weights have a name, biases have none")
+@mistake(
+    weights.Family, "names", "biases not in the table", "only weights have a name, biases have none"
+)
 def _(self: weights.Family, layers: int, pooler: bool) -> dict[str, str]:
-    return {ours: file for ours, file in _names(self, layers, pooler).items() if not ours.endswith(".bias")}
+    return {
+        ours: file
+        for ours, file in _names(self, layers, pooler).items()
+        if not ours.endswith(".bias")
+    }
 
 
-@mistake(weights.Family, "names", "layers counted from 1", "the first layer is called 1; in the files it is 0")
+@mistake(
+    weights.Family,
+    "names",
+    "layers counted from 1",
+    "the first layer is called 1; in the files it is 0",
+)
 def _(self: weights.Family, layers: int, pooler: bool) -> dict[str, str]:
     names = _names(self, layers + 1, pooler)
     fixed, first = _names(self, 0, pooler), set(_names(self, 1, pooler))
     return {ours: file for ours, file in names.items() if ours in fixed or ours not in first}
 
 
-# ------------------------------------------------------------------------------------------- batches
+# -------------------------------------------------------------------------------------------
+# batches
 
 
 def pad_with(
-    rows: Sequence[Sequence[int]], pad_id: int, *, by_id: bool = False, front: bool = False, pads: bool = False
+    rows: Sequence[Sequence[int]],
+    pad_id: int,
+    *,
+    by_id: bool = False,
+    front: bool = False,
+    pads: bool = False,
 ):
     """The mask may be made ``by_id`` or mark the ``pads``; pads may come in ``front``."""
     ids, mask = _pad_batch([row[::-1] for row in rows] if front else rows, pad_id)
@@ -114,9 +152,14 @@ grouped("not grouped by length", MIXED, lengths=lambda lengths: [0] * len(length
 
 
 @mistake(
-    data, "length_grouped_batches", "short batches first", "the batches are not shuffled: training sees lengths grow"
+    data,
+    "length_grouped_batches",
+    "short batches first",
+    "the batches are not shuffled: training sees lengths grow",
 )
-def _(lengths: Sequence[int], batch_size: int, generator: torch.Generator, window: int = 50) -> list[list[int]]:
+def _(
+    lengths: Sequence[int], batch_size: int, generator: torch.Generator, window: int = 50
+) -> list[list[int]]:
     batches = _grouped(lengths, batch_size, generator, window)
     return sorted(batches, key=lambda batch: (lengths[batch[0]], lengths[batch[-1]]))
 
@@ -127,7 +170,9 @@ def _(lengths: Sequence[int], batch_size: int, generator: torch.Generator, windo
     "shuffled inside windows only",
     "the batches of one window stay next to each other",
 )
-def _(lengths: Sequence[int], batch_size: int, generator: torch.Generator, window: int = 50) -> list[list[int]]:
+def _(
+    lengths: Sequence[int], batch_size: int, generator: torch.Generator, window: int = 50
+) -> list[list[int]]:
     order = torch.randperm(len(lengths), generator=generator).tolist()
     found = []
     for start in range(0, len(order), batch_size * window):
@@ -137,6 +182,17 @@ def _(lengths: Sequence[int], batch_size: int, generator: torch.Generator, windo
     return found
 
 
-@mistake(data, "length_grouped_batches", "last batch dropped", "the rows of the last, smaller batch are never seen")
-def _(lengths: Sequence[int], batch_size: int, generator: torch.Generator, window: int = 50) -> list[list[int]]:
-    return [batch for batch in _grouped(lengths, batch_size, generator, window) if len(batch) == batch_size]
+@mistake(
+    data,
+    "length_grouped_batches",
+    "last batch dropped",
+    "the rows of the last, smaller batch are never seen",
+)
+def _(
+    lengths: Sequence[int], batch_size: int, generator: torch.Generator, window: int = 50
+) -> list[list[int]]:
+    return [
+        batch
+        for batch in _grouped(lengths, batch_size, generator, window)
+        if len(batch) == batch_size
+    ]

@@ -8,17 +8,22 @@ import numpy as np
 
 
 def bm25_scores(
-    queries: Sequence[Sequence[str]], documents: Sequence[Sequence[str]], k1: float = 1.2, b: float = 0.75
+    queries: Sequence[Sequence[str]],
+    documents: Sequence[Sequence[str]],
+    k1: float = 1.2,
+    b: float = 0.75,
 ) -> np.ndarray:
-    """How well each document fits each query: Q queries and N documents, both lists of words -> (Q, N) float64.
+    """How well each document fits each query: Q queries and N documents, both lists of words -> (Q,
+    N) float64.
 
     The sum over the words of the query, one that occurs twice counting twice, of
 
         idf * tf / (tf + k1 * (1 - b + b * length / mean length)),    idf = ln(1 + (N - n + 0.5) / (n + 0.5))
 
-    where tf is how often the document has the word and n the number of documents that have it (Robertson & Zaragoza
-    2009, equations 3.3 and 3.15, with Lucene's 1 + inside the logarithm). A word that no document has adds nothing.
-    ``bm25_scores([["cat"]], [["cat"], ["a", "dog"]])`` is ``[[0.36481, 0]]``: ln 2 / (1 + 0.9), and nothing.
+    where tf is how often the document has the word and n the number of documents that have it
+    (Robertson & Zaragoza 2009, equations 3.3 and 3.15, with Lucene's 1 + inside the logarithm). A
+    word that no document has adds nothing. ``bm25_scores([["cat"]], [["cat"], ["a", "dog"]])`` is
+    ``[[0.36481, 0]]``: ln 2 / (1 + 0.9), and nothing.
     """
     counts = [Counter(document) for document in documents]
     lengths = np.array([len(document) for document in documents], dtype=np.float64)  # (N,)
@@ -27,7 +32,8 @@ def bm25_scores(
     for word in {word for query in queries for word in query}:
         tf = np.array([count[word] for count in counts])  # (N,)
         n = int((tf > 0).sum())
-        # subtle: with the 1 + a word that most documents have still adds a little; without it, it would count against
+        # subtle: with the 1 + a word that most documents have still adds a little; without it, it
+        # would count against
         idf = math.log(1 + (len(documents) - n + 0.5) / (n + 0.5))
         added[word] = idf * tf / (tf + norms)  # (N,)
     rows = [sum((added[word] for word in query), np.zeros(len(documents))) for query in queries]

@@ -1,4 +1,6 @@
-"""HNSW, an index for approximate search: a graph whose links lead a walk to the vectors that fit (lesson 21)."""
+"""HNSW, an index for approximate search: a graph whose links lead a walk to the vectors that fit
+(lesson 21).
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,13 +11,17 @@ import numpy as np
 Links = Mapping[int, Sequence[int]] | Sequence[Sequence[int]]
 
 
-def walk(vectors: np.ndarray, links: Links, query: np.ndarray, start: int, width: int) -> tuple[list[int], int]:
-    """The nodes that fit a query best, found by walking from ``start`` along ``links[node]``, and how many were read.
+def walk(
+    vectors: np.ndarray, links: Links, query: np.ndarray, start: int, width: int
+) -> tuple[list[int], int]:
+    """The nodes that fit a query best, found by walking from ``start`` along ``links[node]``, and
+    how many were read.
 
-    vectors (N, D), query (D,). The best node ahead is visited next, and its neighbours that are new are read. The walk
-    keeps the best ``width`` nodes that it has read, and ends when the best node ahead fits worse than all of them
-    (Malkov and Yashunin 2016, algorithm 2). Nodes come best first. On a line of nodes with vectors 1, 2, 3, 4,
-    ``links = [[1], [0, 2], [1, 3], [2]]``, the walk from node 0 with query 1 and width 2 finds [3, 2].
+    vectors (N, D), query (D,). The best node ahead is visited next, and its neighbours that are new
+    are read. The walk keeps the best ``width`` nodes that it has read, and ends when the best node
+    ahead fits worse than all of them (Malkov and Yashunin 2016, algorithm 2). Nodes come best
+    first. On a line of nodes with vectors 1, 2, 3, 4, ``links = [[1], [0, 2], [1, 3], [2]]``, the
+    walk from node 0 with query 1 and width 2 finds [3, 2].
     """
     score = float(vectors[start] @ query)
     read = {start}
@@ -40,17 +46,28 @@ def walk(vectors: np.ndarray, links: Links, query: np.ndarray, start: int, width
 class Graph:
     """An index over vectors (N, D) of length 1 (Malkov and Yashunin 2016, algorithms 1, 4 and 5).
 
-    All nodes are on level 0; on each level above there are 1 / ``links`` of those below, for long steps. A node has
-    at most ``links`` neighbours, on level 0 twice as many; ``width`` is that of the walks that find them. What
-    ``diverse`` means, ``choose`` says.
+    All nodes are on level 0; on each level above there are 1 / ``links`` of those below, for long
+    steps. A node has at most ``links`` neighbours, on level 0 twice as many; ``width`` is that of
+    the walks that find them. What ``diverse`` means, ``choose`` says.
     """
 
-    def __init__(self, vectors: np.ndarray, links: int = 12, width: int = 60, diverse: bool = True, seed: int = 0):
+    def __init__(
+        self,
+        vectors: np.ndarray,
+        links: int = 12,
+        width: int = 60,
+        diverse: bool = True,
+        seed: int = 0,
+    ):
         self.vectors, self.links, self.width, self.diverse = vectors, links, width, diverse
         chance = np.random.default_rng(seed).random(len(vectors))
-        heights = (-np.log(1 - chance) / math.log(links)).astype(int)  # (N,), the highest level of each node
+        heights = (-np.log(1 - chance) / math.log(links)).astype(
+            int
+        )  # (N,), the highest level of each node
         self.start = int(heights.argmax())
-        self.levels: list[dict[int, list[int]]] = [{self.start: []} for _ in range(heights.max() + 1)]
+        self.levels: list[dict[int, list[int]]] = [
+            {self.start: []} for _ in range(heights.max() + 1)
+        ]
         for node, height in enumerate(heights):
             if node != self.start:
                 self.insert(node, height)
@@ -71,7 +88,9 @@ class Graph:
             start = found[0]
 
     def choose(self, node: int, candidates: list[int], most: int) -> list[int]:
-        """The neighbours of a node, closest first. If ``diverse``, none that is closer to another one than to it."""
+        """The neighbours of a node, closest first. If ``diverse``, none that is closer to another
+        one than to it.
+        """
         scores = self.vectors[candidates] @ self.vectors[node]  # (C,)
         between = self.vectors[candidates] @ self.vectors[candidates].T  # (C, C)
         kept: list[int] = []
@@ -83,7 +102,9 @@ class Graph:
         return [candidates[i] for i in kept]
 
     def search(self, query: np.ndarray, k: int, width: int) -> tuple[list[int], int]:
-        """The k nodes that fit best, of the ``width`` that a walk finds, and how many vectors were read."""
+        """The k nodes that fit best, of the ``width`` that a walk finds, and how many vectors were
+        read.
+        """
         start, total = self.start, 0
         for links in reversed(self.levels[1:]):
             found, read = walk(self.vectors, links, query, start, 1)

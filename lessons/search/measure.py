@@ -1,4 +1,6 @@
-"""How good a ranking is if each query has one right document, and how far that number can be trusted."""
+"""How good a ranking is if each query has one right document, and how far that number can be
+trusted.
+"""
 
 import numpy as np
 
@@ -8,20 +10,26 @@ DRAWS = 1000
 
 
 def grades(found: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """1 where a query found its document: found (Q, R) rows of documents, best first, right (Q,) -> (Q, R)."""
+    """1 where a query found its document: found (Q, R) rows of documents, best first, right (Q,) ->
+    (Q, R).
+    """
     return (found == right[:, None]).astype(np.int64)
 
 
 def ndcg_of_each(found: np.ndarray, right: np.ndarray, k: int = 10) -> np.ndarray:
-    """The nDCG@k of each query, (Q,): 1 / log2(rank + 1), for the best possible DCG of one document is 1.
+    """The nDCG@k of each query, (Q,): 1 / log2(rank + 1), for the best possible DCG of one document
+    is 1.
 
-    Its mean is that of ``ndcg_at_k``. ``found = [[7, 3], [4, 5]]``, ``right = [3, 9]`` gives 1 / log2(3) and 0.
+    Its mean is that of ``ndcg_at_k``. ``found = [[7, 3], [4, 5]]``, ``right = [3, 9]`` gives 1 /
+    log2(3) and 0.
     """
     return dcg(grades(found, right)[:, :k])
 
 
 def interval(values: np.ndarray, seed: int = 0) -> tuple[float, float]:
-    """95 % of the means of (Q,) values lie in it, if the queries are drawn again with replacement (lesson 09)."""
+    """95 % of the means of (Q,) values lie in it, if the queries are drawn again with replacement
+    (lesson 09).
+    """
     rows = np.random.default_rng(seed).integers(len(values), size=(DRAWS, len(values)))
     low, high = np.percentile(values[rows].mean(axis=1), [2.5, 97.5])
     return float(low), float(high)

@@ -12,18 +12,25 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 
 
 class Table:
-    """One line for each engine, all asked the same queries; ``right`` (Q,) has the document of each."""
+    """One line for each engine, all asked the same queries; ``right`` (Q,) has the document of
+    each.
+    """
 
     def __init__(self, right: np.ndarray):
         self.right = right
         self.lines: dict[str, tuple[np.ndarray, np.ndarray, float, float]] = {}
 
     def enter(self, name: str, found: np.ndarray, milliseconds: float, size: float) -> None:
-        """One engine: the ten documents it found (Q, 10), its time for a query, its bytes for a document."""
+        """One engine: the ten documents it found (Q, 10), its time for a query, its bytes for a
+        document.
+        """
         each, hits = ndcg_of_each(found, self.right), grades(found, self.right).sum(axis=1)
         self.lines[name] = each, hits, milliseconds, size
         low, high = interval(each)
-        print(f"{name}: nDCG@10 {each.mean():.3f} ({low:.3f} .. {high:.3f}), recall@10 {hits.mean():.3f}")
+        print(
+            f"{name}: nDCG@10 {each.mean():.3f} ({low:.3f} .. {high:.3f}), recall@10 "
+            f"{hits.mean():.3f}"
+        )
 
     def ndcg(self, name: str) -> np.ndarray:
         """nDCG@10 of each query (Q,)."""
@@ -38,17 +45,24 @@ class Table:
         return self.lines[name][2:]
 
     def gain(self, name: str, rival: str) -> tuple[np.ndarray, float, float]:
-        """By how much nDCG@10 of each query (Q,) is better than a rival's, and the interval of its mean; printed."""
+        """By how much nDCG@10 of each query (Q,) is better than a rival's, and the interval of its
+        mean; printed.
+        """
         gain = self.ndcg(name) - self.ndcg(rival)
         low, high = interval(gain)
-        print(f"{name} minus {rival}, the same queries: {gain.mean():+.3f} ({low:+.3f} .. {high:+.3f})")
+        print(
+            f"{name} minus {rival}, the same queries: {gain.mean():+.3f} ({low:+.3f} .. "
+            f"{high:+.3f})"
+        )
         return gain, low, high
 
     def show(self, documents: int) -> None:
         print(f"{'':26}{'nDCG@10':>8}  {'95 %':14}{'recall@10':>10}{'ms':>7}{'bytes':>7}{'MB':>7}")
         for name, (each, hits, took, size) in self.lines.items():
             low, high = interval(each)
-            print(f"{name:26}{each.mean():8.3f}  {low:.3f} .. {high:.3f}{hits.mean():10.3f}", end="")
+            print(
+                f"{name:26}{each.mean():8.3f}  {low:.3f} .. {high:.3f}{hits.mean():10.3f}", end=""
+            )
             print(f"{took:7.1f}{size:7.0f}{size * documents / 1e6:7.2f}")
 
 
@@ -70,5 +84,7 @@ def encoded(
     """Vectors of the documents (N, D), of each split's queries, and milliseconds for a query."""
     corpus = model.encode(documents)
     some = sum(map(len, queries.values()))
-    asked, took = timed(lambda: {name: model.encode(texts) for name, texts in queries.items()}, some)
+    asked, took = timed(
+        lambda: {name: model.encode(texts) for name, texts in queries.items()}, some
+    )
     return corpus, asked, took

@@ -1,1 +1,3 @@
-"""The speedrun: from an empty folder to a search engine in ten CPU minutes. Rules and tables: ``SPEEDRUN.md``."""
+"""The speedrun: from an empty folder to a search engine in ten CPU minutes. Rules and tables:
+``SPEEDRUN.md``.
+"""

@@ -1,4 +1,6 @@
-"""The baseline: a column for each piece of the vocabulary, times how rare it is. Nothing is trained."""
+"""The baseline: a column for each piece of the vocabulary, times how rare it is. Nothing is
+trained.
+"""
 
 import numpy as np
 

@@ -1,4 +1,6 @@
-"""What the speedrun is judged by: names of functions ask for the sentence that describes them (lesson 18)."""
+"""What the speedrun is judged by: names of functions ask for the sentence that describes them
+(lesson 18).
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -19,7 +21,9 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 class Judge:
-    """The names of dev's and test's modules, each with one right sentence among those of all modules."""
+    """The names of dev's and test's modules, each with one right sentence among those of all
+    modules.
+    """
 
     def __init__(self) -> None:
         entries = docstrings.read_entries()
@@ -27,7 +31,9 @@ class Judge:
         self.documents = [entry.document for entry in entries]
         splits = np.array([docstrings.split_of(entry.module) for entry in entries])
         self.right = {split: np.flatnonzero(splits == split) for split in ("dev", "test")}
-        self.queries = {split: [entries[i].query for i in rows] for split, rows in self.right.items()}
+        self.queries = {
+            split: [entries[i].query for i in rows] for split, rows in self.right.items()
+        }
 
     def cosines(self, encode: Encode, splits: Sequence[str] = ("dev", "test")) -> Likeness:
         documents = unit(encode(self.documents))

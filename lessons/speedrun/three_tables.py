@@ -1,8 +1,9 @@
-"""Three tables side by side, whose vocabularies differ: parts of words, words, and what lies between.
+"""Three tables side by side, whose vocabularies differ: parts of words, words, and what lies
+between.
 
-The cosine of the joined vectors is the mean of the tables' cosines, and the tables err in different places.
-Tried on dev, seed 0, and dropped: two tables (43.2 with 400 and 2,200 pieces), other threes of 300 to 5,000 pieces
-(43.6 at most), and several tables of each size (SPEEDRUN.md).
+The cosine of the joined vectors is the mean of the tables' cosines, and the tables err in different
+places. Tried on dev, seed 0, and dropped: two tables (43.2 with 400 and 2,200 pieces), other threes
+of 300 to 5,000 pieces (43.6 at most), and several tables of each size (SPEEDRUN.md).
 """
 
 import numpy as np

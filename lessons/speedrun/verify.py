@@ -2,8 +2,9 @@
 
     python -m lessons.speedrun.verify lessons/speedrun/idf_bag.py
 
-A submission is a file with a function ``train(data, seed)`` that returns a function from texts to vectors (N, D).
-It is run in a process of its own for each seed, where no pretrained model opens; its CPU seconds are counted.
+A submission is a file with a function ``train(data, seed)`` that returns a function from texts to
+vectors (N, D). It is run in a process of its own for each seed, where no pretrained model opens;
+its CPU seconds are counted.
 """
 
 import argparse
@@ -40,13 +41,18 @@ class Data:
 
     names: list[str]  # of functions and classes, in words; none of those that dev and test ask for
     sentences: list[str]  # what each of these names is said to do
-    # may be put around the training steps, with their number and what encodes by now: draws a clock in the run
+    # may be put around the training steps, with their number and what encodes by now: draws a clock
+    # in the run
     watch: Callable[[Iterable[Step], int, Encode], Iterable[Step]] = pass_on
 
 
 def read_data() -> Data:
-    """Names and sentences of Python's training modules, NumPy and PyTorch, which every machine with minisbert has."""
-    entries = [entry for entry in docstrings.read_entries() if docstrings.split_of(entry.module) == "train"]
+    """Names and sentences of Python's training modules, NumPy and PyTorch, which every machine with
+    minisbert has.
+    """
+    entries = [
+        entry for entry in docstrings.read_entries() if docstrings.split_of(entry.module) == "train"
+    ]
     for package in (np, sys.modules["torch"]):
         entries += docstrings.read_entries(Path(package.__file__).parent)
     return Data([entry.query for entry in entries], [entry.document for entry in entries])
@@ -67,7 +73,9 @@ def run_once(path: Path, seed: int) -> dict[str, float]:
     encode = submission.train(data, seed)
     vectors = np.asarray(encode(data.names[:8]))
     if vectors.ndim != 2 or len(vectors) != 8 or not np.isfinite(vectors).all():
-        raise InputError(f"{path}: the function must return finite vectors (N, D), not {vectors.shape}")
+        raise InputError(
+            f"{path}: the function must return finite vectors (N, D), not {vectors.shape}"
+        )
     scores = judge.ndcg(judge.cosines(encode))
     return scores | {"seconds": time.process_time() - started}
 
@@ -81,12 +89,16 @@ def verify(path: Path, seeds: Sequence[int]) -> list[dict[str, float]]:
         if done.returncode:
             raise InputError(f"{path}, seed {seed}: the submission has failed")
         results.append(json.loads(done.stdout.splitlines()[-1]))
-        say(f"seed {seed}: dev {results[-1]['dev']:.2f} in {results[-1]['seconds']:.0f} CPU seconds")
+        say(
+            f"seed {seed}: dev {results[-1]['dev']:.2f} in {results[-1]['seconds']:.0f} CPU seconds"
+        )
     return results
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m lessons.speedrun.verify", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m lessons.speedrun.verify", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("submission", type=Path, metavar="FILE.py")
     parser.add_argument("--seed", type=bounded(int, 0), help="run this seed alone, and print JSON")
     options = parser.parse_args(arguments)

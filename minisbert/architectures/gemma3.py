@@ -1,7 +1,9 @@
-"""EmbeddingGemma: Gemma 3, a decoder whose mask was taken away, with its own norms, windows and scales.
+"""EmbeddingGemma: Gemma 3, a decoder whose mask was taken away, with its own norms, windows and
+scales.
 
-It changes ``qwen3.py``: no causal mask; of six layers five see a window, and turn faster; four norms in a layer,
-each of weight 1 + w; GELU in the gate; embeddings times sqrt(D); scores by the root of a setting instead of K.
+It changes ``qwen3.py``: no causal mask; of six layers five see a window, and turn faster; four
+norms in a layer, each of weight 1 + w; GELU in the gate; embeddings times sqrt(D); scores by the
+root of a setting instead of K.
 """
 
 import math
@@ -13,7 +15,14 @@ from torch import Tensor, nn
 
 from minisbert.architectures.modern import GLOBAL, LOCAL, PreNormLayer, WordEmbeddings
 from minisbert.architectures.modernbert import WindowedEncoder, WindowedFamily
-from minisbert.architectures.qwen3 import QWEN3, DecoderConfig, GatedFeedForward, GroupedAttention, RMSNorm, rms_norm
+from minisbert.architectures.qwen3 import (
+    QWEN3,
+    DecoderConfig,
+    GatedFeedForward,
+    GroupedAttention,
+    RMSNorm,
+    rms_norm,
+)
 from minisbert.core.checks import check_integer, check_number
 
 
@@ -54,7 +63,9 @@ class GemmaNorm(RMSNorm):
 
 
 def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
-    """gelu(gate) * up with the approximation by tanh, for which these weights were trained. (1, 2) gives 1.6824."""
+    """gelu(gate) * up with the approximation by tanh, for which these weights were trained. (1, 2)
+    gives 1.6824.
+    """
     return nn.functional.gelu(gate, approximate="tanh") * up
 
 
@@ -65,7 +76,8 @@ class GemmaLayer(PreNormLayer):
         norm = partial(GemmaNorm, config.hidden_size, config.rms_norm_eps)
         super().__init__(norm(), GroupedAttention(config), norm(), GatedFeedForward(config))
         self.attention_after, self.feed_forward_after = norm(), norm()
-        # subtle: the book divides scores by sqrt(K), Gemma by the root of a setting, which in EmbeddingGemma is K
+        # subtle: the book divides scores by sqrt(K), Gemma by the root of a setting, which in
+        # EmbeddingGemma is K
         scale = (config.head_dim / config.query_pre_attn_scalar) ** 0.5
         self.attention.query_norm = GemmaNorm(config.head_dim, config.rms_norm_eps, scale)
         self.attention.key_norm = GemmaNorm(config.head_dim, config.rms_norm_eps)
@@ -75,13 +87,17 @@ class GemmaLayer(PreNormLayer):
     def forward(self, x: Tensor, *view: Any) -> tuple[Tensor, Tensor | None]:
         attended, probabilities = self.attention(self.attention_norm(x), *view)
         x = x + self.attention_after(attended)
-        return x + self.feed_forward_after(self.feed_forward(self.feed_forward_norm(x))), probabilities
+        return x + self.feed_forward_after(
+            self.feed_forward(self.feed_forward_norm(x))
+        ), probabilities
 
 
 class ScaledEmbeddings(WordEmbeddings):
     """The table of tokens, times sqrt(D)."""
 
-    def forward(self, ids: Tensor, token_types: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+    def forward(
+        self, ids: Tensor, token_types: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
         return self.word(ids) * self.word.embedding_dim**0.5  # (B, T, D)
 
 
@@ -99,7 +115,10 @@ class GemmaFamily(WindowedFamily):
 
     def read(self, raw: dict[str, Any]) -> GemmaConfig:
         if raw.get("use_bidirectional_attention") is not True:
-            raise ValueError("use_bidirectional_attention must be true: of Gemma 3 only EmbeddingGemma is supported")
+            raise ValueError(
+                "use_bidirectional_attention must be true: of Gemma 3 only EmbeddingGemma is "
+                "supported"
+            )
         return super().read(raw)
 
     def write(self, config: dict[str, Any]) -> dict[str, Any]:

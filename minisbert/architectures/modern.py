@@ -1,4 +1,5 @@
-"""Share one forward among the encoders of this folder, with pre-norm layers, rotations, and the reading of files.
+"""Share one forward among the encoders of this folder, with pre-norm layers, rotations, and the
+reading of files.
 
 Imports ``core``.
 """
@@ -19,7 +20,9 @@ from minisbert.core.weights import SIZES, Family
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture(Family):
-    """A family whose encoder is a ``ModernEncoder``. ``linears`` names all of its modules, with a bias or without."""
+    """A family whose encoder is a ``ModernEncoder``. ``linears`` names all of its modules, with a
+    bias or without.
+    """
 
     tables: dict[str, str] = field(default_factory=dict)
     norms: dict[str, str] = field(default_factory=dict)
@@ -27,21 +30,41 @@ class Architecture(Family):
     config: type  # a frozen dataclass that checks itself
     encoder: Callable[[Any, bool], Any]  # called with the config and whether the file has a pooler
     relative: bool = False  # only distances between tokens count: pads before a text move nothing
-    only: dict[str, Any] = field(default_factory=dict)  # the only supported value of keys in config.json
+    only: dict[str, Any] = field(
+        default_factory=dict
+    )  # the only supported value of keys in config.json
 
     def read(self, raw: dict[str, Any]) -> Any:
-        """Turn the contents of ``config.json`` into the config. Raises ``ValueError`` for an unsupported setting."""
+        """Turn the contents of ``config.json`` into the config. Raises ``ValueError`` for an
+        unsupported setting.
+        """
         for key, only in self.only.items():
             if raw.get(key) not in (None, only):
-                raise ValueError(f"{key} {one_line(raw[key])} is not supported, only {one_line(only)} is")
+                raise ValueError(
+                    f"{key} {one_line(raw[key])} is not supported, only {one_line(only)} is"
+                )
         # our name of a setting that the family calls something else is not read
-        content = self.fields({key: value for key, value in raw.items() if key not in self.settings})
-        read = [each.name for each in fields(self.config) if each.default is MISSING or each.name in content]
-        return self.config(**{name: content[name] for name in read})  # KeyError: a size that has no default is missing
+        content = self.fields(
+            {key: value for key, value in raw.items() if key not in self.settings}
+        )
+        read = [
+            each.name
+            for each in fields(self.config)
+            if each.default is MISSING or each.name in content
+        ]
+        return self.config(
+            **{name: content[name] for name in read}
+        )  # KeyError: a size that has no default is missing
 
     def write(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields for ``config.json``, without those that are empty or that the family never states."""
-        written = {name: value for name, value in config.items() if name not in self.constants and value != ()}
+        """Return the fields for ``config.json``, without those that are empty or that the family
+        never states.
+        """
+        written = {
+            name: value
+            for name, value in config.items()
+            if name not in self.constants and value != ()
+        }
         return {self.settings.get(name, name): value for name, value in written.items()}
 
 
@@ -52,7 +75,9 @@ class WordEmbeddings(nn.Module):
         super().__init__()
         self.word = nn.Embedding(config.vocab_size, config.hidden_size)
 
-    def forward(self, ids: Tensor, token_types: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+    def forward(
+        self, ids: Tensor, token_types: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
         """ids (B, T) -> (B, T, D); the others are not read."""
         return self.word(ids)
 
@@ -60,8 +85,8 @@ class WordEmbeddings(nn.Module):
 class ModernEncoder(Bert):
     """``Bert`` with layers that read more than a mask, and a norm after the last one.
 
-    Subclasses define ``view``: what each layer reads besides x, for a mask (B, 1, T or 1, T) or None and positions
-    (B or 1, T).
+    Subclasses define ``view``: what each layer reads besides x, for a mask (B, 1, T or 1, T) or
+    None and positions (B or 1, T).
     """
 
     view: Callable[[Tensor | None, Tensor, torch.dtype], Sequence[tuple]]
@@ -99,7 +124,9 @@ class ModernEncoder(Bert):
         trace: dict[str, Tensor] | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """The book's forward pass, and ``norm`` after the last layer. ``token_types`` are not read."""
+        """The book's forward pass, and ``norm`` after the last layer. ``token_types`` are not
+        read.
+        """
         if positions is None:
             positions = torch.arange(ids.shape[1], device=ids.device)[None]  # (1, T)
         x = self.norm(super().forward(ids, mask, None, trace, positions))  # (B, T, D)
@@ -107,50 +134,66 @@ class ModernEncoder(Bert):
             trace[f"layers.{len(self.layers) - 1}"] = x
         return x
 
-    def views(self, mask: Tensor | None, positions: Tensor | None, dtype: torch.dtype) -> Sequence[tuple]:
+    def views(
+        self, mask: Tensor | None, positions: Tensor | None, dtype: torch.dtype
+    ) -> Sequence[tuple]:
         assert positions is not None, "forward has made them"
         (mask,), *_ = super().views(mask, positions, dtype)
         return self.view(mask, positions, dtype)
 
 
 class PreNormLayer(nn.Module):
-    """Attention, then feed-forward; each reads its input normalised and is added to it as it was (pre-norm)."""
+    """Attention, then feed-forward; each reads its input normalised and is added to it as it was
+    (pre-norm).
+    """
 
     def __init__(
-        self, attention_norm: nn.Module, attention: nn.Module, feed_forward_norm: nn.Module, feed_forward: nn.Module
+        self,
+        attention_norm: nn.Module,
+        attention: nn.Module,
+        feed_forward_norm: nn.Module,
+        feed_forward: nn.Module,
     ):
         super().__init__()
         self.attention_norm, self.attention = attention_norm, attention
         self.feed_forward_norm, self.feed_forward = feed_forward_norm, feed_forward
 
     def forward(self, x: Tensor, *view: Any) -> tuple[Tensor, Tensor | None]:
-        """x (B, T, D), what attention reads in addition -> (B, T, D) and the probabilities (B, H, T, T)."""
+        """x (B, T, D), what attention reads in addition -> (B, T, D) and the probabilities (B, H,
+        T, T).
+        """
         attended, probabilities = self.attention(self.attention_norm(x), *view)
         x = x + attended
         return x + self.feed_forward(self.feed_forward_norm(x)), probabilities
 
 
 def rotary(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Compute cosine and sine of each position's angles: positions (B, T) -> twice (B, 1, T, K), for all heads alike.
+    """Compute cosine and sine of each position's angles: positions (B, T) -> twice (B, 1, T, K),
+    for all heads alike.
 
-    Pair i of K/2 turns by ``base ** (-2i / K)`` a token, the first pair by 1 radian (section 3.4.3 of the paper, whose
-    base is 10,000). ``rotary([[2]], 4, 10000, float64)``: angles 2, .02, 2, .02.
+    Pair i of K/2 turns by ``base ** (-2i / K)`` a token, the first pair by 1 radian (section 3.4.3
+    of the paper, whose base is 10,000). ``rotary([[2]], 4, 10000, float64)``: angles 2, .02, 2,
+    .02.
     """
     # subtle: at position 8,000 bfloat16 is off by whole turns, so the angles never are in it
     kind = torch.float64 if dtype == torch.float64 else torch.float32
     # subtle: base ** -x rounds otherwise in float32, by up to .002 radians at position 32,768
-    rates = 1.0 / base ** (torch.arange(0, width, 2, device=positions.device).to(kind) / width)  # (K/2,)
+    rates = 1.0 / base ** (
+        torch.arange(0, width, 2, device=positions.device).to(kind) / width
+    )  # (K/2,)
     angles = (positions.to(kind)[..., None] * rates)[:, None]  # (B, 1, T, K/2)
     angles = torch.cat([angles, angles], dim=-1)  # (B, 1, T, K)
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn every pair of columns by its angle: x (B, H, T, K), cos and sin (B, 1, T, K) -> (B, H, T, K).
+    """Turn every pair of columns by its angle: x (B, H, T, K), cos and sin (B, 1, T, K) -> (B, H,
+    T, K).
 
     A quarter turn takes (3, 4) to (-4, 3).
     """
-    # subtle: column i is paired with column i + K/2, not with i + 1 as in the paper; weights are made for one of them
+    # subtle: column i is paired with column i + K/2, not with i + 1 as in the paper; weights are
+    # made for one of them
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-second, first], dim=-1) * sin
 
@@ -160,7 +203,9 @@ GLOBAL, LOCAL = "full_attention", "sliding_attention"  # kinds of layers, as fil
 
 @dataclass(frozen=True)
 class RotaryConfig:
-    """The sizes and constants that encoders with rotated positions share. Raises ``ValueError`` as ``BertConfig``."""
+    """The sizes and constants that encoders with rotated positions share. Raises ``ValueError`` as
+    ``BertConfig``.
+    """
 
     vocab_size: int  # V
     hidden_size: int  # D
@@ -189,7 +234,9 @@ class RotaryConfig:
         kinds = self.layer_types
         if not set(kinds).issubset(self.kinds) or len(kinds) not in (0, self.num_hidden_layers):
             allowed = " or ".join(self.kinds)
-            raise ValueError(f"layer_types must be {allowed} for each layer, not {one_line(list(kinds))}")
+            raise ValueError(
+                f"layer_types must be {allowed} for each layer, not {one_line(list(kinds))}"
+            )
 
     @property
     def positions(self) -> int:
@@ -208,7 +255,8 @@ def stated(raw: dict[str, Any], key: str, kind: type = dict) -> Any:
 
 
 def check_default_rope(*ropes: dict[str, Any]) -> None:
-    """Raise ``ValueError`` for settings of a rotation that is scaled, as for longer texts than the training's.
+    """Raise ``ValueError`` for settings of a rotation that is scaled, as for longer texts than the
+    training's.
 
     Each is an object of ``rope_parameters``, or ``rope_scaling`` in older files.
     """

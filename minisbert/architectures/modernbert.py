@@ -1,4 +1,5 @@
-"""ModernBERT (Warner et al. 2024, arXiv 2412.13663): the book's encoder with what decoders have taught since 2018.
+"""ModernBERT (Warner et al. 2024, arXiv 2412.13663): the book's encoder with what decoders have
+taught since 2018.
 
     rotary         for the position table; layers that see everything turn more slowly than those that see a window
     local_mask     two layers of three see 64 tokens to each side, which is what makes 8,192 tokens affordable
@@ -6,7 +7,8 @@
     pre-norm       each block reads its input normalised and is added to it as it was; one more norm at the end
     no biases      in published models; the settings allow them
 
-Legend as in ``core/bert.py``: B batch, T tokens, D width, H heads, K width of one head, F feed-forward width.
+Legend as in ``core/bert.py``: B batch, T tokens, D width, H heads, K width of one head, F
+feed-forward width.
 """
 
 import math
@@ -37,7 +39,8 @@ MOST_LAYERS = 1000
 
 
 def geglu(x: Tensor, activation: str = "gelu") -> Tensor:
-    """gelu(first half) * second half, (..., 2F) -> (..., F) (Shazeer 2020). ``geglu([1, 2]) = [1.6827]``.
+    """gelu(first half) * second half, (..., 2F) -> (..., F) (Shazeer 2020). ``geglu([1, 2]) =
+    [1.6827]``.
 
     ``silu`` as the activation makes it SwiGLU: ``geglu([1, 2], "silu") = [1.4621]``.
     """
@@ -48,15 +51,18 @@ def geglu(x: Tensor, activation: str = "gelu") -> Tensor:
 
 
 def local_mask(positions: Tensor, mask: Tensor | None, half: int) -> Tensor:
-    """Mark the keys that a query of a local layer attends to, (B, 1, T, T): ``half`` to each side, if ``mask`` allows.
+    """Mark the keys that a query of a local layer attends to, (B, 1, T, T): ``half`` to each side,
+    if ``mask`` allows.
 
-    positions (B, T), mask (B, 1, T or 1, T) or None. ``local_mask([[0, 1, 2]], None, 1)[0, 0, 0] = [1, 1, 0]``.
+    positions (B, T), mask (B, 1, T or 1, T) or None. ``local_mask([[0, 1, 2]], None, 1)[0, 0, 0] =
+    [1, 1, 0]``.
     """
     distances = (positions[:, :, None] - positions[:, None, :]).abs()[:, None]  # (B, 1, T, T)
     near = distances <= half
     if mask is None:
         return near
-    # subtle: a pad far from the text sees nothing, its softmax is 0/0, and 0 times that is not 0: it may see itself
+    # subtle: a pad far from the text sees nothing, its softmax is 0/0, and 0 times that is not 0:
+    # it may see itself
     return (mask & near) | torch.eye(near.shape[-1], dtype=torch.bool, device=near.device)
 
 
@@ -85,7 +91,9 @@ class ModernBertConfig(RotaryConfig):
         check_one_of("mlp_bias", self.mlp_bias, [False, True])
         check_one_of("hidden_activation", self.hidden_activation, ["gelu", "silu"])
         if self.hidden_size % (2 * self.num_attention_heads):
-            raise ValueError(f"hidden_size {self.hidden_size} does not give every head an even number of columns")
+            raise ValueError(
+                f"hidden_size {self.hidden_size} does not give every head an even number of columns"
+            )
 
     @property
     def head_dim(self) -> int:
@@ -106,7 +114,9 @@ class ModernBertNorm(LayerNorm):
 
 
 class RotaryAttention(Attention):
-    """Multi-head attention with rotated queries and keys. One matrix makes queries, keys and values."""
+    """Multi-head attention with rotated queries and keys. One matrix makes queries, keys and
+    values.
+    """
 
     def __init__(self, config: ModernBertConfig):
         nn.Module.__init__(self)
@@ -140,14 +150,20 @@ class GeGLUFeedForward(nn.Module):
 
 
 class WindowedEncoder(ModernEncoder):
-    """Every token sees those on both sides: all of them in global layers, those of a window in local ones."""
+    """Every token sees those on both sides: all of them in global layers, those of a window in
+    local ones.
+    """
 
     def view(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
         c = self.config
         masks = {GLOBAL: mask, LOCAL: local_mask(positions, mask, c.sliding_window // 2)}
         bases = {GLOBAL: c.rope_theta, LOCAL: c.rope_local_base_freq}
-        rotations = {kind: rotary(positions, c.head_dim, base, dtype) for kind, base in bases.items()}
-        return [(masks[kind], rotations[kind]) for kind in c.layer_types or [GLOBAL] * len(self.layers)]
+        rotations = {
+            kind: rotary(positions, c.head_dim, base, dtype) for kind, base in bases.items()
+        }
+        return [
+            (masks[kind], rotations[kind]) for kind in c.layer_types or [GLOBAL] * len(self.layers)
+        ]
 
 
 class NormedEmbeddings(WordEmbeddings):
@@ -158,7 +174,9 @@ class NormedEmbeddings(WordEmbeddings):
         self.norm = ModernBertNorm(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, ids: Tensor, token_types: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+    def forward(
+        self, ids: Tensor, token_types: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
         return self.dropout(self.norm(self.word(ids)))  # (B, T, D)
 
 
@@ -166,7 +184,9 @@ class ModernBert(WindowedEncoder):
     def __init__(self, config: ModernBertConfig, pooler: bool = False):
         layers = (
             PreNormLayer(
-                ModernBertNorm(config) if i else nn.Identity(),  # the input of layer 0 is normalised
+                ModernBertNorm(config)
+                if i
+                else nn.Identity(),  # the input of layer 0 is normalised
                 RotaryAttention(config),
                 ModernBertNorm(config),
                 GeGLUFeedForward(config),
@@ -180,20 +200,30 @@ class ModernBert(WindowedEncoder):
 class WindowedFamily(Architecture):
     """The settings of a ``WindowedEncoder``."""
 
-    spacing: tuple[str, int, int]  # how often a layer is global, in older files: the key, its default, the first of n
+    spacing: tuple[
+        str, int, int
+    ]  # how often a layer is global, in older files: the key, its default, the first of n
 
     def read(self, raw: dict[str, Any]) -> Any:
-        """Read a config; newer files state the kind of each layer, and the bases in ``rope_parameters``."""
+        """Read a config; newer files state the kind of each layer, and the bases in
+        ``rope_parameters``.
+        """
         ropes = stated(raw, "rope_parameters")
-        check_default_rope(stated(raw, "rope_scaling"), ropes, stated(ropes, GLOBAL), stated(ropes, LOCAL))
+        check_default_rope(
+            stated(raw, "rope_scaling"), ropes, stated(ropes, GLOBAL), stated(ropes, LOCAL)
+        )
         kinds = stated(raw, "layer_types", list)
         if not kinds:
             key, default, first = self.spacing
             layers, every = raw["num_hidden_layers"], raw.get(key, default)
             check_integer("num_hidden_layers", layers)
             check_integer(key, every)
-            # a damaged number of layers must not fill the memory: with fewer kinds the config refuses it
-            kinds = [GLOBAL if i % every == first % every else LOCAL for i in range(min(layers, MOST_LAYERS))]
+            # a damaged number of layers must not fill the memory: with fewer kinds the config
+            # refuses it
+            kinds = [
+                GLOBAL if i % every == first % every else LOCAL
+                for i in range(min(layers, MOST_LAYERS))
+            ]
         content = raw | {"layer_types": tuple(kinds)}
         for kind, ours in ((GLOBAL, "rope_theta"), (LOCAL, "rope_local_base_freq")):
             if "rope_theta" in stated(ropes, kind):
@@ -229,7 +259,9 @@ MODERNBERT = ModernBertFamily(
         "norm": "final_norm",
     },
     prefix="model.",
-    skipped=frozenset(dense("head.dense") | dense("head.norm") | dense("decoder")),  # for masked words
+    skipped=frozenset(
+        dense("head.dense") | dense("head.norm") | dense("decoder")
+    ),  # for masked words
     settings={
         "hidden_dropout_prob": "embedding_dropout",
         "attention_probs_dropout_prob": "attention_dropout",

@@ -1,9 +1,10 @@
 """MPNet (Song et al. 2020): BERT whose attention also knows how far apart two tokens are.
 
-To each score of each head is added a learned number for the distance between query and key. Distances share 32
-buckets, T5's (Raffel et al. 2020), and all layers share one table (32, H). The rest is the book's: learned absolute
-positions that start after the padding index as in RoBERTa, no token types, post-LayerNorm, GELU.
-Legend as in ``core/bert.py``: B batch, T tokens, D width, H heads, K width of one head.
+To each score of each head is added a learned number for the distance between query and key.
+Distances share 32 buckets, T5's (Raffel et al. 2020), and all layers share one table (32, H). The
+rest is the book's: learned absolute positions that start after the padding index as in RoBERTa, no
+token types, post-LayerNorm, GELU. Legend as in ``core/bert.py``: B batch, T tokens, D width, H
+heads, K width of one head.
 """
 
 import math
@@ -17,16 +18,19 @@ from minisbert.core.bert import Attention, Embeddings, Layer, fused_by
 from minisbert.core.weights import BertConfig, dense
 
 BUCKETS = 32  # half of them for keys before the query, half for keys after it
-# the distance at which each bucket of a half begins: 0 to 7, then 8 * 16^(k/8): 8 12 16 23 32 46 64 91
+# the distance at which each bucket of a half begins: 0 to 7, then 8 * 16^(k/8): 8 12 16 23 32 46 64
+# 91
 STARTS = [*range(8), *(math.ceil(8 * 16 ** (k / 8)) for k in range(8))]
 
 
 def relative_buckets(distances: Tensor) -> Tensor:
-    """Map each distance, key's position minus query's, to its bucket: any shape of integers in, the same shape out.
+    """Map each distance, key's position minus query's, to its bucket: any shape of integers in, the
+    same shape out.
 
-    ``relative_buckets([0, -1, -7, -8, -11, -12, -200]) = [0, 1, 7, 8, 8, 9, 15]``, and for keys after the query
-    ``relative_buckets([1, 7, 8, 200]) = [17, 23, 24, 31]``. T5 takes logarithms, which gives the same integers as these
-    limits; in whole numbers a distance of 16 cannot end up one bucket too low.
+    ``relative_buckets([0, -1, -7, -8, -11, -12, -200]) = [0, 1, 7, 8, 8, 9, 15]``, and for keys
+    after the query ``relative_buckets([1, 7, 8, 200]) = [17, 23, 24, 31]``. T5 takes logarithms,
+    which gives the same integers as these limits; in whole numbers a distance of 16 cannot end up
+    one bucket too low.
     """
     starts = torch.tensor(STARTS, device=distances.device)
     # subtle: from 91 on all distances are alike: T5's 128 is where a bucket 16 would begin
@@ -46,10 +50,11 @@ def fused_biased_attention(
 def biased_attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor | None]:
-    """softmax(q k^T / sqrt(K) + bias) v: the book's ``attention`` with a number added to each score.
+    """softmax(q k^T / sqrt(K) + bias) v: the book's ``attention`` with a number added to each
+    score.
 
-    query, key, value (B, H, T, K), bias (B or 1, H, T, T), minus infinity for masked keys -> context (B, H, T, K) and
-    probabilities (B, H, T, T).
+    query, key, value (B, H, T, K), bias (B or 1, H, T, T), minus infinity for masked keys ->
+    context (B, H, T, K) and probabilities (B, H, T, T).
     """
     # subtle: the bias is added after the division by sqrt(K); T5 itself does not divide
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1]) + bias  # (B, H, T, T)
@@ -71,9 +76,17 @@ class MPNetConfig(BertConfig):
 
 class BiasedAttention(Attention):
     def forward(self, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
-        """x (B, T, D), bias as in ``biased_attention`` -> (B, T, D) and the probabilities (B, H, T, T)."""
-        query, key, value = self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x))
-        context, probabilities = biased_attention(query, key, value, bias, self.dropout if self.training else 0.0)
+        """x (B, T, D), bias as in ``biased_attention`` -> (B, T, D) and the probabilities (B, H, T,
+        T).
+        """
+        query, key, value = (
+            self.split(self.query(x)),
+            self.split(self.key(x)),
+            self.split(self.value(x)),
+        )
+        context, probabilities = biased_attention(
+            query, key, value, bias, self.dropout if self.training else 0.0
+        )
         return self.output(self.merge(context)), probabilities  # (B, T, D), (B, H, T, T)
 
 
@@ -99,9 +112,15 @@ class MPNet(ModernEncoder):
         self.initialise()  # the two that were just added
 
     def view(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
-        """Compute what each layer adds to its scores, (B, H, T, T): a bias, and minus infinity for masked keys."""
-        distances = positions[:, None, :] - positions[:, :, None]  # (B, T, T): key's position minus query's
-        bias = self.relative(relative_buckets(distances)).permute(0, 3, 1, 2)  # (B, T, T, H) -> (B, H, T, T)
+        """Compute what each layer adds to its scores, (B, H, T, T): a bias, and minus infinity for
+        masked keys.
+        """
+        distances = (
+            positions[:, None, :] - positions[:, :, None]
+        )  # (B, T, T): key's position minus query's
+        bias = self.relative(relative_buckets(distances)).permute(
+            0, 3, 1, 2
+        )  # (B, T, T, H) -> (B, H, T, T)
         # every layer reads it, and attention is slow where the last axis has gaps
         bias = bias.contiguous()
         if mask is not None:
@@ -109,7 +128,11 @@ class MPNet(ModernEncoder):
         return [(bias,)] * len(self.layers)
 
 
-LM_HEAD = ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder")  # for masked words, RoBERTa's too
+LM_HEAD = (
+    "lm_head.dense",
+    "lm_head.layer_norm",
+    "lm_head.decoder",
+)  # for masked words, RoBERTa's too
 SKIPPED = frozenset({"embeddings.position_ids", "lm_head.bias"}.union(*map(dense, LM_HEAD)))
 MPNET = Architecture(
     model_type="mpnet",
@@ -134,5 +157,8 @@ MPNET = Architecture(
     prefix="mpnet.",
     skipped=SKIPPED,
     constants={"type_vocab_size": 0, "position_offset": 2, "position_embedding_type": "absolute"},
-    only={"pad_token_id": 1, "relative_attention_num_buckets": BUCKETS},  # transformers computes these in any case
+    only={
+        "pad_token_id": 1,
+        "relative_attention_num_buckets": BUCKETS,
+    },  # transformers computes these in any case
 )

@@ -1,4 +1,5 @@
-"""A decoder as an encoder: Qwen3, in which only the last token of a text has seen all of it (Qwen3-Embedding).
+"""A decoder as an encoder: Qwen3, in which only the last token of a text has seen all of it
+(Qwen3-Embedding).
 
     rms_norm        for LayerNorm, before each block instead of after the sum; also over each query and key
     swiglu          for GELU: one layer decides how much of another one passes
@@ -6,7 +7,8 @@
     repeat_heads    several heads of queries share one head of keys and values
     causal_mask     a token sees itself and what comes before it
 
-Legend as in ``core/bert.py``; ``G`` is the number of heads of keys and values. K is a setting, and H * K need not be D.
+Legend as in ``core/bert.py``; ``G`` is the number of heads of keys and values. K is a setting, and
+H * K need not be D.
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +35,8 @@ from minisbert.core.checks import check_integer, check_number, check_one_of
 
 @fused_by(lambda x, weight, eps: nn.functional.rms_norm(x, weight.shape, weight.to(x.dtype), eps))
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Every vector scaled to a mean square of 1, then times ``weight``: x (..., D), weight (D,) -> (..., D).
+    """Every vector scaled to a mean square of 1, then times ``weight``: x (..., D), weight (D,) ->
+    (..., D).
 
     ``layer_norm`` without a mean and a bias (Zhang and Sennrich 2019, arXiv 1910.07467).
     ``rms_norm([1, 7], 1, ~0) = [0.2, 1.4]``.
@@ -42,34 +45,48 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """gate * sigmoid(gate) * up, any shape (Shazeer 2020, arXiv 2002.05202). ``swiglu(1.0, 2.0) = 1.4621``."""
+    """gate * sigmoid(gate) * up, any shape (Shazeer 2020, arXiv 2002.05202). ``swiglu(1.0, 2.0) =
+    1.4621``.
+    """
     return nn.functional.silu(gate) * up
 
 
 def repeat_heads(x: Tensor, times: int) -> Tensor:
-    """Repeat heads of keys or values, (B, G, T, K) -> (B, G * ``times``, T, K): heads 0, 0, 1, 1 of two, ``times`` 2.
+    """Repeat heads of keys or values, (B, G, T, K) -> (B, G * ``times``, T, K): heads 0, 0, 1, 1 of
+    two, ``times`` 2.
 
-    Grouped queries (Ainslie et al. 2023, arXiv 2305.13245): H / G heads of queries in a row look at the same keys.
+    Grouped queries (Ainslie et al. 2023, arXiv 2305.13245): H / G heads of queries in a row look at
+    the same keys.
     """
     return x.repeat_interleave(times, dim=1)  # subtle: not repeat, which gives heads 0, 1, 0, 1
 
 
 def causal_mask(mask: Tensor | None, tokens: int, device: torch.device) -> Tensor:
-    """Mark the keys that a query may attend to, (1 or B, 1, T, T): its own and earlier ones, if ``mask`` allows them.
+    """Mark the keys that a query may attend to, (1 or B, 1, T, T): its own and earlier ones, if
+    ``mask`` allows them.
 
-    ``mask`` (B, 1, 1, T) is True for real tokens, (B, 1, T, T) if two tokens are of the same text, or None.
+    ``mask`` (B, 1, 1, T) is True for real tokens, (B, 1, T, T) if two tokens are of the same text,
+    or None.
     """
     before = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
     if mask is None:
         return before[None, None]
-    # subtle: a pad before the text sees no real token, and its softmax would be 0/0: it may look at itself
+    # subtle: a pad before the text sees no real token, and its softmax would be 0/0: it may look at
+    # itself
     return (mask & before) | torch.eye(tokens, dtype=torch.bool, device=device)
 
 
 def fused_grouped_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor | None]:
-    """Told that the mask is causal, PyTorch's operation does half of the work; it repeats no heads."""
+    """Told that the mask is causal, PyTorch's operation does half of the work; it repeats no
+    heads.
+    """
     if dropout:
         return grouped_attention.__wrapped__(query, key, value, mask, causal, dropout)  # type: ignore[attr-defined]
     how = {"is_causal": causal and mask is None, "enable_gqa": True}
@@ -78,9 +95,16 @@ def fused_grouped_attention(
 
 @fused_by(fused_grouped_attention)
 def grouped_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute the book's ``attention`` with keys and values (B, G, T, K). ``causal`` counts if ``mask`` is None."""
+    """Compute the book's ``attention`` with keys and values (B, G, T, K). ``causal`` counts if
+    ``mask`` is None.
+    """
     if causal and mask is None:
         mask = causal_mask(None, query.shape[2], query.device)
     times = query.shape[1] // key.shape[1]
@@ -108,7 +132,9 @@ class DecoderConfig(RotaryConfig):
         check_number("rms_norm_eps", self.rms_norm_eps, 0, 1, above=True)
         check_one_of("hidden_act", self.hidden_act, [self.activation])
         if self.num_attention_heads % self.num_key_value_heads or self.head_dim % 2:
-            raise ValueError("num_key_value_heads must divide num_attention_heads, and head_dim must be even")
+            raise ValueError(
+                "num_key_value_heads must divide num_attention_heads, and head_dim must be even"
+            )
 
 
 class RMSNorm(nn.Module):
@@ -124,11 +150,17 @@ class RMSNorm(nn.Module):
 
 
 class GroupedAttention(Attention):
-    """H heads of queries and G of keys and values; queries and keys are normalised, then rotated."""
+    """H heads of queries and G of keys and values; queries and keys are normalised, then
+    rotated.
+    """
 
     def __init__(self, config: DecoderConfig):
         nn.Module.__init__(self)
-        self.head_dim, self.causal, self.dropout = config.head_dim, True, config.attention_probs_dropout_prob
+        self.head_dim, self.causal, self.dropout = (
+            config.head_dim,
+            True,
+            config.attention_probs_dropout_prob,
+        )
         width, bias = config.hidden_size, config.attention_bias
         inner = config.num_attention_heads * config.head_dim
         kv_inner = config.num_key_value_heads * config.head_dim
@@ -146,7 +178,8 @@ class GroupedAttention(Attention):
         self, x: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor | None]:
         """x (B, T, D), mask (B, 1, T, T) -> (B, T, D) and the probabilities (B, H, T, T)."""
-        # subtle: each head is normalised before it is rotated, and the norm's weight is the same in all heads
+        # subtle: each head is normalised before it is rotated, and the norm's weight is the same in
+        # all heads
         query = rotate(self.query_norm(self.split(self.query(x))), *rotation)  # (B, H, T, K)
         key = rotate(self.key_norm(self.split(self.key(x))), *rotation)  # (B, G, T, K)
         value, dropout = self.split(self.value(x)), self.dropout * self.training  # (B, G, T, K)
@@ -167,7 +200,9 @@ class GatedFeedForward(nn.Module):
         return swiglu(gate, up)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(self.gated(self.gate(x), self.up(x)))  # (B, T, D) -> (B, T, F) -> (B, T, D)
+        return self.down(
+            self.gated(self.gate(x), self.up(x))
+        )  # (B, T, D) -> (B, T, F) -> (B, T, D)
 
 
 class Decoder(ModernEncoder):
@@ -184,7 +219,9 @@ class Decoder(ModernEncoder):
         super().__init__(config, layers, norm())
 
     def view(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
-        """Return the causal mask (None: attention makes it) and the rotation of each position, for every layer."""
+        """Return the causal mask (None: attention makes it) and the rotation of each position, for
+        every layer.
+        """
         # positions are the same in all layers, and so is what follows from them
         rotation = rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
         if mask is not None:
@@ -227,7 +264,9 @@ QWEN3 = QwenFamily(
         "norm": "norm",
     },
     prefix="model.",
-    skipped=frozenset({"lm_head.weight"}),  # the head for the next word, mostly the table of words itself
+    skipped=frozenset(
+        {"lm_head.weight"}
+    ),  # the head for the next word, mostly the table of words itself
     settings={"attention_probs_dropout_prob": "attention_dropout"},
     constants={"hidden_dropout_prob": 0.0, "type_vocab_size": 0},
     only={"use_sliding_window": False, "is_causal": True, "use_bidirectional_attention": False},

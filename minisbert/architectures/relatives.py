@@ -24,8 +24,12 @@ from minisbert.core.weights import BERT, Family, dense
 
 class DistilBertFamily(Family):
     def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """Read as transformers does: three sizes under BERT's names too, which win; BERT's other names are ignored."""
-        content = super().fields({key: value for key, value in raw.items() if key not in self.settings})
+        """Read as transformers does: three sizes under BERT's names too, which win; BERT's other
+        names are ignored.
+        """
+        content = super().fields(
+            {key: value for key, value in raw.items() if key not in self.settings}
+        )
         for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
             if key in raw:
                 content[key] = raw[key]
@@ -55,7 +59,10 @@ DISTILBERT = DistilBertFamily(
     pooler={},
     prefix="distilbert.",
     skipped=frozenset(
-        {"embeddings.position_ids"} | dense("vocab_transform") | dense("vocab_layer_norm") | dense("vocab_projector")
+        {"embeddings.position_ids"}
+        | dense("vocab_transform")
+        | dense("vocab_layer_norm")
+        | dense("vocab_projector")
     ),
     settings={
         "hidden_size": "dim",
@@ -66,24 +73,32 @@ DISTILBERT = DistilBertFamily(
         "attention_probs_dropout_prob": "attention_dropout",
         "hidden_act": "activation",
     },
-    constants={"type_vocab_size": 0, "layer_norm_eps": 1e-12, "position_embedding_type": "absolute"},
+    constants={
+        "type_vocab_size": 0,
+        "layer_norm_eps": 1e-12,
+        "position_embedding_type": "absolute",
+    },
 )
 
 
 class RobertaFamily(Family):
     def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """Return the contents of ``config.json``, and the positions' offset, which follows from the padding index."""
+        """Return the contents of ``config.json``, and the positions' offset, which follows from the
+        padding index.
+        """
         content = {"pad_token_id": 1}
         for key, value in super().fields(raw).items():
             if value is not None:
                 content[key] = value
         check_integer("pad_token_id", content["pad_token_id"], least=0)
-        # subtle: the first token has the position after the padding's, which is the padding's id (fairseq's habit)
+        # subtle: the first token has the position after the padding's, which is the padding's id
+        # (fairseq's habit)
         return content | {"position_offset": content["pad_token_id"] + 1}
 
 
 ROBERTA = RobertaFamily(
-    **vars(replace(BERT, model_type="roberta", architecture="RobertaModel", prefix="roberta.")) | {"skipped": SKIPPED}
+    **vars(replace(BERT, model_type="roberta", architecture="RobertaModel", prefix="roberta."))
+    | {"skipped": SKIPPED}
 )
 XLM_ROBERTA = replace(ROBERTA, model_type="xlm-roberta", architecture="XLMRobertaModel")
 CAMEMBERT = replace(ROBERTA, model_type="camembert", architecture="CamembertModel")
@@ -104,13 +119,34 @@ ENCODER_FAMILIES: dict[str, Family] = {
     family.model_type: family for family in (*RELATIVES, MPNET, MODERNBERT, QWEN3, GEMMA)
 }
 
-# transformers' classifier on [CLS]: its class, its two layers as files name them, and what is between them
+# transformers' classifier on [CLS]: its class, its two layers as files name them, and what is
+# between them
 CLASSIFIERS: dict[str, tuple[str, str, str, type[nn.Module]]] = {
     "bert": ("BertForSequenceClassification", "bert.pooler.dense", "classifier", nn.Tanh),
     "distilbert": ("DistilBertForSequenceClassification", "pre_classifier", "classifier", nn.ReLU),
-    "roberta": ("RobertaForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.Tanh),
-    "xlm-roberta": ("XLMRobertaForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.Tanh),
-    "camembert": ("CamembertForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.Tanh),
-    "electra": ("ElectraForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.GELU),
+    "roberta": (
+        "RobertaForSequenceClassification",
+        "classifier.dense",
+        "classifier.out_proj",
+        nn.Tanh,
+    ),
+    "xlm-roberta": (
+        "XLMRobertaForSequenceClassification",
+        "classifier.dense",
+        "classifier.out_proj",
+        nn.Tanh,
+    ),
+    "camembert": (
+        "CamembertForSequenceClassification",
+        "classifier.dense",
+        "classifier.out_proj",
+        nn.Tanh,
+    ),
+    "electra": (
+        "ElectraForSequenceClassification",
+        "classifier.dense",
+        "classifier.out_proj",
+        nn.GELU,
+    ),
     "mpnet": ("MPNetForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.Tanh),
 }

@@ -1,13 +1,16 @@
-"""Encode on a GPU at its speed: weights in half precision, texts without pads, a few texts as one recorded graph.
+"""Encode on a GPU at its speed: weights in half precision, texts without pads, a few texts as one
+recorded graph.
 
     encoder = minisbert.load("all-MiniLM-L6-v2", compiled=True)  # where torch finds a GPU
 
-    texts of a batch ── ids in one row (S,), lengths (N,) ── embeddings, layers ── pooling ──> vectors (N, W)
+    texts of a batch ── ids in one row (S,), lengths (N,) ── embeddings, layers ── pooling ──>
+    vectors (N, W)
 
-The eager encoder starts each of some hundred operations from Python, and a GPU waits for most of them. Here a batch has
-up to 2^17 tokens, and a call with few texts replays a CUDA graph, which starts all of its operations at once. The
-modules are the book's but for attention, which reads texts that follow each other in one row. Imports the rooms up to
-``models``. Legend as in ``core/bert.py``, and S tokens of all N texts.
+The eager encoder starts each of some hundred operations from Python, and a GPU waits for most of
+them. Here a batch has up to 2^17 tokens, and a call with few texts replays a CUDA graph, which
+starts all of its operations at once. The modules are the book's but for attention, which reads
+texts that follow each other in one row. Imports the rooms up to ``models``. Legend as in
+``core/bert.py``, and S tokens of all N texts.
 """
 
 import threading
@@ -43,7 +46,9 @@ KEPT = 128  # graphs; the one that was not used for longest goes
 
 @dataclass
 class Texts:
-    """Where N texts are that follow each other in a row of S tokens; what is left of the row belongs to nobody."""
+    """Where N texts are that follow each other in a row of S tokens; what is left of the row
+    belongs to nobody.
+    """
 
     edges: Tensor  # (N + 1,) int32: where each begins, and the last ends
     longest: int
@@ -53,7 +58,9 @@ class Texts:
 
     @classmethod
     def of(cls, lengths: Tensor, tokens: int, longest: int) -> "Texts":
-        """lengths (N,) on any device; a row of ``tokens``, S, all computed there without a look at a value."""
+        """lengths (N,) on any device; a row of ``tokens``, S, all computed there without a look at
+        a value.
+        """
         ends = lengths.cumsum(0)
         edges = nn.functional.pad(ends, (1, 0))  # (N + 1,)
         token = torch.arange(tokens, device=lengths.device)
@@ -67,7 +74,9 @@ class Texts:
 
 def padded_attention(query: Tensor, key: Tensor, value: Tensor, texts: Texts) -> Tensor:
     """The book's attention within each text, (S, H, K) each, by way of a padded batch."""
-    query, key, value = (x[texts.places.clamp_min(0)].transpose(1, 2) for x in (query, key, value))  # (N, H, T, K)
+    query, key, value = (
+        x[texts.places.clamp_min(0)].transpose(1, 2) for x in (query, key, value)
+    )  # (N, H, T, K)
     mask = (texts.places >= 0)[:, None, None, :]  # (N, 1, 1, T)
     context, _ = attention(query, key, value, mask)
     return context.transpose(1, 2).flatten(0, 1)[texts.padded]  # (S, H, K)
@@ -78,7 +87,9 @@ class RaggedAttention(RowAttention):
 
     def forward(self, x: Tensor, texts: Texts) -> tuple[Tensor, None]:  # type: ignore[override]  # in place of a mask
         """x (1, S, D) -> (1, S, D), and no probabilities."""
-        query, key, value = self.qkv(x[0]).unflatten(-1, (3, self.heads, -1)).unbind(1)  # (S, H, K) each
+        query, key, value = (
+            self.qkv(x[0]).unflatten(-1, (3, self.heads, -1)).unbind(1)
+        )  # (S, H, K) each
         # the kernel without pads is for half precision, and for heads of certain widths
         kernel = ragged_attention(query)
         if kernel is None:
@@ -89,7 +100,9 @@ class RaggedAttention(RowAttention):
 
 
 class RaggedEncoder(nn.Module):
-    """A ``SentenceEncoder``'s forward pass for texts in one row; takes its modules, and changes them."""
+    """A ``SentenceEncoder``'s forward pass for texts in one row; takes its modules, and changes
+    them.
+    """
 
     def __init__(self, encoder: SentenceEncoder, dtype: torch.dtype):
         super().__init__()
@@ -103,26 +116,35 @@ class RaggedEncoder(nn.Module):
             module.to(dtype)
 
     def forward(self, ids: Tensor, lengths: Tensor, longest: int, skip: int = 0) -> Tensor:
-        """ids (S,) and lengths (N,), ``skip`` tokens of each text not pooled -> vectors (N, W) in float32 or finer."""
+        """ids (S,) and lengths (N,), ``skip`` tokens of each text not pooled -> vectors (N, W) in
+        float32 or finer.
+        """
         encoder, texts = self.encoder, Texts.of(lengths, len(ids), longest)
         mask = cast(Tensor, texts)  # each layer reads where the texts are, in the place of a mask
         x = encoder.bert(ids[None], mask, None, None, texts.positions[None])  # (1, S, D)
         # whatever the layers compute in, what follows them does not compute in half precision
-        hidden, real = unpack(x.to(torch.promote_types(x.dtype, torch.float32)), texts.places)  # (N, longest, D)
+        hidden, real = unpack(
+            x.to(torch.promote_types(x.dtype, torch.float32)), texts.places
+        )  # (N, longest, D)
         return encoder.vectors(hidden[:, skip:], real[:, skip:])
 
 
 def has_graph(folder: ModelFolder) -> bool:
-    """Return whether a folder's encoder is the book's BERT, as DistilBERT, RoBERTa and ELECTRA are, too."""
+    """Return whether a folder's encoder is the book's BERT, as DistilBERT, RoBERTa and ELECTRA are,
+    too.
+    """
     return folder.model_class == "SentenceEncoder" and folder.config[0] in RELATIVES
 
 
-# ---------------------------------------------------------------------------------------------- graphs
+# ----------------------------------------------------------------------------------------------
+# graphs
 
 
 @contextmanager
 def warming_up() -> Iterator[None]:
-    """Compute on a stream of its own what a graph will hold: libraries take memory and choose kernels at first use."""
+    """Compute on a stream of its own what a graph will hold: libraries take memory and choose
+    kernels at first use.
+    """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -131,9 +153,11 @@ def warming_up() -> Iterator[None]:
 
 
 def recorded(compute: Callable[[], Tensor], pool: Any = None) -> Callable[[], Tensor]:
-    """Record a computation as a CUDA graph; return a function that replays it, with the same tensor as its result.
+    """Record a computation as a CUDA graph; return a function that replays it, with the same tensor
+    as its result.
 
-    Graphs of one ``pool`` share the memory of what they compute in between, so no two may run at once.
+    Graphs of one ``pool`` share the memory of what they compute in between, so no two may run at
+    once.
     """
     with warming_up():
         compute()
@@ -149,12 +173,20 @@ def recorded(compute: Callable[[], Tensor], pool: Any = None) -> Callable[[], Te
 
 
 class Graphs:
-    """Replays of ``compute(ids, lengths, longest, skip)``, one for each number of texts and rounded length.
+    """Replays of ``compute(ids, lengths, longest, skip)``, one for each number of texts and rounded
+    length.
 
-    Each has tensors of its own for its input: (N, longest) ids, of which the texts take the first, and N lengths.
+    Each has tensors of its own for its input: (N, longest) ids, of which the texts take the first,
+    and N lengths.
     """
 
-    def __init__(self, compute: Callable[..., Tensor], device: torch.device, limit: int, capture: Callable = recorded):
+    def __init__(
+        self,
+        compute: Callable[..., Tensor],
+        device: torch.device,
+        limit: int,
+        capture: Callable = recorded,
+    ):
         self.compute, self.device, self.limit, self.capture = compute, device, limit, capture
         # by shape: the input on the CPU, the one on the device, the replay
         self.kept: OrderedDict[tuple, tuple[Tensor, Tensor, Callable]] = OrderedDict()
@@ -162,12 +194,21 @@ class Graphs:
         self.lock = threading.Lock()  # two calls must not share a graph's tensors
 
     def __call__(self, ids: np.ndarray, lengths: np.ndarray, skip: int = 0) -> Tensor:
-        """ids (S,) and lengths (N,) -> vectors (N, W) on the CPU. Raises ``RuntimeError`` if torch cannot record."""
-        count, longest = len(lengths), min(-(-int(lengths.max()) // LENGTH_STEP) * LENGTH_STEP, self.limit)
+        """ids (S,) and lengths (N,) -> vectors (N, W) on the CPU. Raises ``RuntimeError`` if torch
+        cannot record.
+        """
+        count, longest = (
+            len(lengths),
+            min(-(-int(lengths.max()) // LENGTH_STEP) * LENGTH_STEP, self.limit),
+        )
         key = count, longest, skip
         with self.lock:
             if key not in self.kept:
-                host = torch.zeros(count * longest + count, dtype=torch.int32, pin_memory=self.device.type == "cuda")
+                host = torch.zeros(
+                    count * longest + count,
+                    dtype=torch.int32,
+                    pin_memory=self.device.type == "cuda",
+                )
                 host[-count:] = longest
                 inputs = host.to(self.device)
                 compute = partial(self.compute, inputs[:-count], inputs[-count:], longest, skip)
@@ -182,12 +223,15 @@ class Graphs:
             return replay().cpu()  # which waits for the graph
 
 
-# --------------------------------------------------------------------------------------------- encoder
+# ---------------------------------------------------------------------------------------------
+# encoder
 
 
 @dataclass
 class RaggedBatch:
-    """N texts in one row: ``ids`` (S,) and ``lengths`` (N,), int32. ``texts`` are their numbers in the call."""
+    """N texts in one row: ``ids`` (S,) and ``lengths`` (N,), int32. ``texts`` are their numbers in
+    the call.
+    """
 
     ids: np.ndarray
     lengths: np.ndarray
@@ -202,12 +246,26 @@ class CudaEncoder(TextEncoder):
 
     dtype = torch.float32
 
-    def __init__(self, encoder: SentenceEncoder, folder: Path, dtype: torch.dtype, capture: Callable = recorded):
+    def __init__(
+        self,
+        encoder: SentenceEncoder,
+        folder: Path,
+        dtype: torch.dtype,
+        capture: Callable = recorded,
+    ):
         nn.Module.__init__(self)
         self.folder, self.device = folder, encoder.device
         self.compiled_dtype = str(dtype).removeprefix("torch.")
-        self.tokenizer, self.settings, self.normalize = encoder.tokenizer, encoder.settings, encoder.normalize
-        self.width, self.hidden_size, self.pooling_mode = encoder.width, encoder.hidden_size, encoder.pooling_mode
+        self.tokenizer, self.settings, self.normalize = (
+            encoder.tokenizer,
+            encoder.settings,
+            encoder.normalize,
+        )
+        self.width, self.hidden_size, self.pooling_mode = (
+            encoder.width,
+            encoder.hidden_size,
+            encoder.pooling_mode,
+        )
         self.most_tokens, self.config = encoder.most_tokens, encoder.bert.config
         self.compute = RaggedEncoder(encoder, dtype)
         self.graphs: Graphs | None = Graphs(self.compute, self.device, self.most_tokens, capture)
@@ -215,7 +273,9 @@ class CudaEncoder(TextEncoder):
     @contextmanager
     def computing(self, dtype: str | None) -> Iterator[None]:
         if dtype not in (None, "auto", self.compiled_dtype):
-            raise InputError(f"this encoder computes in {self.compiled_dtype}, not in {dtype}: choose it at load")
+            raise InputError(
+                f"this encoder computes in {self.compiled_dtype}, not in {dtype}: choose it at load"
+            )
         with ExitStack() as stack:
             if self.device.type == "cuda":  # of several GPUs this one records
                 stack.enter_context(torch.cuda.device(self.device))
@@ -232,7 +292,9 @@ class CudaEncoder(TextEncoder):
         return reporting(self.started(tokens, batch_tokens), tokens.progress)
 
     def started(self, tokens: Tokens, batch_tokens: int) -> Iterator[RaggedBatch]:
-        """Yield batches that the GPU computes: each is begun before the one ahead of it is copied and stored."""
+        """Yield batches that the GPU computes: each is begun before the one ahead of it is copied
+        and stored.
+        """
         lengths = np.fromiter(map(len, tokens.ids), np.int32, len(tokens.ids))
         waiting = None
         for texts in budgeted_batches(cast(Sequence[int], lengths), batch_tokens):
@@ -250,7 +312,9 @@ class CudaEncoder(TextEncoder):
             yield waiting
 
     def replay(self, batch: RaggedBatch) -> bool:
-        """Compute a few texts by a graph; return whether that was possible. If torch cannot record, say so once."""
+        """Compute a few texts by a graph; return whether that was possible. If torch cannot record,
+        say so once.
+        """
         if self.graphs is None or len(batch.texts) > GRAPH_TEXTS:
             return False
         try:
@@ -263,10 +327,14 @@ class CudaEncoder(TextEncoder):
         return batch.vectors is not None
 
     def start(self, batch: RaggedBatch) -> None:
-        """Let the GPU compute a batch's vectors and copy them to the CPU; ``states`` waits for them."""
+        """Let the GPU compute a batch's vectors and copy them to the CPU; ``states`` waits for
+        them.
+        """
         sent = []
         for numbers in (batch.ids, batch.lengths):
-            host = torch.empty(len(numbers), dtype=torch.int32, pin_memory=self.device.type == "cuda")
+            host = torch.empty(
+                len(numbers), dtype=torch.int32, pin_memory=self.device.type == "cuda"
+            )
             # not by torch, whose threads would then wait at full speed in the tokenizer's way
             host.numpy()[:] = numbers
             sent.append(host.to(self.device, non_blocking=True))

@@ -1,9 +1,11 @@
-"""Turn a model into a graph: compiled, ``python -m minisbert.backends.graphs FOLDER DTYPE POOLING OUT``, or in ONNX.
+"""Turn a model into a graph: compiled, ``python -m minisbert.backends.graphs FOLDER DTYPE POOLING
+OUT``, or in ONNX.
 
-A graph is the model's own forward pass without Python around it; torch exports it with example inputs. In bfloat16 and
-int8 some layers of a compiled graph are replaced first: int8 products, attention by the length of the rows, layers for
-one library. ``package.py`` compiles it and loads the result. ONNX is for programs without PyTorch, with the names and
-the layout of sentence-transformers. Imports the rooms up to ``models``.
+A graph is the model's own forward pass without Python around it; torch exports it with example
+inputs. In bfloat16 and int8 some layers of a compiled graph are replaced first: int8 products,
+attention by the length of the rows, layers for one library. ``package.py`` compiles it and loads
+the result. ONNX is for programs without PyTorch, with the names and the layout of
+sentence-transformers. Imports the rooms up to ``models``.
 """
 
 import logging
@@ -27,38 +29,67 @@ from minisbert.models.batching import SHORT, Tokens, packed_batches, same_text, 
 from minisbert.models.pair_model import SEVERAL, PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder, evaluating
 from minisbert.system.console import run_command
-from minisbert.system.devices import bfloat16_hardware, choose_dtype, cpu_flags, fastest_products, products_attend
+from minisbert.system.devices import (
+    bfloat16_hardware,
+    choose_dtype,
+    cpu_flags,
+    fastest_products,
+    products_attend,
+)
 from minisbert.system.torch_internals import int8_products, unsigned_products
 
-# Attention by two products holds the scores of all pairs of tokens. So many, 32 MiB in bfloat16, are those of 2,048
-# tokens in rows of 512 with 16 heads. A row of 8,192 tokens with 12 heads would have 1.6 GB
+# Attention by two products holds the scores of all pairs of tokens. So many, 32 MiB in bfloat16,
+# are those of 2,048 tokens in rows of 512 with 16 heads. A row of 8,192 tokens with 12 heads would
+# have 1.6 GB
 MOST_SCORES = 2**24
-# Up to so many scores, those of a row of 36 tokens with 12 heads, products in float32 are faster than in bfloat16: a
-# call of oneDNN takes 20 us whatever its size, and MKL's 4 us. One text of 12 tokens takes 1.19 times as long with
-# bfloat16 (the graph of all-MiniLM-L6-v2 in int8; a Zen 4, two cores), one of 24 1.09 and of 60 tokens 1.0 times
+# Up to so many scores, those of a row of 36 tokens with 12 heads, products in float32 are faster
+# than in bfloat16: a call of oneDNN takes 20 us whatever its size, and MKL's 4 us. One text of 12
+# tokens takes 1.19 times as long with bfloat16 (the graph of all-MiniLM-L6-v2 in int8; a Zen 4, two
+# cores), one of 24 1.09 and of 60 tokens 1.0 times
 FEW_SCORES = 2**14
-INSTRUCTIONS = "avx512_vnni", "avx2"  # int8 by signed activations, by unsigned ones; else number by number
-# largest code of a weight. AVX2 adds two products in 16 bits before it adds in 32: 2 * 255 * 64 < 2^15 < 2 * 255 * 65
+INSTRUCTIONS = (
+    "avx512_vnni",
+    "avx2",
+)  # int8 by signed activations, by unsigned ones; else number by number
+# largest code of a weight. AVX2 adds two products in 16 bits before it adds in 32: 2 * 255 * 64 <
+# 2^15 < 2 * 255 * 65
 WIDE, NARROW = 127, 64
 SMALLEST = 1e-12  # step of a token whose activations are all the same
 CLIPS = 16  # ranges of a weight's row to choose from: 70 to 100 % of its largest number
-EXAMPLE = (3, 5, 4, 6, 7)  # lengths of texts in the example batch: its sizes differ from each other, 0 and 1
+EXAMPLE = (
+    3,
+    5,
+    4,
+    6,
+    7,
+)  # lengths of texts in the example batch: its sizes differ from each other, 0 and 1
 OPSET = 18
-SAMPLE_TEXTS = ("A cat sits.", "An older man with a grey hat plays the guitar in front of a house.", "")  # to compare
+SAMPLE_TEXTS = (
+    "A cat sits.",
+    "An older man with a grey hat plays the guitar in front of a house.",
+    "",
+)  # to compare
 
 
 def package_dtype(name: str) -> str:
-    """Return the dtype of a package: float32, bfloat16 or int8. Raises ``InputError`` without hardware for it."""
+    """Return the dtype of a package: float32, bfloat16 or int8. Raises ``InputError`` without
+    hardware for it.
+    """
     if name != "int8":
         return str(choose_dtype(name, torch.device("cpu"))[0]).removeprefix("torch.")
     if cpu_flags().isdisjoint(INSTRUCTIONS):
-        raise InputError(f"int8 needs a CPU with {' or '.join(INSTRUCTIONS)}; choose float32 or bfloat16")
+        raise InputError(
+            f"int8 needs a CPU with {' or '.join(INSTRUCTIONS)}; choose float32 or bfloat16"
+        )
     return name
 
 
 def stored(x: Tensor) -> Tensor:
-    """Return ``x`` behind a view with explicit strides, so that the compiler stores it and does not recompute it."""
-    # the compiler fuses a cheap computation into each of its users and repeats it there; as_strided needs a real buffer
+    """Return ``x`` behind a view with explicit strides, so that the compiler stores it and does not
+    recompute it.
+    """
+    # the compiler fuses a cheap computation into each of its users and repeats it there; as_strided
+    # needs a real buffer
     strides = [1]
     for size in x.shape[:0:-1]:  # not numel(): it makes the example's sizes constants
         strides.insert(0, strides[0] * size)
@@ -66,14 +97,17 @@ def stored(x: Tensor) -> Tensor:
 
 
 def quantize_weight(weight: Tensor, most: int = WIDE) -> tuple[Tensor, Tensor]:
-    """Quantise a weight (C, D) to codes (C, D) int8, -most to most, and a scale (C,): ``weight`` is scale * codes.
+    """Quantise a weight (C, D) to codes (C, D) int8, -most to most, and a scale (C,): ``weight`` is
+    scale * codes.
 
-    Of several ranges each row takes the one with the smallest squared error: larger numbers are clipped, the others get
-    finer steps. ``quantize_weight([[1.27, -0.01]]) = [[127, -1]], [0.01]``.
+    Of several ranges each row takes the one with the smallest squared error: larger numbers are
+    clipped, the others get finer steps. ``quantize_weight([[1.27, -0.01]]) = [[127, -1]], [0.01]``.
     """
     shares = torch.linspace(1.0, 0.7, CLIPS)[:, None, None]
     # candidates all at once: a weight is quantised once, when the package is compiled
-    scale = (shares * weight.abs().amax(dim=1, keepdim=True) / most).clamp_min(SMALLEST)  # (CLIPS, C, 1)
+    scale = (shares * weight.abs().amax(dim=1, keepdim=True) / most).clamp_min(
+        SMALLEST
+    )  # (CLIPS, C, 1)
     codes = (weight / scale).round().clamp(-most, most)  # (CLIPS, C, D)
     error = (scale * codes - weight).pow(2).sum(dim=2)  # (CLIPS, C)
     best, rows = error.argmin(dim=0), torch.arange(len(weight))
@@ -83,15 +117,17 @@ def quantize_weight(weight: Tensor, most: int = WIDE) -> tuple[Tensor, Tensor]:
 def quantized_linear(
     x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | None = None, unsigned: bool = False
 ) -> Tensor:
-    """Compute ``x @ (scale * codes).T + bias`` by integers: x (N, D), codes (C, D), scale, bias (C,) -> (N, C).
+    """Compute ``x @ (scale * codes).T + bias`` by integers: x (N, D), codes (C, D), scale, bias
+    (C,) -> (N, C).
 
     Each token x is written as step * c + middle, with integers c from -128 to 127. Then
 
         x . w  =  step * (c . codes) * scale  +  middle * sum(codes) * scale
 
-    For x = [-1, 0, 1.55], codes = [1, 2, 3] and scale 0.5: step 0.01, c = [-128, -28, 127], middle 0.28, so
-    0.01 * 197 * 0.5 + 0.28 * 6 * 0.5 = 1.825, which is (-1 + 0 + 4.65) * 0.5. ``unsigned``: c from 0 to 255, so that
-    middle is the smallest number of the token, and codes from -64 to 64.
+    For x = [-1, 0, 1.55], codes = [1, 2, 3] and scale 0.5: step 0.01, c = [-128, -28, 127], middle
+    0.28, so 0.01 * 197 * 0.5 + 0.28 * 6 * 0.5 = 1.825, which is (-1 + 0 + 4.65) * 0.5.
+    ``unsigned``: c from 0 to 255, so that middle is the smallest number of the token, and codes
+    from -64 to 64.
     """
     low, high = x.amin(dim=-1, keepdim=True), x.amax(dim=-1, keepdim=True)  # (N, 1)
     step = ((high - low) / 255).clamp_min(SMALLEST)  # (N, 1)
@@ -102,8 +138,8 @@ def quantized_linear(
     else:
         middle = low + 128 * step  # (N, 1)
         sums = int8_products((c - 128).to(torch.int8), codes) * scale
-    # subtle: ``sums * step`` would match a pattern of torch's compiler, whose product of signed numbers is 2,000 times
-    # slower on a Zen 4 (docs/results.md)
+    # subtle: ``sums * step`` would match a pattern of torch's compiler, whose product of signed
+    # numbers is 2,000 times slower on a Zen 4 (docs/results.md)
     y = step * sums + middle * (codes.sum(dim=1) * scale)  # (N, C)
     if bias is not None:
         y = y + bias
@@ -111,7 +147,9 @@ def quantized_linear(
 
 
 class QuantizedLinear(nn.Module):
-    """``quantized_linear`` with the weights of an ``nn.Linear``, by the integers that this CPU multiplies fastest."""
+    """``quantized_linear`` with the weights of an ``nn.Linear``, by the integers that this CPU
+    multiplies fastest.
+    """
 
     codes: Tensor
     scale: Tensor
@@ -145,12 +183,16 @@ def quantize_layers(bert: Bert) -> None:
 
 
 def written_attention(qkv: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
-    """softmax(q k^T / sqrt(K) + bias) v by products of ``dtype``, the softmax in float32 -> (R, T, H, K).
+    """softmax(q k^T / sqrt(K) + bias) v by products of ``dtype``, the softmax in float32 -> (R, T,
+    H, K).
 
-    qkv (R, T, 3, H, K): query, key and value; ``bias`` (R, 1, 1 or T, T): 0, or minus infinity where the mask is False.
+    qkv (R, T, 3, H, K): query, key and value; ``bias`` (R, 1, 1 or T, T): 0, or minus infinity
+    where the mask is False.
     """
     rows, tokens, _, heads, width = qkv.shape
-    q, k, v = (x.transpose(1, 2).to(dtype).reshape(-1, tokens, width) for x in qkv.unbind(2))  # (R H, T, K)
+    q, k, v = (
+        x.transpose(1, 2).to(dtype).reshape(-1, tokens, width) for x in qkv.unbind(2)
+    )  # (R H, T, K)
     scores = torch.bmm(q, k.transpose(1, 2)).view(rows, heads, tokens, tokens)
     # not in the product: one loop with the softmax
     scores = scores.float() * width**-0.5 + bias.float()
@@ -163,7 +205,9 @@ bfloat16_attention = partial(written_attention, dtype=torch.bfloat16)
 
 
 def fused(qkv: Tensor, bias: Tensor) -> Tensor:
-    """Compute the same by torch's operation, which never holds the scores of all pairs of tokens."""
+    """Compute the same by torch's operation, which never holds the scores of all pairs of
+    tokens.
+    """
     q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
     return nn.functional.scaled_dot_product_attention(q, k, v, bias.to(qkv.dtype)).contiguous()
 
@@ -171,11 +215,12 @@ def fused(qkv: Tensor, bias: Tensor) -> Tensor:
 def attention_by_length(qkv: Tensor, bias: Tensor) -> Tensor:
     """Choose the faster kernel for the rows at hand, when the graph runs.
 
-    ``bfloat16_attention`` makes a package of all-MiniLM-L6-v2 in bfloat16 so many times as fast, by rows x tokens, on
-    two cores: on a Zen 4 .99 (1 x 40), 1.08 (4 x 60), 1.12 (34 x 60), 1.08 (20 x 100), 1.04 (8 x 256), 1.09 (4 x
-    512); on a Zen 5, in CPU time, 1.15 (8 x 256; 1.23 by the clock), 1.23 (4 x 512). So AMD's CPUs take it while the
-    scores that it holds are few. On a Xeon with AMX it is slower from some 160 tokens on: there up to SHORT, the
-    length up to which texts share rows. With few scores both compute in float32.
+    ``bfloat16_attention`` makes a package of all-MiniLM-L6-v2 in bfloat16 so many times as fast, by
+    rows x tokens, on two cores: on a Zen 4 .99 (1 x 40), 1.08 (4 x 60), 1.12 (34 x 60), 1.08 (20 x
+    100), 1.04 (8 x 256), 1.09 (4 x 512); on a Zen 5, in CPU time, 1.15 (8 x 256; 1.23 by the
+    clock), 1.23 (4 x 512). So AMD's CPUs take it while the scores that it holds are few. On a Xeon
+    with AMX it is slower from some 160 tokens on: there up to SHORT, the length up to which texts
+    share rows. With few scores both compute in float32.
     """
     amd = products_attend()
 
@@ -183,7 +228,12 @@ def attention_by_length(qkv: Tensor, bias: Tensor) -> Tensor:
         rows, tokens, _, heads, _ = qkv.shape
         size, most = (rows * heads * tokens**2, MOST_SCORES) if amd else (tokens, SHORT)
         # a tensor, or the example's sizes are compiled in
-        return torch.cond(torch.scalar_tensor(size, dtype=torch.int64) <= most, bfloat16_attention, fused, (qkv, bias))
+        return torch.cond(
+            torch.scalar_tensor(size, dtype=torch.int64) <= most,
+            bfloat16_attention,
+            fused,
+            (qkv, bias),
+        )
 
     rows, tokens, _, heads, _ = qkv.shape
     scores = torch.scalar_tensor(rows * heads * tokens**2, dtype=torch.int64)
@@ -191,7 +241,9 @@ def attention_by_length(qkv: Tensor, bias: Tensor) -> Tensor:
 
 
 class RowAttention(nn.Module):
-    """``bert.Attention`` by a kernel such as ``attention_by_length``, with query, key and value as one product."""
+    """``bert.Attention`` by a kernel such as ``attention_by_length``, with query, key and value as
+    one product.
+    """
 
     def __init__(self, attention: Attention, kernel: Callable[..., Tensor]):
         super().__init__()
@@ -199,19 +251,27 @@ class RowAttention(nn.Module):
         linears = [attention.query, attention.key, attention.value]
         self.heads, self.output, self.merge = attention.heads, attention.output, attention.merge
         self.qkv = nn.Linear(linears[0].in_features, sum(linear.out_features for linear in linears))
-        self.qkv.weight = nn.Parameter(torch.cat([linear.weight.detach() for linear in linears]))  # (3 D, D)
+        self.qkv.weight = nn.Parameter(
+            torch.cat([linear.weight.detach() for linear in linears])
+        )  # (3 D, D)
         self.qkv.bias = nn.Parameter(torch.cat([linear.bias.detach() for linear in linears]))
 
     def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, None]:
         """x (R, T, D), mask (R, 1, 1 or T, T) boolean -> (R, T, D), and no probabilities."""
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (R, T, 3, H, K)
         # stored, or every head computes it again from the mask
-        bias = stored(torch.zeros_like(mask, dtype=torch.bfloat16).masked_fill(~mask, float("-inf")))
+        bias = stored(
+            torch.zeros_like(mask, dtype=torch.bfloat16).masked_fill(~mask, float("-inf"))
+        )
         return self.output(self.merge(self.kernel(qkv, bias))), None
 
 
-def attend_by_length(bert: Bert, kernel: Callable[[Tensor, Tensor], Tensor] = attention_by_length) -> bool:
-    """Replace the attention of an encoder's layers in place; False for newer architectures, which keep their own."""
+def attend_by_length(
+    bert: Bert, kernel: Callable[[Tensor, Tensor], Tensor] = attention_by_length
+) -> bool:
+    """Replace the attention of an encoder's layers in place; False for newer architectures, which
+    keep their own.
+    """
     for layer in bert.layers:
         attention = getattr(layer, "attention", None)
         if type(attention) is not Attention:
@@ -221,7 +281,9 @@ def attend_by_length(bert: Bert, kernel: Callable[[Tensor, Tensor], Tensor] = at
 
 
 class TransposedLinear(nn.Module):
-    """``nn.Linear`` for MKL: the weight as it multiplies few rows fastest, the bias added by the loop that follows."""
+    """``nn.Linear`` for MKL: the weight as it multiplies few rows fastest, the bias added by the
+    loop that follows.
+    """
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
@@ -245,7 +307,9 @@ class BFloat16Linear(nn.Module):
 
 
 class VectorGraph(nn.Module):
-    """An encoder's graph: a packed batch to vectors (N, W), scaled to length 1 if the model scales its vectors."""
+    """An encoder's graph: a packed batch to vectors (N, W), scaled to length 1 if the model scales
+    its vectors.
+    """
 
     def __init__(self, encoder: SentenceEncoder):
         super().__init__()
@@ -254,7 +318,9 @@ class VectorGraph(nn.Module):
     def forward(self, ids: Tensor, positions: Tensor, text_index: Tensor, places: Tensor) -> Tensor:
         """The tensors of a ``PackedBatch``: (R, T) three times and (N, S)."""
         # pooling, dense layers and scaling are in the graph, too: one call from Python does all
-        rows = self.encoder.bert(ids, same_text(text_index), None, None, positions).to(self.encoder.dtype)
+        rows = self.encoder.bert(ids, same_text(text_index), None, None, positions).to(
+            self.encoder.dtype
+        )
         hidden, mask = unpack(rows, places)  # (N, S, D), (N, S)
         return self.encoder.vectors(stored(hidden), mask)
 
@@ -281,27 +347,39 @@ class OnnxGraph(nn.Module):
         super().__init__()
         self.encoder = encoder
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Ids, mask (1 for real tokens) and token types, (B, T) int64 -> (B, T, D) and (B, W)."""
         mask = attention_mask != 0  # (B, T)
         states = hidden = self.encoder.bert(input_ids, mask, token_type_ids)  # (B, T, D)
         if {"cls", "pooler", "weightedmean"} & {*self.encoder.pooling.names}:
-            # these count from the left, where another program's tokenizer may have put the pads: they go to the right
+            # these count from the left, where another program's tokenizer may have put the pads:
+            # they go to the right
             places = torch.arange(mask.shape[1]) + mask.int().argmax(dim=1, keepdim=True)  # (B, T)
-            places = torch.where(places < mask.shape[1], places, places - mask.shape[1])  # %, which has no export
-            states, mask = hidden.gather(1, places.unsqueeze(-1).expand_as(hidden)), mask.gather(1, places)
+            places = torch.where(
+                places < mask.shape[1], places, places - mask.shape[1]
+            )  # %, which has no export
+            states, mask = (
+                hidden.gather(1, places.unsqueeze(-1).expand_as(hidden)),
+                mask.gather(1, places),
+            )
         vectors = self.encoder.vectors(states, mask)  # (B, W)
         return hidden, vectors[:, : self.encoder.settings.truncate_dim]
 
 
 def prepare_layers(bert: Bert, dtype: str) -> bool:
-    """Replace in place the layers that a package of this dtype computes in another way; return if oneDNN multiplies."""
+    """Replace in place the layers that a package of this dtype computes in another way; return if
+    oneDNN multiplies.
+    """
     # int8 packages attend in bfloat16, where the CPU has it: the scores are rounded anyway
     low = dtype != "float32" and bfloat16_hardware(torch.device("cpu"))[0]
     by_length = low and attend_by_length(bert)
     if dtype == "int8":
         if not low:
-            attend_by_length(bert, fused)  # for the one product, which is 8 % of the time of a single text
+            attend_by_length(
+                bert, fused
+            )  # for the one product, which is 8 % of the time of a single text
         quantize_layers(bert)
     elif by_length:  # not autocast: torch cannot export a choice within a choice under it
         replace_linear(bert, BFloat16Linear)
@@ -316,11 +394,16 @@ def prepare_layers(bert: Bert, dtype: str) -> bool:
 def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> None:
     """Compile the encoder or the cross-encoder in a folder to the package ``path``."""
     package_dtype(dtype)  # raises for what the CPU has no hardware for
-    about: dict[str, Any] = {"model": folder.name, **package_identity(ModelFolder(folder), dtype, pooling)}
+    about: dict[str, Any] = {
+        "model": folder.name,
+        **package_identity(ModelFolder(folder), dtype, pooling),
+    }
     if ModelFolder(folder).holds_pair_model:
         model = PairModel.load(folder, device="cpu")
         if not model.joint:
-            raise InputError("only cross-encoders (joint heads) compile; for another head compile its encoder")
+            raise InputError(
+                "only cross-encoders (joint heads) compile; for another head compile its encoder"
+            )
         about |= {"task": model.task, "labels": model.labels, "types": model.types}
         bert, graph = model.encoder.bert, ScoreGraph(model)
         ids = torch.ones(3, 5, dtype=torch.long)
@@ -329,10 +412,13 @@ def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
         encoder = SentenceEncoder.load(folder, pooling=pooling, device="cpu")
         about |= {"width": encoder.width, "hidden_size": encoder.hidden_size}
         bert, graph = encoder.bert, VectorGraph(encoder)
-        # the compiler keeps sizes of 0 and 1, and equal ones, as constants: two rows, and texts of five other lengths
+        # the compiler keeps sizes of 0 and 1, and equal ones, as constants: two rows, and texts of
+        # five other lengths
         texts = Tokens([array("i", [0] * length) for length in EXAMPLE], [], [])
         batch = next(packed_batches(texts, sum(EXAMPLE)))
-        rows = [x.repeat(2, 1) for x in (batch.ids, batch.positions, batch.text_index)]  # (2, T) each
+        rows = [
+            x.repeat(2, 1) for x in (batch.ids, batch.positions, batch.text_index)
+        ]  # (2, T) each
         examples = [*rows, batch.places]
     prepack = prepare_layers(bert, dtype)
     with evaluating(graph):
@@ -345,10 +431,15 @@ def export_onnx(encoder: SentenceEncoder, path: Path) -> None:
     Raises ``InputError`` for a model that the graph cannot express.
     """
     if not encoder.settings.include_prompt:
-        raise InputError("include_prompt false cannot be exported: the graph does not know where a prompt ends")
+        raise InputError(
+            "include_prompt false cannot be exported: the graph does not know where a prompt ends"
+        )
     # sizes 0 and 1 would be exported as constants
     ids = torch.ones(2, 5, dtype=torch.int64)
-    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", max=encoder.tokenizer.limit)}
+    sizes = {
+        0: torch.export.Dim("batch"),
+        1: torch.export.Dim("tokens", max=encoder.tokenizer.limit),
+    }
     graph = OnnxGraph(encoder)
     # it warns about every package that it does not find
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
@@ -367,17 +458,22 @@ def export_onnx(encoder: SentenceEncoder, path: Path) -> None:
         )
 
 
-def onnx_vectors(encoder: SentenceEncoder, path: Path, texts: tuple[str, ...] = SAMPLE_TEXTS) -> np.ndarray:
+def onnx_vectors(
+    encoder: SentenceEncoder, path: Path, texts: tuple[str, ...] = SAMPLE_TEXTS
+) -> np.ndarray:
     """Compute vectors (N, W) by ONNX Runtime with a file, from texts that our tokenizer encodes."""
     from onnxruntime import InferenceSession
 
     try:
         session = InferenceSession(path, providers=["CPUExecutionProvider"])
-    except Exception as error:  # the runtime's own exception classes are private; most often an opset that it lacks
+    # the runtime's own exception classes are private; most often an opset that it lacks
+    except Exception as error:
         raise InputError(f"{path}: ONNX Runtime cannot load it: {error}") from None
     features = encoder.tokenize(list(texts))
     features.setdefault("token_type_ids", torch.zeros_like(features["input_ids"]))
-    feed = {each.name: features[each.name].numpy() for each in session.get_inputs()}  # of RoBERTa without token types
+    feed = {
+        each.name: features[each.name].numpy() for each in session.get_inputs()
+    }  # of RoBERTa without token types
     return session.run(["sentence_embedding"], feed)[0]
 
 

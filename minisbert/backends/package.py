@@ -1,9 +1,10 @@
 """Compile a module to a package, one ``.pt2`` file by ``torch.export`` and AOTInductor, and run it.
 
-PyTorch's compiler fuses the operations between two matrix products, and lays the weights out for the CPU once. The file
-holds native code, weights included, and loading it runs that code: load only files that you, or somebody you trust,
-compiled. A package belongs to one model, dtype, version of torch and kind of CPU; ``About`` says which. ``graphs.py``
-makes the modules. Imports the rooms up to ``models``.
+PyTorch's compiler fuses the operations between two matrix products, and lays the weights out for
+the CPU once. The file holds native code, weights included, and loading it runs that code: load only
+files that you, or somebody you trust, compiled. A package belongs to one model, dtype, version of
+torch and kind of CPU; ``About`` says which. ``graphs.py`` makes the modules. Imports the rooms up
+to ``models``.
 """
 
 import hashlib
@@ -48,13 +49,20 @@ COMPILER_ADVICE = "Debian, Ubuntu: apt install g++; macOS: xcode-select --instal
 INDUCTOR = {
     "freezing": True,  # weights are constants
     "cpp.enable_concat_linear": True,  # query, key and value are one product
-    "cpp.dynamic_threads": True,  # the number of threads is that of the process that runs the package
-    # precompiled headers lie in $TMPDIR/torchinductor_$USER whatever the cache folder is, and anybody on the machine
-    # can take that name first and put code into our package. For a single compilation they save no time
+    # the number of threads is that of the process that runs the package
+    "cpp.dynamic_threads": True,
+    # precompiled headers lie in $TMPDIR/torchinductor_$USER whatever the cache folder is, and
+    # anybody on the machine can take that name first and put code into our package. For a single
+    # compilation they save no time
     "aot_inductor.precompile_headers": False,
 }
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
-GRAPH_FILES = ("config.json", "modules.json", "head.json", "*.safetensors*")  # of each module: what makes its graph
+GRAPH_FILES = (
+    "config.json",
+    "modules.json",
+    "head.json",
+    "*.safetensors*",
+)  # of each module: what makes its graph
 PACKAGE = Path(__file__).parents[1]
 
 
@@ -78,23 +86,29 @@ class About:
 
 
 def package_identity(folder: ModelFolder, dtype: str, pooling: str | None = None) -> dict[str, str]:
-    """Return the package's identity: hashes of the model files and of the code its graph was built from.
+    """Return the package's identity: hashes of the model files and of the code its graph was built
+    from.
 
     ``kind`` is PairModel for a folder with a head for pairs, which has no ``pooling``.
     """
-    # tokenizer and prompts are read from the folder at run time, so they may change without a new package
+    # tokenizer and prompts are read from the folder at run time, so they may change without a new
+    # package
     digest = hashlib.sha256()
     paths: set[Path] = set()
     for _, place in [("", "."), *folder.modules]:
         for name in GRAPH_FILES:
             paths.update((folder.path / place).glob(name))
     for path in sorted(paths):
-        digest.update(f"{path.relative_to(folder.path)} {file_hash(path)}\n".encode(errors="surrogateescape"))
+        digest.update(
+            f"{path.relative_to(folder.path)} {file_hash(path)}\n".encode(errors="surrogateescape")
+        )
     about = {"dtype": dtype, "weights": digest.hexdigest(), "minisbert": code_hash()}
     if not folder.holds_pair_model:
         return about | {"kind": "SentenceEncoder", "pooling": folder.choose_pooling(pooling)}
     if pooling:
-        raise InputError(f"pooling {pooling}: {folder.path} holds a head for pairs, which chooses what it reads")
+        raise InputError(
+            f"pooling {pooling}: {folder.path} holds a head for pairs, which chooses what it reads"
+        )
     return about | {"kind": "PairModel"}
 
 
@@ -102,12 +116,18 @@ def cache_path(expected: dict[str, str]) -> Path:
     """Return the place of a package in the cache folder, for this version of torch and this CPU."""
     # one folder may serve several environments and, on a shared disk, several kinds of CPU
     parts = [*sorted(expected.items()), torch.__version__, instruction_sets()]
-    return home() / "compiled" / f"{expected['kind']}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.pt2"
+    return (
+        home()
+        / "compiled"
+        / f"{expected['kind']}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.pt2"
+    )
 
 
 @cache
 def code_hash() -> str:
-    """Hash all code of this package: which of it a graph imports would take a second import system to find out."""
+    """Hash all code of this package: which of it a graph imports would take a second import system
+    to find out.
+    """
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
         digest.update(f"{path.relative_to(PACKAGE)} {file_hash(path)}\n".encode())
@@ -120,30 +140,46 @@ def check_compiler() -> None:
     lacking = not any(shutil.which(name) for name in names if name)
     # torch compares its version as a version, not as text
     check_usage(
-        (torch.__version__ < OLDEST, f"compiling needs torch {OLDEST} or newer, this is {torch.__version__}"),
-        (lacking, f"compiling needs a C++ compiler, found none ({COMPILER_ADVICE}); loading a package needs none"),
+        (
+            torch.__version__ < OLDEST,
+            f"compiling needs torch {OLDEST} or newer, this is {torch.__version__}",
+        ),
+        (
+            lacking,
+            f"compiling needs a C++ compiler, found none ({COMPILER_ADVICE}); loading a package "
+            f"needs none",
+        ),
     )
 
 
 def compile_package(
-    module: nn.Module, examples: Sequence[Tensor], path: Path, about: dict[str, Any], prepack: bool = True
+    module: nn.Module,
+    examples: Sequence[Tensor],
+    path: Path,
+    about: dict[str, Any],
+    prepack: bool = True,
 ) -> None:
-    """Compile ``module`` for inputs like ``examples`` of any sizes, and write it to ``path`` atomically.
+    """Compile ``module`` for inputs like ``examples`` of any sizes, and write it to ``path``
+    atomically.
 
-    The sizes of the examples, (n, m) each, must differ from 0 and 1, which would be compiled as constants. The file
-    contains ``about``, torch's version and the CPU. With ``prepack`` oneDNN multiplies, with weights laid out for it;
-    without, MKL does in float32. Only the first call of a process can choose. Takes 20 to 90 seconds. Raises
-    ``InputError`` without a C++ compiler or torch 2.9, or if it fails.
+    The sizes of the examples, (n, m) each, must differ from 0 and 1, which would be compiled as
+    constants. The file contains ``about``, torch's version and the CPU. With ``prepack`` oneDNN
+    multiplies, with weights laid out for it; without, MKL does in float32. Only the first call of a
+    process can choose. Takes 20 to 90 seconds. Raises ``InputError`` without a C++ compiler or
+    torch 2.9, or if it fails.
     """
     check_compiler()
     about = about | {"torch": torch.__version__, "cpu": instruction_sets()}
     metadata = {"minisbert": json.dumps(about)}
     settings = INDUCTOR | {"cpp.weight_prepack": prepack, "aot_inductor.metadata": metadata}
-    # AUTO: the exporter finds out which sizes are equal; naming them would fail where a model fixes one
+    # AUTO: the exporter finds out which sizes are equal; naming them would fail where a model fixes
+    # one
     auto = torch.export.Dim.AUTO
     with atomic_file(path) as partial, compiler_cache() as folder:
         try:
-            exported = torch.export.export(module, tuple(examples), dynamic_shapes=[{0: auto, 1: auto}] * len(examples))
+            exported = torch.export.export(
+                module, tuple(examples), dynamic_shapes=[{0: auto, 1: auto}] * len(examples)
+            )
             made = torch._inductor.aoti_compile_and_package(
                 exported,
                 package_path=str(folder / "package.pt2"),
@@ -155,12 +191,15 @@ def compile_package(
             reason = one_line(lines[0].strip()) if lines else type(error).__name__
             raise InputError(f"compiling {path.name} failed: {reason}") from error
         shutil.copyfile(made, partial)
-        partial.chmod(partial.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))  # whatever the umask: see check_owner
+        partial.chmod(
+            partial.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH)
+        )  # whatever the umask: see check_owner
 
 
 @contextmanager
 def compiler_cache() -> Iterator[Path]:
-    """Let the compiler write to a temporary folder that only this user can read, without its warnings.
+    """Let the compiler write to a temporary folder that only this user can read, without its
+    warnings.
 
     Not beside the package: the compiler fails at a path with a space.
     """
@@ -177,9 +216,13 @@ def compiler_cache() -> Iterator[Path]:
 
 
 def read_about(path: Path) -> About:
-    """Read what a package says about itself, without running it; ``InputError`` for another or a damaged file."""
+    """Read what a package says about itself, without running it; ``InputError`` for another or a
+    damaged file.
+    """
     if path.exists() and not path.is_file():
-        raise InputError(f"{path} is a folder, a pipe or a device, not a package of minisbert compile")
+        raise InputError(
+            f"{path} is a folder, a pipe or a device, not a package of minisbert compile"
+        )
     with reading(path), zipfile.ZipFile(path) as package:
         # checksums of all members, before any of its code runs
         damaged = package.testzip()
@@ -203,13 +246,16 @@ def read_about(path: Path) -> About:
 def load_package(path: Path, expected: dict[str, str]) -> tuple[Callable, About]:
     """Load a compiled module and what it says about itself. This runs the code in the file.
 
-    Raises ``InputError`` for a file that another user can write, and, by name, for another model, version of torch or
-    CPU than ``expected`` and this process have.
+    Raises ``InputError`` for a file that another user can write, and, by name, for another model,
+    version of torch or CPU than ``expected`` and this process have.
     """
     about = read_about(path)
     missing = sorted({*about.cpu} - {*instruction_sets()})
     if missing:
-        raise InputError(f"{path} was compiled for a CPU with {', '.join(missing)}, which this one lacks: {AGAIN}")
+        raise InputError(
+            f"{path} was compiled for a CPU with {', '.join(missing)}, which this one lacks: "
+            f"{AGAIN}"
+        )
     for key, value in (expected | {"torch": torch.__version__}).items():
         if getattr(about, key) != value:
             others = {"weights": "other weights", "minisbert": "another version of minisbert"}
@@ -230,13 +276,21 @@ class CompiledEncoder(TextEncoder):
         nn.Module.__init__(self)
         self.folder, self.run, self.compiled_dtype = folder.path, run, about.dtype
         # what a package says about itself is not signed: ``states`` compares it with what comes out
-        self.pooling_mode, self.width, self.hidden_size = about.pooling, max(about.width, 0), about.hidden_size
-        self.tokenizer, self.settings = read_tokenizer(folder.encoder, limit), EncoderSettings.read(folder)
+        self.pooling_mode, self.width, self.hidden_size = (
+            about.pooling,
+            max(about.width, 0),
+            about.hidden_size,
+        )
+        self.tokenizer, self.settings = (
+            read_tokenizer(folder.encoder, limit),
+            EncoderSettings.read(folder),
+        )
         self.normalize, self.most_tokens = folder.normalize, folder.config[1].positions
         if about.dtype != "float32" and products_attend():
             self.long_tokens = LONG_TOKENS
-            # subtle: glibc keeps as much freed memory as the largest block that was ever freed, so one block of 32 MiB
-            # is freed here. Otherwise the system zeroes each layer's scores again: long rows take 1.3 times as long
+            # subtle: glibc keeps as much freed memory as the largest block that was ever freed, so
+            # one block of 32 MiB is freed here. Otherwise the system zeroes each layer's scores
+            # again: long rows take 1.3 times as long
             torch.empty(2**25 - 2**13, dtype=torch.uint8)
 
     @classmethod
@@ -255,22 +309,27 @@ class CompiledEncoder(TextEncoder):
     ) -> Self:
         """Load a package that was compiled from ``model``, a name or a folder.
 
-        ``package`` is its path; True for the one in the cache folder, which is compiled first if it is missing; "auto"
-        for that one only if it is there. ``pooling`` and ``dtype`` are those that it was compiled for; one at a
-        path may have any dtype, unless ``dtype`` says which. The other options are those of ``SentenceEncoder.load``.
-        A package is a program: load only those that you trust. Raises ``InputError`` for anything missing, damaged or
-        made from another model.
+        ``package`` is its path; True for the one in the cache folder, which is compiled first if it
+        is missing; "auto" for that one only if it is there. ``pooling`` and ``dtype`` are those
+        that it was compiled for; one at a path may have any dtype, unless ``dtype`` says which. The
+        other options are those of ``SentenceEncoder.load``. A package is a program: load only those
+        that you trust. Raises ``InputError`` for anything missing, damaged or made from another
+        model.
         """
         folder = ModelFolder(find_model(model))
         if folder.model_class != "SentenceEncoder" or folder.holds_pair_model:
             kind = "PairModel" if folder.holds_pair_model else folder.model_class
-            raise InputError(f"{folder.path} holds a {kind}: only a SentenceEncoder is compiled for encoding")
+            raise InputError(
+                f"{folder.path} holds a {kind}: only a SentenceEncoder is compiled for encoding"
+            )
         encoder = cls(folder, *open_package(package, folder, dtype, pooling), max_seq_length)
         return encoder.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name)
 
     def computing(self, dtype: str | None) -> AbstractContextManager:
         if dtype not in (None, "auto", self.compiled_dtype):
-            raise InputError(f"this encoder was compiled for dtype {self.compiled_dtype}, not {dtype}")
+            raise InputError(
+                f"this encoder was compiled for dtype {self.compiled_dtype}, not {dtype}"
+            )
         return torch.inference_mode()
 
     def states(self, batch: PackedBatch) -> tuple[Tensor]:  # type: ignore[override]  # of ``batches``
@@ -278,7 +337,9 @@ class CompiledEncoder(TextEncoder):
         places = batch.places[:, batch.prompt :].contiguous()
         vectors = self.run(batch.ids, batch.positions, batch.text_index, places)[0]
         if vectors.shape[1] != self.width:
-            raise InputError(f"the package gives {vectors.shape[1]} columns and says {self.width}: {AGAIN}")
+            raise InputError(
+                f"the package gives {vectors.shape[1]} columns and says {self.width}: {AGAIN}"
+            )
         return (vectors,)
 
     def vectors(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -292,8 +353,17 @@ class CompiledPairModel(PairScorer):
     pooling_mode = activation_fn = None
 
     def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
-        self.folder, self.run, self.compiled_dtype, self.types = folder.path, run, about.dtype, about.types
-        self.tokenizer, self.task, self.labels = read_tokenizer(folder, limit), about.task, tuple(about.labels)
+        self.folder, self.run, self.compiled_dtype, self.types = (
+            folder.path,
+            run,
+            about.dtype,
+            about.types,
+        )
+        self.tokenizer, self.task, self.labels = (
+            read_tokenizer(folder, limit),
+            about.task,
+            tuple(about.labels),
+        )
 
     @classmethod
     def load(
@@ -304,10 +374,14 @@ class CompiledPairModel(PairScorer):
         dtype: str | None = None,
         max_length: int | None = None,
     ) -> Self:
-        """Load a package of a ``PairModel`` with a joint head, or a CrossEncoder, as ``CompiledEncoder.load`` does."""
+        """Load a package of a ``PairModel`` with a joint head, or a CrossEncoder, as
+        ``CompiledEncoder.load`` does.
+        """
         folder = ModelFolder(find_model(model))
         if not folder.holds_pair_model:
-            raise InputError(f"{folder.path} holds an encoder, but no head that was trained on pairs")
+            raise InputError(
+                f"{folder.path} holds an encoder, but no head that was trained on pairs"
+            )
         return cls(folder, *open_package(package, folder, dtype), max_length)
 
     def __call__(self, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
@@ -322,7 +396,9 @@ class CompiledPairModel(PairScorer):
 def open_package(
     package: str | Path | bool, folder: ModelFolder, dtype: str | None, pooling: str | None = None
 ) -> tuple[Callable, About]:
-    """Load the package at a path; for True the one in the cache folder, compiled first if it is missing."""
+    """Load the package at a path; for True the one in the cache folder, compiled first if it is
+    missing.
+    """
     check_choice("dtype", dtype, (None, "auto", "float32", "bfloat16", "int8"))
     expected = package_identity(folder, dtype or "float32", pooling)
     if not isinstance(package, bool) and package != "auto":
@@ -339,7 +415,9 @@ def open_package(
 
 
 def compile_to_cache(folder: Path, expected: dict[str, str]) -> Path:
-    """Compile a model to the cache folder, unless its package is there. A second process waits for the first one's."""
+    """Compile a model to the cache folder, unless its package is there. A second process waits for
+    the first one's.
+    """
     path = cache_path(expected)
     with reading(f"{path.parent} (set MINISBERT_HOME, or compile with --out FILE.pt2)"):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -352,20 +430,26 @@ def compile_to_cache(folder: Path, expected: dict[str, str]) -> Path:
 
 
 def compile_apart(folder: Path, dtype: str, pooling: str | None, path: Path) -> None:
-    """Compile a model in a process of its own: it takes memory, and nothing in this process can disturb it there.
+    """Compile a model in a process of its own: it takes memory, and nothing in this process can
+    disturb it there.
 
     Raises ``InputError`` with the child's reason.
     """
     check_compiler()  # here, too: starting the other process takes seconds
     say(f"compiling {folder.name} in {dtype} for this CPU, 20 to 90 seconds")
-    # -P: without it, -m would import a module called torch from the current folder, which an empty entry of PYTHONPATH
-    # names, too
+    # -P: without it, -m would import a module called torch from the current folder, which an empty
+    # entry of PYTHONPATH names, too
     paths = [str(PACKAGE.parent), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     arguments = [str(folder.resolve()), dtype, pooling or "", str(path.resolve())]
     command = [sys.executable, "-P", "-m", "minisbert.backends.graphs", *arguments]
-    # before torch is imported there, which remembers names of folders: one that is new and belongs to this process
+    # before torch is imported there, which remembers names of folders: one that is new and belongs
+    # to this process
     with tempfile.TemporaryDirectory() as scratch:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TMPDIR": scratch, CACHE: scratch}
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "TMPDIR": scratch,
+            CACHE: scratch,
+        }
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=environment)
     if done.returncode:
         reason = f"compiling {folder.name} ended with exit code {done.returncode}"

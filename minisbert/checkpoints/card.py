@@ -1,7 +1,9 @@
-"""The model card: ``README.md`` in a saved model's folder, which is its page on the Hugging Face Hub.
+"""The model card: ``README.md`` in a saved model's folder, which is its page on the Hugging Face
+Hub.
 
-It says what the model is, how to load it, and, after training, on which data and with which scores. Its last line holds
-a hash of what is above it: a page that somebody has written or edited does not fit its hash, and is kept.
+It says what the model is, how to load it, and, after training, on which data and with which scores.
+Its last line holds a hash of what is above it: a page that somebody has written or edited does not
+fit its hash, and is kept.
 """
 
 import hashlib
@@ -14,8 +16,11 @@ from minisbert.system.assets import assets
 from minisbert.system.files import naming
 
 CARD = "README.md"
-LAST_LINE = "<!-- written by minisbert, {}: saving replaces this page as long as nobody edits it -->\n"
-TASKS = {  # on the Hub, by the class of sentence-transformers; it has none for other heads over pairs
+LAST_LINE = (
+    "<!-- written by minisbert, {}: saving replaces this page as long as nobody edits it -->\n"
+)
+# on the Hub, by the class of sentence-transformers; it has none for other heads over pairs
+TASKS = {
     "SentenceTransformer": "sentence-similarity",
     "SparseEncoder": "feature-extraction",
     "MultiVectorEncoder": "feature-extraction",
@@ -36,7 +41,8 @@ def write_card(
     former: Path | None = None,
     in_both: bool = True,
 ) -> None:
-    """Write the card of the model in ``folder``, or keep one that the user wrote there or in the ``former`` folder.
+    """Write the card of the model in ``folder``, or keep one that the user wrote there or in the
+    ``former`` folder.
 
     ``about`` says what the model computes; ``in_both`` if sentence-transformers opens it too.
     """
@@ -48,11 +54,19 @@ def write_card(
     library = "sentence-transformers" if in_both else "minisbert"
     lines = ["---", f"library_name: {library}", f"pipeline_tag: {TASKS[kind]}", "tags:"]
     # SparseEncoder -> sparse-encoder, as sentence-transformers writes it
-    tag = re.sub("(?<=[a-z])(?=[A-Z])", "-", kind).lower().replace("sentence-transformer", "sentence-similarity")
+    tag = (
+        re.sub("(?<=[a-z])(?=[A-Z])", "-", kind)
+        .lower()
+        .replace("sentence-transformer", "sentence-similarity")
+    )
     lines += [f"- {tag}" for tag in dict.fromkeys([library, tag, "minisbert"])]
     lines += [f"base_model: {base_model}"] * bool(base_model)
     lines += ["# license: as the data and the base model allow", "---", ""]
-    lines += [f"# {TASKS[kind].capitalize()} model" + f" based on {base_model}" * bool(base_model), "", about]
+    lines += [
+        f"# {TASKS[kind].capitalize()} model" + f" based on {base_model}" * bool(base_model),
+        "",
+        about,
+    ]
     ways = [("minisbert", "load")]
     if in_both:
         ways.append(("sentence_transformers", kind))
@@ -62,16 +76,34 @@ def write_card(
         lines += ["", "```python", f"from {package} import {call}", "", opening, calls, "```"]
     text = "\n".join([*lines, "", ""]) + training
     with naming(folder / CARD):
-        (folder / CARD).write_text(text + LAST_LINE.format(digest(text)), encoding="utf-8", errors="backslashreplace")
+        (folder / CARD).write_text(
+            text + LAST_LINE.format(digest(text)), encoding="utf-8", errors="backslashreplace"
+        )
 
 
-def training_section(command: str, data: Mapping[str, str], scores: Mapping[str, tuple[dict, dict]]) -> str:
-    """Describe a training run: ``data`` and ``scores``, those before it and those of this model, are by split."""
-    lines = ["## Training", "", "```", command, "```", "", *(f"- {split}: {note}" for split, note in data.items())]
+def training_section(
+    command: str, data: Mapping[str, str], scores: Mapping[str, tuple[dict, dict]]
+) -> str:
+    """Describe a training run: ``data`` and ``scores``, those before it and those of this model,
+    are by split.
+    """
+    lines = [
+        "## Training",
+        "",
+        "```",
+        command,
+        "```",
+        "",
+        *(f"- {split}: {note}" for split, note in data.items()),
+    ]
     if any(before for before, _ in scores.values()):
         lines += ["", "| | before | after |", "|---|---|---|"]
     for split, (before, after) in scores.items():
-        lines += [f"| {split} {name} | {before[name]:.4f} | {after[name]:.4f} |" for name in before if name != "loss"]
+        lines += [
+            f"| {split} {name} | {before[name]:.4f} | {after[name]:.4f} |"
+            for name in before
+            if name != "loss"
+        ]
     return "\n".join([*lines, "", ""])
 
 
@@ -88,7 +120,9 @@ def is_generated(path: Path) -> bool:
 
 
 def base_model_of(folder: Path) -> str | None:
-    """Return the Hub's name of the model in a folder, or what the folder's card says it was trained from."""
+    """Return the Hub's name of the model in a folder, or what the folder's card says it was trained
+    from.
+    """
     for asset in assets().values():
         if asset.kind == "weights" and folder == asset.folder:
             return asset.sources[0].get("hub")
@@ -96,6 +130,8 @@ def base_model_of(folder: Path) -> str | None:
         if part.startswith("models--"):  # in the cache of huggingface_hub
             return part.removeprefix("models--").replace("--", "/", 1)
     if (folder / CARD).is_file():
-        stated = re.search(r"^base_model: (\S+)$", (folder / CARD).read_text("utf-8", "replace"), re.MULTILINE)
+        stated = re.search(
+            r"^base_model: (\S+)$", (folder / CARD).read_text("utf-8", "replace"), re.MULTILINE
+        )
         return stated and stated[1]
     return None

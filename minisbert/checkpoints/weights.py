@@ -1,9 +1,11 @@
-"""Read and write an encoder's weights, strictly: every tensor is used or skipped by name, every parameter is filled.
+"""Read and write an encoder's weights, strictly: every tensor is used or skipped by name, every
+parameter is filled.
 
-Reading is the book's (``core/weights.py``); here it covers every family, and does not fill weights with random numbers
-that are replaced at once. Only safetensors are opened. What is loaded is a copy of the file's: a model may be saved
-over its own source, or its files changed in place by another program (``rsync --inplace``), while it is in use.
-Imports ``core``, ``system``, ``architectures``, and the folder's layout.
+Reading is the book's (``core/weights.py``); here it covers every family, and does not fill weights
+with random numbers that are replaced at once. Only safetensors are opened. What is loaded is a copy
+of the file's: a model may be saved over its own source, or its files changed in place by another
+program (``rsync --inplace``), while it is in use. Imports ``core``, ``system``, ``architectures``,
+and the folder's layout.
 """
 
 import dataclasses
@@ -22,7 +24,14 @@ from torch.overrides import TorchFunctionMode
 
 from minisbert.architectures.modern import Architecture
 from minisbert.architectures.relatives import ELECTRA, ENCODER_FAMILIES
-from minisbert.checkpoints.layout import CONFIG, WEIGHTS, WEIGHTS_INDEX, ModelFolder, has_file, unsupported
+from minisbert.checkpoints.layout import (
+    CONFIG,
+    WEIGHTS,
+    WEIGHTS_INDEX,
+    ModelFolder,
+    has_file,
+    unsupported,
+)
 from minisbert.core import InputError, one_line, reading, weights
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.core.weights import read_safetensors
@@ -30,7 +39,10 @@ from minisbert.system.files import write_json
 
 # prefixes of the tensors that transformers adds to an encoder for a task
 TASK_HEADS = ("classifier.", "pre_classifier.", "qa_outputs.", "score.", "regressor.")
-SAVED_CONSTANTS = ("embeddings.token_type_ids", "rotary_emb.inv_freq")  # that some versions wrote among the weights
+SAVED_CONSTANTS = (
+    "embeddings.token_type_ids",
+    "rotary_emb.inv_freq",
+)  # that some versions wrote among the weights
 ADAPTER = "adapter_config.json"  # of peft: weights to add to the encoder's
 MOST_FAULTS = 20  # lines of a message
 
@@ -52,10 +64,12 @@ def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
                 raise InputError(f"{file} holds {one_line(name)} twice, or another shard holds it")
             if name not in family.skipped and not name.endswith(SAVED_CONSTANTS):
                 tensors[name] = tensor
-    # floats beside this key are the weights before they were quantized, or dequantized ones: they count as they are;
-    # integers and the eight bits of a float8 do not
+    # floats beside this key are the weights before they were quantized, or dequantized ones: they
+    # count as they are; integers and the eight bits of a float8 do not
     quantization = folder.json(CONFIG).get("quantization_config")
-    coded = any(not tensor.is_floating_point() or tensor.element_size() == 1 for tensor in tensors.values())
+    coded = any(
+        not tensor.is_floating_point() or tensor.element_size() == 1 for tensor in tensors.values()
+    )
     if quantization is not None and coded:
         reason = "save the dequantized weights (transformers: model.dequantize()) without this key"
         raise unsupported(folder.path / CONFIG, "quantization_config", quantization, reason)
@@ -75,24 +89,36 @@ def weight_files(folder: ModelFolder) -> list[Path]:
     shards = folder.json_settings(WEIGHTS_INDEX).get("weight_map", dict, {}, items=str)
     for name in shards.values():
         if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
-            raise InputError(f"{index}: {one_line(name)} is not the name of a safetensors file beside it")
+            raise InputError(
+                f"{index}: {one_line(name)} is not the name of a safetensors file beside it"
+            )
     return [folder.path / name for name in sorted(set(shards.values())) or [WEIGHTS]]
 
 
-def load_transformer(folder: str | Path | ModelFolder, found: tuple[Path, dict[str, Tensor]] | None = None) -> Bert:
+def load_transformer(
+    folder: str | Path | ModelFolder, found: tuple[Path, dict[str, Tensor]] | None = None
+) -> Bert:
     """Load the encoder of a folder, of any family, float32, in eval mode.
 
-    ``found`` is what ``read_encoder`` has returned, less the tensors of a head. Raises ``InputError`` with a list of
-    missing, unexpected and misshapen tensors.
+    ``found`` is what ``read_encoder`` has returned, less the tensors of a head. Raises
+    ``InputError`` with a list of missing, unexpected and misshapen tensors.
     """
     folder = folder if isinstance(folder, ModelFolder) else ModelFolder(folder)
     family, config = folder.config
     path, tensors = found or read_encoder(folder)
     # no setting says whether a file has a pooler
-    pooler = any(name.startswith(f"{stored}.") for stored in family.pooler.values() for name in tensors)
+    pooler = any(
+        name.startswith(f"{stored}.") for stored in family.pooler.values() for name in tensors
+    )
     with reading(folder.path / CONFIG), unfilled():
-        bert: Bert = family.encoder(config, pooler) if isinstance(family, Architecture) else Bert(config, pooler)
-        if config.model_type == "distilbert":  # there is no dropout between its attention and the sum
+        bert: Bert = (
+            family.encoder(config, pooler)
+            if isinstance(family, Architecture)
+            else Bert(config, pooler)
+        )
+        if (
+            config.model_type == "distilbert"
+        ):  # there is no dropout between its attention and the sum
             for layer in bert.layers:
                 layer.attention_dropout = nn.Identity()
     try:
@@ -105,7 +131,8 @@ def load_transformer(folder: str | Path | ModelFolder, found: tuple[Path, dict[s
         if head:
             names, classes = ", ".join(head), ", ".join(folder.architectures)
             lines.append(
-                f"  {path.name} has a task head, {names} (architecture {classes}): PairModel opens a CrossEncoder; "
+                f"  {path.name} has a task head, {names} (architecture {classes}): PairModel opens "
+                f"a CrossEncoder; "
                 "for vectors save the encoder alone (model.base_model.save_pretrained)"
             )
         raise InputError("\n".join(lines)) from error
@@ -115,11 +142,13 @@ def load_transformer(folder: str | Path | ModelFolder, found: tuple[Path, dict[s
 class Unfilled(TorchFunctionMode):
     """Inside this context ``torch.nn.init`` fills no weights.
 
-    On the device "meta" there is nothing to fill, yet ``normal_`` would import torch's compiler there: 800 modules,
-    which takes a second.
+    On the device "meta" there is nothing to fill, yet ``normal_`` would import torch's compiler
+    there: 800 modules, which takes a second.
     """
 
-    def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_function__(
+        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         if getattr(function, "__module__", None) == "torch.nn.init":
             return kwargs["tensor"] if kwargs and "tensor" in kwargs else args[0]
         return function(*args, **(kwargs or {}))
@@ -127,7 +156,9 @@ class Unfilled(TorchFunctionMode):
 
 @contextmanager
 def unfilled() -> Iterator[None]:
-    """Build a module whose weights are replaced at once. Raises ``ValueError`` for sizes that no tensor can have."""
+    """Build a module whose weights are replaced at once. Raises ``ValueError`` for sizes that no
+    tensor can have.
+    """
     try:
         with torch.device("meta"), Unfilled():
             yield
@@ -136,7 +167,9 @@ def unfilled() -> Iterator[None]:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read every tensor of a model's file by name. Raises ``InputError`` if it is missing or damaged."""
+    """Read every tensor of a model's file by name. Raises ``InputError`` if it is missing or
+    damaged.
+    """
     if not has_file(path):
         old = path.with_name("pytorch_model.bin")
         advice = f"; docs/assets.md says how to write it from {old.name}" if old.exists() else ""
@@ -150,19 +183,23 @@ def read_metadata(path: Path) -> dict[str, str]:
         return file.metadata() or {}
 
 
-def write_safetensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+def write_safetensors(
+    tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None
+) -> None:
     """Write tensors as they are, from any device; a full disk is an ``OSError``."""
     path.touch()
     mode = path.stat().st_mode
     contents: dict[str, Tensor] = {}
     memory: set[int] = set()
     for name, tensor in tensors.items():
-        # safetensors writes the bytes of contiguous tensors, and refuses tensors that share memory (tied weights)
+        # safetensors writes the bytes of contiguous tensors, and refuses tensors that share memory
+        # (tied weights)
         content = tensor.detach().cpu().contiguous()
         place = content.untyped_storage().data_ptr()
         contents[name] = content.clone() if place in memory else content
         memory.add(place)
-    # the library hides the system's error number in a message; with it, an atomic write can add the target's name
+    # the library hides the system's error number in a message; with it, an atomic write can add the
+    # target's name
     try:
         save_file(contents, path, metadata={"format": "pt"} | (metadata or {}))
     except SafetensorError as error:
@@ -175,7 +212,9 @@ def write_safetensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str
 
 
 def save_bert(bert: Bert, folder: Path) -> None:
-    """Write ``config.json`` and ``model.safetensors`` as the model's own family has them, float32."""
+    """Write ``config.json`` and ``model.safetensors`` as the model's own family has them,
+    float32.
+    """
     write_json(folder / CONFIG, stored_config(bert.config))
     write_safetensors(named_tensors(bert), folder / WEIGHTS)
 
@@ -186,7 +225,8 @@ def stored_config(config: BertConfig) -> dict[str, Any]:
     content: dict[str, Any] = {"architectures": [family.architecture], "dtype": "float32"}
     if isinstance(family, Architecture):
         return content | family.write(fields)
-    # only models whose embeddings are as wide as the hidden states are opened; transformers' default is 128
+    # only models whose embeddings are as wide as the hidden states are opened; transformers'
+    # default is 128
     if family is ELECTRA:
         content["embedding_size"] = config.hidden_size
     del fields["position_offset"]

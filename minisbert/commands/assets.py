@@ -1,6 +1,7 @@
 """List and fetch the weights and data sets of the manifest, ``minisbert/system/assets.toml``.
 
-MINISBERT_HOME moves the folders, MINISBERT_OFFLINE=1 forbids the network, HF_ENDPOINT names a mirror.
+MINISBERT_HOME moves the folders, MINISBERT_OFFLINE=1 forbids the network, HF_ENDPOINT names a
+mirror.
 
 Examples:
   minisbert assets list
@@ -16,7 +17,9 @@ from minisbert.system.console import command_parser
 def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("assets", __doc__)
     actions = parser.add_subparsers(dest="command", required=True)
-    actions.add_parser("list", help="show every asset with its source, licence and state on this machine")
+    actions.add_parser(
+        "list", help="show every asset with its source, licence and state on this machine"
+    )
     for name, about in (
         ("fetch", "hash an asset's files, and download it unless all of them match"),
         ("path", "print its folder"),
@@ -30,7 +33,10 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"{entry.name}  ({entry.kind}, {megabytes}, {entry.state()})")
             print(f"  {entry.about}\n  {entry.upstream}; licence: {entry.licence}")
             # a source's first key is its kind, the value its address
-            print("  from " + ", else ".join(" ".join(next(iter(source.items()))) for source in entry.sources))
+            print(
+                "  from "
+                + ", else ".join(" ".join(next(iter(source.items()))) for source in entry.sources)
+            )
         return
     wanted = asset(options.name)
     if options.command == "fetch" and problems(wanted):
@@ -39,7 +45,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def version(arguments: list[str] | None = None) -> None:
-    """Print the versions of minisbert and torch, and what this CPU multiplies by: for a report of slow encoding.
+    """Print the versions of minisbert and torch, and what this CPU multiplies by: for a report of
+    slow encoding.
 
     Examples:
       minisbert version
@@ -51,5 +58,8 @@ def version(arguments: list[str] | None = None) -> None:
 
     library, dtype = fastest_products()
     print(f"minisbert {__version__}")
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}")
+    print(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, "
+        f"{torch.backends.cpu.get_cpu_capability()}"
+    )
     print(f"float32 by {library}; dtype auto is {str(dtype).removeprefix('torch.')}")

@@ -1,4 +1,5 @@
-"""Are these vectors right? Compare those of any engine with what the model gives, and name the cause if they differ.
+"""Are these vectors right? Compare those of any engine with what the model gives, and name the
+cause if they differ.
 
 ``minisbert trace`` does the same for code whose inner results you have.
 Exit codes: 0 equal, or different by rounding alone; 1 not equal; 2 bad input.
@@ -19,10 +20,14 @@ from minisbert.system.console import check_usage, command_parser, exiting
 SHOWN_LINES = 5  # that are named
 
 parser = command_parser("certify", __doc__)
-parser.add_argument("vectors", nargs="?", metavar="VECTORS", help="a .npy file, a row for each text")
+parser.add_argument(
+    "vectors", nargs="?", metavar="VECTORS", help="a .npy file, a row for each text"
+)
 about = "ask a server for the vectors instead, in OpenAI's protocol: http://127.0.0.1:8080"
 parser.add_argument("--url", help=about)
-parser.add_argument("--served-model", metavar="NAME", help="the model's name on the server (default: --model)")
+parser.add_argument(
+    "--served-model", metavar="NAME", help="the model's name on the server (default: --model)"
+)
 parser.add_argument("--texts", metavar="FILE", required=True, help="the texts, one per line")
 shared.add_table_options(parser)
 shared.add_json_option(parser)
@@ -33,7 +38,9 @@ shared.add_prompt_option(group)
 
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
-    check_usage((bool(options.vectors) == bool(options.url), "give either VECTORS, a file, or --url"))
+    check_usage(
+        (bool(options.vectors) == bool(options.url), "give either VECTORS, a file, or --url")
+    )
 
     from minisbert.data.formats import every_text
     from minisbert.data.lines import Rows
@@ -56,8 +63,15 @@ def main(arguments: list[str] | None = None) -> None:
 
     with exiting(0 if found.harmless else 1):
         if options.json:
-            report = {"model": options.model, "vectors": source, "shape": values.shape} | asdict(found)
-            print(json.dumps(report | {"digits": found.digits, "harmless": found.harmless, "sentence": sentence}))
+            report = {"model": options.model, "vectors": source, "shape": values.shape} | asdict(
+                found
+            )
+            print(
+                json.dumps(
+                    report
+                    | {"digits": found.digits, "harmless": found.harmless, "sentence": sentence}
+                )
+            )
             return
         scaled = ", scaled to length 1" if encoder.normalize else ""
         pooling = f"{encoder.pooling_mode} pooling, at most {encoder.max_seq_length} tokens{scaled}"
@@ -71,7 +85,13 @@ def main(arguments: list[str] | None = None) -> None:
         if not found.harmless:
             shown = ", ".join(f"{row + 1:,}" for row in found.differing[:SHOWN_LINES])
             more = ", ..." if len(found.differing) > SHOWN_LINES else ""
-            print(f"texts that differ   {len(found.differing):,} of {len(values):,}: lines {shown}{more}")
+            print(
+                f"texts that differ   {len(found.differing):,} of {len(values):,}: lines "
+                f"{shown}{more}"
+            )
         print(f"\n{sentence}")
         if found.left is not None:
-            print(f"Computed that way, {found.checked} texts differ from yours by at most {found.left:.1e}.")
+            print(
+                f"Computed that way, {found.checked} texts differ from yours by at most "
+                f"{found.left:.1e}."
+            )

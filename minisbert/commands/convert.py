@@ -10,15 +10,19 @@ from minisbert.system.assets import local_path
 from minisbert.system.console import add_threads_option, bounded, command_parser, say
 from minisbert.system.files import atomic_folder, check_output, write_json
 
-LARGEST = 1e-4  # of a difference to a unit vector's number: float32 in another order stays far below
+LARGEST = (
+    1e-4  # of a difference to a unit vector's number: float32 in another order stays far below
+)
 
 
 def to_native_code(arguments: list[str] | None = None) -> None:
-    """Compile a model ahead of time to one file of native code, which encodes a sentence in half the time.
+    """Compile a model ahead of time to one file of native code, which encodes a sentence in half
+    the time.
 
-    int8 is faster than float32 on a CPU with VNNI or AVX2, and its vectors differ a little (docs/results.md). The
-    result is for this CPU and this version of torch. It needs a C++ compiler and 20 to 90 seconds; loading it needs
-    neither. It is a program: load only packages that you trust. A GPU needs none: --compiled alone is enough there.
+    int8 is faster than float32 on a CPU with VNNI or AVX2, and its vectors differ a little
+    (docs/results.md). The result is for this CPU and this version of torch. It needs a C++ compiler
+    and 20 to 90 seconds; loading it needs neither. It is a program: load only packages that you
+    trust. A GPU needs none: --compiled alone is enough there.
 
     Examples:
       minisbert compile all-MiniLM-L6-v2
@@ -28,8 +32,15 @@ def to_native_code(arguments: list[str] | None = None) -> None:
     """
     parser = command_parser("compile", to_native_code.__doc__)
     shared.add_model_option(parser, "model")
-    parser.add_argument("--out", type=Path, metavar="F", help="write to F.pt2 (default: to the cache, for --compiled)")
-    parser.add_argument("--dtype", default="float32", help="float32, bfloat16, int8 or auto (default: %(default)s)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="F",
+        help="write to F.pt2 (default: to the cache, for --compiled)",
+    )
+    parser.add_argument(
+        "--dtype", default="float32", help="float32, bfloat16, int8 or auto (default: %(default)s)"
+    )
     shared.add_pooling_option(parser)
     add_threads_option(parser)
     options = parser.parse_args(arguments)
@@ -47,23 +58,32 @@ def to_native_code(arguments: list[str] | None = None) -> None:
     if path:
         compile_apart(folder, dtype, options.pooling, path)
     else:
-        path = compile_to_cache(folder, package_identity(ModelFolder(folder), dtype, options.pooling))
+        path = compile_to_cache(
+            folder, package_identity(ModelFolder(folder), dtype, options.pooling)
+        )
     print(f"{path}: {path.stat().st_size / 1e6:.0f} MB, {time.monotonic() - started:.0f} s")
 
 
 def to_onnx(arguments: list[str] | None = None) -> None:
     """Export an encoder to ONNX: token ids in, vectors out, for programs without PyTorch.
 
-    Writes the model's folder with onnx/model.onnx in it, as sentence-transformers lays it out: it opens there with
-    backend="onnx". Pooling, dense layers and scaling are in the graph. ONNX Runtime computes a few vectors with the
-    file, and the largest difference is printed. Needs the onnx extra.
+    Writes the model's folder with onnx/model.onnx in it, as sentence-transformers lays it out: it
+    opens there with backend="onnx". Pooling, dense layers and scaling are in the graph. ONNX
+    Runtime computes a few vectors with the file, and the largest difference is printed. Needs the
+    onnx extra.
 
     Examples:
       minisbert export-onnx all-MiniLM-L6-v2 --out minilm-onnx
     """
     parser = command_parser("export-onnx", to_onnx.__doc__)
     shared.add_model_option(parser, "model")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="for the model with onnx/model.onnx")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="for the model with onnx/model.onnx",
+    )
     options = parser.parse_args(arguments)
     check_output(options.out, local_path(options.model))
     for package in ("onnx", "onnxscript", "onnxruntime"):
@@ -81,18 +101,26 @@ def to_onnx(arguments: list[str] | None = None) -> None:
     with atomic_folder(options.out) as folder:
         encoder.write(folder)
         # where fastembed and transformers.js cut texts
-        settings = ModelFolder(folder).json(TOKENIZER_CONFIG) | {"model_max_length": encoder.tokenizer.limit}
+        settings = ModelFolder(folder).json(TOKENIZER_CONFIG) | {
+            "model_max_length": encoder.tokenizer.limit
+        }
         write_json(folder / TOKENIZER_CONFIG, settings)
         encoder.write_card(folder, former=options.out)
         path = folder / "onnx" / "model.onnx"
         path.parent.mkdir()
         graphs.export_onnx(encoder, path)
-        # before the folder is in its place: a graph that computes something else must not look finished
+        # before the folder is in its place: a graph that computes something else must not look
+        # finished
         difference = float(np.abs(graphs.onnx_vectors(encoder, path) - expected).max())
         if not difference <= LARGEST * max(1.0, float(np.abs(expected).max())):
-            raise InputError(f"the exported graph gives other vectors, by {difference:.1e}: please report this model")
+            raise InputError(
+                f"the exported graph gives other vectors, by {difference:.1e}: please report this "
+                f"model"
+            )
         size = f"{path.stat().st_size / 1e6:.1f} MB"
-    print(f"onnx/model.onnx: {size}, largest difference {difference:.1e}")  # now that the folder is in its place
+    print(
+        f"onnx/model.onnx: {size}, largest difference {difference:.1e}"
+    )  # now that the folder is in its place
 
 
 def distill_static(arguments: list[str] | None = None) -> None:
@@ -105,8 +133,16 @@ def distill_static(arguments: list[str] | None = None) -> None:
     """
     parser = command_parser("distill-static", distill_static.__doc__)
     shared.add_model_option(parser)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="write the model to this folder")
-    parser.add_argument("--dim", type=bounded(int, 1), default=256, metavar="N", help="columns (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="write the model to this folder"
+    )
+    parser.add_argument(
+        "--dim",
+        type=bounded(int, 1),
+        default=256,
+        metavar="N",
+        help="columns (default: %(default)s)",
+    )
     about = "weight a token of frequency p (Zipf's law) by A / (A + p), with a large A all alike (default: %(default)s)"
     parser.add_argument("--sif", type=bounded(float, 1e-9), default=1e-4, metavar="A", help=about)
     shared.add_device_options(parser)
@@ -120,8 +156,13 @@ def distill_static(arguments: list[str] | None = None) -> None:
     use_threads(options.threads)
     encoder = load_encoder(options.model, device=options.device)
     if not isinstance(encoder, SentenceEncoder) or encoder.vectors_are != "dense":
-        raise InputError(f"--model {options.model}: only an encoder of dense vectors can be distilled to a table")
+        raise InputError(
+            f"--model {options.model}: only an encoder of dense vectors can be distilled to a table"
+        )
     static = distill(encoder, options.dim, options.sif, progress=True)
     static.save(options.out)
     rows, width = static.embedding.weight.shape
-    say(f"wrote {rows:,} vectors of width {width} ({4 * rows * width / 2**20:.0f} MB) to {options.out}")
+    say(
+        f"wrote {rows:,} vectors of width {width} ({4 * rows * width / 2**20:.0f} MB) to "
+        f"{options.out}"
+    )

@@ -30,20 +30,31 @@ MAX_HEATMAP = 60  # texts
 parser = command_parser("encode", __doc__)
 parser.add_argument("texts", nargs="*", metavar="TEXT", help="a text")
 parser.add_argument("--file", metavar="F", help=f"{shared.CORPUS_FILES}, of any size")
-parser.add_argument("--out", metavar="F", type=Path, help="write the vectors to F.npy or F.safetensors")
+parser.add_argument(
+    "--out", metavar="F", type=Path, help="write the vectors to F.npy or F.safetensors"
+)
 about = 'print a JSON object per text, {"text": ..., "vector": [...]}'
 parser.add_argument("--json", action="store_true", help=about)
 parser.add_argument(
-    "--heatmap", metavar="F", type=Path, help="draw the similarities to F.png, .svg or .pdf (the plots extra)"
+    "--heatmap",
+    metavar="F",
+    type=Path,
+    help="draw the similarities to F.png, .svg or .pdf (the plots extra)",
 )
 of_model = parser.add_argument_group("the model")
 shared.add_model_options(of_model)
-of_model.add_argument("--dtype", default="float32", help="float32, bfloat16 or auto (default: %(default)s)")
-of_model.add_argument("--batch-size", type=int, default=32, help="texts of 64 tokens per batch (default: %(default)s)")
+of_model.add_argument(
+    "--dtype", default="float32", help="float32, bfloat16 or auto (default: %(default)s)"
+)
+of_model.add_argument(
+    "--batch-size", type=int, default=32, help="texts of 64 tokens per batch (default: %(default)s)"
+)
 shared.add_prompt_option(of_model)
 shared.add_table_options(parser)
 of_vectors = parser.add_argument_group("the vectors")
-of_vectors.add_argument("--normalize", action="store_true", help="scale to length 1 at the end (many models do anyway)")
+of_vectors.add_argument(
+    "--normalize", action="store_true", help="scale to length 1 at the end (many models do anyway)"
+)
 quantize_help = "write int8 codes (a quarter of the bytes) or bits (a 32nd) to F.safetensors, for search --index F"
 of_vectors.add_argument("--quantize", choices=("int8", "binary"), help=quantize_help)
 
@@ -63,7 +74,9 @@ def main(arguments: list[str] | None = None) -> None:
         (options.quantize and other_file, "--quantize needs --out F.safetensors"),
     )
     shared.check_written("--out", out, [".npy", ".safetensors"], options.model, options.file)
-    shared.check_written("--heatmap", heatmap, [".png", ".svg", ".pdf"], options.model, options.file)
+    shared.check_written(
+        "--heatmap", heatmap, [".png", ".svg", ".pdf"], options.model, options.file
+    )
 
     from minisbert.data.formats import every_text
     from minisbert.data.lines import Rows
@@ -74,8 +87,8 @@ def main(arguments: list[str] | None = None) -> None:
     # what is wrong with the texts is said before the model is loaded
     texts: Iterable[str] = options.texts
     if options.file and out and out.suffix == ".npy" and Path(options.file).is_file():
-        # the header of .npy, which comes first, holds the number of rows: count them, then stream the file, which is
-        # never in memory. A pipe can be read only once
+        # the header of .npy, which comes first, holds the number of rows: count them, then stream
+        # the file, which is never in memory. A pipe can be read only once
         texts, total = every_text(opened(), is_told=True), sum(1 for _ in every_text(opened()))
     else:
         if options.file:
@@ -85,20 +98,33 @@ def main(arguments: list[str] | None = None) -> None:
     if heatmap:
         from minisbert.evaluation.plots import require
 
-        check_usage((total > MAX_HEATMAP, f"{total:,} texts are too many for a heat map (at most {MAX_HEATMAP})"))
+        check_usage(
+            (
+                total > MAX_HEATMAP,
+                f"{total:,} texts are too many for a heat map (at most {MAX_HEATMAP})",
+            )
+        )
         require()
     elif out is None and not options.json and total > MAX_MATRIX:
-        raise InputError(f"{total:,} texts are too many for a matrix (at most {MAX_MATRIX}): give --out vectors.npy")
+        raise InputError(
+            f"{total:,} texts are too many for a matrix (at most {MAX_MATRIX}): give --out "
+            f"vectors.npy"
+        )
     encoder = shared.chosen_encoder(options, options.dtype)
     # the options that ``encode`` in Python has, under its names
-    settings = {name: getattr(options, name) for name in ("dtype", "batch_size", "prompt", "prompt_name")}
+    settings = {
+        name: getattr(options, name) for name in ("dtype", "batch_size", "prompt", "prompt_name")
+    }
     settings |= {"show_progress_bar": True, "normalize_embeddings": options.normalize}
     done = ""
     if out:
         done = write_vectors(encoder, texts, total, options, settings)
     elif options.json:
         if encoder.vectors_are != "dense":
-            raise InputError(f"--json prints one vector per text, a {type(encoder).__name__} has others: give --out F")
+            raise InputError(
+                f"--json prints one vector per text, a {type(encoder).__name__} has others: give "
+                f"--out F"
+            )
         rows = iter(texts)
         for vectors in encoder.encode_stream(texts, total=total, **settings):
             for vector in vectors.tolist():
@@ -113,12 +139,17 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def write_vectors(
-    encoder: "Encoder", texts: Iterable[str], total: int, options: argparse.Namespace, settings: dict[str, Any]
+    encoder: "Encoder",
+    texts: Iterable[str],
+    total: int,
+    options: argparse.Namespace,
+    settings: dict[str, Any],
 ) -> str:
-    """Encode ``total`` texts with the ``settings`` of ``encode``, write them to ``--out``, and say what was written.
+    """Encode ``total`` texts with the ``settings`` of ``encode``, write them to ``--out``, and say
+    what was written.
 
-    To ``.npy`` they are streamed: neither the vectors nor the texts of an iterator are ever all in memory. To
-    ``.safetensors`` go ``vectors``, or with ``--quantize`` codes for ``search --index``.
+    To ``.npy`` they are streamed: neither the vectors nor the texts of an iterator are ever all in
+    memory. To ``.safetensors`` go ``vectors``, or with ``--quantize`` codes for ``search --index``.
     """
     from minisbert.checkpoints.weights import write_safetensors
     from minisbert.loading import uncompiled
@@ -130,14 +161,19 @@ def write_vectors(
             width = write_npy(encoder.encode_stream(texts, total=total, **settings), total, partial)
         else:  # this needs all vectors at once: the ranges of int8, and the header of .safetensors
             if options.quantize and encoder.vectors_are != "dense":
-                raise InputError(f"--quantize is for arrays of vectors, not for those of a {type(encoder).__name__}")
+                raise InputError(
+                    f"--quantize is for arrays of vectors, not for those of a "
+                    f"{type(encoder).__name__}"
+                )
             texts = list(texts)
             vectors: Any = encoder.encode(texts, **settings, **encoder.search_options)
             width = vectors.shape[1]
             if options.quantize:
                 prompt = choose_prompt(encoder.settings, options.prompt, options.prompt_name)
                 # search strips its texts too
-                made = made_from(encoder, (text.strip() for text in texts), prompt, uncompiled(encoder))
+                made = made_from(
+                    encoder, (text.strip() for text in texts), prompt, uncompiled(encoder)
+                )
                 write_codes(vectors, options.quantize, partial, INDEX_MARK | made)
             else:
                 write_safetensors(encoder.to_tensors(vectors), partial)
@@ -145,7 +181,9 @@ def write_vectors(
     return f"wrote {total:,} vectors of width {width}{form} to {options.out}"
 
 
-def show_similarities(encoder: "Encoder", texts: list[str], settings: dict[str, Any], heatmap: Path | None) -> str:
+def show_similarities(
+    encoder: "Encoder", texts: list[str], settings: dict[str, Any], heatmap: Path | None
+) -> str:
     """Print the similarities of a few texts; draw them if a file is given, and say so."""
     from minisbert.evaluation import plots
     from minisbert.models.sparse_encoder import SparseEncoder
@@ -161,7 +199,9 @@ def show_similarities(encoder: "Encoder", texts: list[str], settings: dict[str, 
             print(f"{number:>6}  " + "".join(f"{value:7.3f}" for value in row) + f"   {label}")
         if isinstance(encoder, SparseEncoder):
             for number, words in enumerate(encoder.decode(vectors, top_k=10), start=1):
-                print(f"{number:>6}  " + ", ".join(f"{word} {weight:.2f}" for word, weight in words))
+                print(
+                    f"{number:>6}  " + ", ".join(f"{word} {weight:.2f}" for word, weight in words)
+                )
     if not heatmap:
         return ""
     plots.save(plots.draw_heatmap(texts, matrix, similarity), heatmap)

@@ -1,10 +1,12 @@
-"""Evaluate a model: correlation with human scores, labels by a threshold, triplets, retrieval, or the STS suite.
+"""Evaluate a model: correlation with human scores, labels by a threshold, triplets, retrieval, or
+the STS suite.
 
-Scored pairs: Pearson's and Spearman's correlation of the similarities with the scores. Pairs labelled 0 or 1, under a
-header that says label: average precision, and F1 and accuracy at the best threshold. Triplets: the share whose anchor
-is closer to the positive than to the negative. --queries, --corpus and --qrels: accuracy, precision, recall, MRR, nDCG
-and MAP of the exact search. --suite sts: STS12 to STS16, STS-B and SICK-R as papers report them. Vectors are compared
-by the model's own similarity, or by --similarity.
+Scored pairs: Pearson's and Spearman's correlation of the similarities with the scores. Pairs
+labelled 0 or 1, under a header that says label: average precision, and F1 and accuracy at the best
+threshold. Triplets: the share whose anchor is closer to the positive than to the negative.
+--queries, --corpus and --qrels: accuracy, precision, recall, MRR, nDCG and MAP of the exact search.
+--suite sts: STS12 to STS16, STS-B and SICK-R as papers report them. Vectors are compared by the
+model's own similarity, or by --similarity.
 
 Examples:
   minisbert evaluate --split test
@@ -27,12 +29,15 @@ from minisbert.system.console import check_usage, command_parser, cut_message, s
 if TYPE_CHECKING:
     from minisbert.loading import Encoder
 
-# the encoder, how many texts it encoded, what was evaluated, what stands above the table, the result, the table
+# the encoder, how many texts it encoded, what was evaluated, what stands above the table, the
+# result, the table
 Evaluation = tuple["Encoder", int, dict[str, Any], dict[str, str], dict[str, Any], list[str]]
 RETRIEVAL = ("queries", "corpus", "qrels")
-DECISIONS = "ap f1 f1_threshold precision recall accuracy accuracy_threshold".split()
+DECISIONS = ["ap", "f1", "f1_threshold", "precision", "recall", "accuracy", "accuracy_threshold"]
 PROTOCOL = "each sentence encoded alone, zero-shot similarity, one correlation over all pairs"
-ONLY_SEARCH = "only search data evaluates it (--queries, --corpus)"  # of a model with a vector per token
+ONLY_SEARCH = (
+    "only search data evaluates it (--queries, --corpus)"  # of a model with a vector per token
+)
 
 parser = command_parser("evaluate", __doc__)
 rows = "score, sentence1, sentence2; a header label, sentence1, sentence2 and labels; or anchor, positive, negative"
@@ -56,13 +61,18 @@ def main(arguments: list[str] | None = None) -> None:
     given = [name for name in RETRIEVAL if getattr(options, name)]
     # three evaluations under one name, told apart by their data: none of them may be half given
     missing = " and ".join(f"--{name}" for name in RETRIEVAL if name not in given)
-    several = "--data, --queries with --corpus and --qrels, and --suite are three evaluations: give one"
+    several = (
+        "--data, --queries with --corpus and --qrels, and --suite are three evaluations: give one"
+    )
     stsb = options.data in (None, "stsb") and not given and not options.suite
     check_usage(
         (given and missing, f"retrieval needs three files; missing: {missing}"),
         (bool(options.data) + bool(given) + bool(options.suite) > 1, several),
         (options.rerank and not given, "--rerank needs --queries, --corpus and --qrels"),
-        (options.ignore_identical_ids and not given, "--ignore-identical-ids needs --queries, --corpus and --qrels"),
+        (
+            options.ignore_identical_ids and not given,
+            "--ignore-identical-ids needs --queries, --corpus and --qrels",
+        ),
         (options.split and (given or options.suite), "--split is for --data"),
     )
     if stsb:
@@ -75,7 +85,11 @@ def main(arguments: list[str] | None = None) -> None:
         say(cut_message(encoder.tokenizer.limit, encoder.truncated, texts))
     shown = {"model": f"{options.model}, {encoder.pooling_mode} pooling"} | header
     above = [f"{name:<9} {value}" for name, value in shown.items()]
-    about = {"model": options.model, "pooling": encoder.pooling_mode, "similarity": encoder.similarity_fn_name}
+    about = {
+        "model": options.model,
+        "pooling": encoder.pooling_mode,
+        "similarity": encoder.similarity_fn_name,
+    }
     shared.print_result(options, data | about | result, [*above, *([""] if lines else []), *lines])
 
 
@@ -102,19 +116,27 @@ def evaluate_rows(options: argparse.Namespace) -> Evaluation:
         result = {f"{similarity}_{metric}": value for metric, value in ranked.items()}
     elif kind == "triplets":
         anchors, positives, negatives = columns
-        triplets = evaluators.TripletEvaluator(anchors, positives, negatives, show_progress_bar=True)
+        triplets = evaluators.TripletEvaluator(
+            anchors, positives, negatives, show_progress_bar=True
+        )
         result = triplets(encoder)
         share = f"{100 * result[triplets.primary_metric]:.2f} %"
-        header["accuracy"] = f"{share} have an anchor that is closer to the positive than to the negative"
+        header["accuracy"] = (
+            f"{share} have an anchor that is closer to the positive than to the negative"
+        )
     else:
         header["scored by"] += "; the other similarities for comparison"
         first, second = columns
         evaluator: evaluators.Evaluator
         cells: list[list[float | str]]
         if kind == "labelled pairs":
-            header["protocol"] = "thresholds chosen on these very pairs, which flatters all but average precision"
+            header["protocol"] = (
+                "thresholds chosen on these very pairs, which flatters all but average precision"
+            )
             labels = [row.label for row in rows]
-            evaluator = evaluators.BinaryClassificationEvaluator(first, second, labels, show_progress_bar=True)
+            evaluator = evaluators.BinaryClassificationEvaluator(
+                first, second, labels, show_progress_bar=True
+            )
             found = evaluator.compute_metrics(encoder, SIMILARITIES)
             cells = [["x 100", "AP", "F1", "at", "precision", "recall", "accuracy", "at"]]
             for name, values in found.items():
@@ -125,10 +147,14 @@ def evaluate_rows(options: argparse.Namespace) -> Evaluation:
         else:
             header["protocol"] = PROTOCOL
             scores = [row.score for row in rows]
-            evaluator = evaluators.EmbeddingSimilarityEvaluator(first, second, scores, show_progress_bar=True)
+            evaluator = evaluators.EmbeddingSimilarityEvaluator(
+                first, second, scores, show_progress_bar=True
+            )
             found = evaluator.compute_metrics(encoder, SIMILARITIES)
             cells = [["x 100", "Pearson", "Spearman"]]
-            cells += [[name, values["pearson"], values["spearman"]] for name, values in found.items()]
+            cells += [
+                [name, values["pearson"], values["spearman"]] for name, values in found.items()
+            ]
             lines = table(cells, 10, 10)
         result = evaluator.flat(found)
     counted = "triplets" if kind == "triplets" else "pairs"
@@ -160,14 +186,18 @@ def evaluate_search(options: argparse.Namespace) -> Evaluation:
     from minisbert.models.pair_model import PairModel
 
     # the files first: what is wrong with them is said before a model is downloaded or loaded
-    task = load_retrieval(options.queries, options.corpus, options.qrels, options.ignore_identical_ids)
+    task = load_retrieval(
+        options.queries, options.corpus, options.qrels, options.ignore_identical_ids
+    )
     encoder = shared.chosen_encoder(options)
     queries, documents = len(task.queries), len(task.corpus)
     similarity = encoder.similarity_fn_name
     search, order = None, f"exact search by {similarity}, ties in the order of the corpus"
     if options.rerank:
         reranker = PairModel.load(options.rerank, device=options.device)
-        search = two_stage_search(encoder.top_k, reranker, task.queries, task.corpus, options.candidates)
+        search = two_stage_search(
+            encoder.top_k, reranker, task.queries, task.corpus, options.candidates
+        )
         order = f"exact search by {similarity}, the first {options.candidates} sorted by {options.rerank}"
     scores = retrieval_scores(encoder, task, search=search)
     unjudged = f" ({task.unjudged:,} more have no relevant document)" if task.unjudged else ""
@@ -186,7 +216,8 @@ def evaluate_suite_of_sts(options: argparse.Namespace) -> Evaluation:
     """``--suite sts``: a line for each task, and the average."""
     from minisbert.evaluation.suite import average, evaluate_suite, load_suite
 
-    # what cannot be fetched is left out and named, but then there is no average to compare with a paper's
+    # what cannot be fetched is left out and named, but then there is no average to compare with a
+    # paper's
     tasks, missing = load_suite()
     if not tasks:
         raise InputError("the suite's data is missing: minisbert assets fetch sts12, and so on")
@@ -199,14 +230,18 @@ def evaluate_suite_of_sts(options: argparse.Namespace) -> Evaluation:
         means: list[float | str] = ["", ""]  # of a single set they say nothing
         if len(task["sets"]) > 1:
             means = [task["mean"], task["weighted_mean"]]
-        rows.append([task["task"], f"{task['pairs']:,}", task["spearman"], *means, f"  {task['protocol']}"])
+        rows.append(
+            [task["task"], f"{task['pairs']:,}", task["spearman"], *means, f"  {task['protocol']}"]
+        )
     total = average(scores)
     shown, how = "-", f"needs {', '.join(missing)} too"
     if total is not None:
         shown, how = f"{total:.2f}", "of STS12 to SICK-R, each rounded first, as in SimCSE"
     rows.append(["average", "", shown, "", "", f"  {how}"])
     result = {"average": total, "tasks": scores, "missing": list(missing)}
-    header = {"protocol": "each sentence encoded alone, Spearman's correlation with the scores, x 100"}
+    header = {
+        "protocol": "each sentence encoded alone, Spearman's correlation with the scores, x 100"
+    }
     header["scored by"] = encoder.similarity_fn_name
     texts = 2 * sum(task["pairs"] for task in scores)
     return encoder, texts, {"suite": options.suite}, header, result, table(rows, 13, 9)

@@ -1,7 +1,8 @@
 """Inspect files of training data before training on them.
 
-It counts rows, texts, tokens and labels, names rows that training refuses or skips, that repeat, or that are in train
-and in dev, and prints the command that trains. The exit code is 1 if training would refuse a file.
+It counts rows, texts, tokens and labels, names rows that training refuses or skips, that repeat, or
+that are in train and in dev, and prints the command that trains. The exit code is 1 if training
+would refuse a file.
 
 Examples:
   minisbert inspect train.tsv
@@ -33,9 +34,15 @@ files_help = "train, then optionally dev and test; .gz files are decompressed"
 parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=files_help)
 model_help = f"name, folder, or owner/name on the Hub, for its tokenizer (default: {DEFAULT})"
 parser.add_argument("--model", metavar="M", help=model_help)
-parser.add_argument("--max-length", type=int, metavar="N", help="the limit in tokens (default: the model's)")
-parser.add_argument("--scale", type=score_scale, default=5.0, metavar="S", help="scores are 0 to S (default: 5)")
-parser.add_argument("--plots", type=Path, metavar="DIR", help=f"draw lengths and scores to DIR/{PICTURE}")
+parser.add_argument(
+    "--max-length", type=int, metavar="N", help="the limit in tokens (default: the model's)"
+)
+parser.add_argument(
+    "--scale", type=score_scale, default=5.0, metavar="S", help="scores are 0 to S (default: 5)"
+)
+parser.add_argument(
+    "--plots", type=Path, metavar="DIR", help=f"draw lengths and scores to DIR/{PICTURE}"
+)
 shared.add_table_options(parser)
 parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -82,7 +89,10 @@ def main(arguments: list[str] | None = None) -> None:
     if options.model is not None or (default / "tokenizer.json").is_file():
         tokenizer = load_tokenizer(options.model or default, options.max_length)
     else:  # a download of 90 MB is too much for counting tokens
-        say(f"tokens are not counted because {DEFAULT} is missing: minisbert assets fetch {DEFAULT}, or give --model")
+        say(
+            f"tokens are not counted because {DEFAULT} is missing: minisbert assets fetch "
+            f"{DEFAULT}, or give --model"
+        )
     roles = ["train", "dev", *["test"] * len(options.files)]
     files = [
         inspect(path, tokenizer, options.scale, role, options.quotes)
@@ -94,7 +104,9 @@ def main(arguments: list[str] | None = None) -> None:
     content["command"] = training_command(files, options.model, options.max_length)
     if options.plots:
         unit = "tokens" if tokenizer else "characters"
-        lengths = {str(file.path): file.tokens or [len(text) for text in file.texts] for file in files}
+        lengths = {
+            str(file.path): file.tokens or [len(text) for text in file.texts] for file in files
+        }
         scores = {str(file.path): file.scores for file in files}
         plots.save(plots.draw_histograms(lengths, unit, scores), options.plots / PICTURE)
         say(f"wrote {options.plots / PICTURE}")

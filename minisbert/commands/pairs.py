@@ -13,8 +13,16 @@ from minisbert.system.console import bounded, command_parser, say
 
 parser = command_parser("pairs", __doc__)
 parser.add_argument("file", metavar="FILE", help=f"{shared.CORPUS_FILES}; empty lines are skipped")
-parser.add_argument("--top", type=bounded(int, 1), default=20, metavar="K", help="pairs to show (default: %(default)s)")
-parser.add_argument("--min-score", type=float, metavar="S", help="only pairs with at least this score")
+parser.add_argument(
+    "--top",
+    type=bounded(int, 1),
+    default=20,
+    metavar="K",
+    help="pairs to show (default: %(default)s)",
+)
+parser.add_argument(
+    "--min-score", type=float, metavar="S", help="only pairs with at least this score"
+)
 shared.add_corpus_options(parser)
 
 
@@ -27,7 +35,9 @@ def main(arguments: list[str] | None = None) -> None:
     if count == 0:
         raise InputError(f"{options.file} contains one sentence: a pair needs two")
     if options.top > count:
-        say(f"--top {options.top}: {len(texts)} sentences make only {count} pairs; all are compared")
+        say(
+            f"--top {options.top}: {len(texts)} sentences make only {count} pairs; all are compared"
+        )
     shared.check_no_codes(options)
     from minisbert.loading import load_dense
     from minisbert.search.dense import closest_pairs
@@ -41,7 +51,10 @@ def main(arguments: list[str] | None = None) -> None:
     if options.min_score is not None:
         close = scores >= options.min_score  # the scores are sorted, so this is a prefix
         if not close.all():
-            say(f"{close.sum()} of the {len(scores)} closest pairs have a score of at least {options.min_score}")
+            say(
+                f"{close.sum()} of the {len(scores)} closest pairs have a score of at least "
+                f"{options.min_score}"
+            )
         scores, pairs = scores[close], pairs[close]
     rows = []
     lines = []

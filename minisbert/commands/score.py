@@ -19,10 +19,12 @@ from minisbert.system.console import command_parser, say
 
 parser = command_parser("score", __doc__)
 parser.add_argument("texts", nargs="*", metavar="TEXT", help="two texts")
-parser.add_argument("--model", required=True, help="a folder with a trained head, or a CrossEncoder's name on the Hub")
-pairs_help = (
-    "a table or JSON with two texts a row, or a tab between them; each is printed after its score, which is not clipped"
+parser.add_argument(
+    "--model",
+    required=True,
+    help="a folder with a trained head, or a CrossEncoder's name on the Hub",
 )
+pairs_help = "a table or JSON with two texts a row, or a tab between them; each is printed after its score, which is not clipped"
 parser.add_argument("--file", metavar="F", help=pairs_help)
 shared.add_table_options(parser, "the two texts")
 shared.add_length_options(parser)
@@ -32,7 +34,9 @@ shared.add_device_options(parser)
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if len(options.texts) != (0 if options.file else 2):
-        raise InputError(f"give two texts, each in quotes, or --file, not {len(options.texts)} texts")
+        raise InputError(
+            f"give two texts, each in quotes, or --file, not {len(options.texts)} texts"
+        )
     if options.file:
         pairs = pairs_of(Rows(options.file, quotes=options.quotes, columns=options.columns))
     else:
@@ -44,7 +48,9 @@ def main(arguments: list[str] | None = None) -> None:
     model = shared.opened(options, load)
     if not isinstance(model, PairScorer):
         cosines = 'minisbert encode "A." "B." prints the cosine of two texts, encoder.similarity_pairwise computes many'
-        raise InputError(f"{options.model} has no head that was trained on pairs (head.json): {cosines}")
+        raise InputError(
+            f"{options.model} has no head that was trained on pairs (head.json): {cosines}"
+        )
     scores: np.ndarray = model.predict(pairs, show_progress_bar=True, apply_softmax=True)
     is_regression = model.task == "regression"
     if is_regression:
@@ -54,13 +60,23 @@ def main(arguments: list[str] | None = None) -> None:
     if options.file:
         table = csv.writer(sys.stdout, delimiter="\t", lineterminator="\n")
         if not options.quotes:
-            table = csv.writer(sys.stdout, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, quotechar=None)
+            table = csv.writer(
+                sys.stdout,
+                delimiter="\t",
+                lineterminator="\n",
+                quoting=csv.QUOTE_NONE,
+                quotechar=None,
+            )
         for pair, score in zip(pairs, scores.reshape(len(pairs), -1), strict=True):
             table.writerow([*(f"{value:.6f}" for value in score), *pair])
         return
     score = scores[0]
     if model.task in SEVERAL:
-        print("  ".join(f"{label} {value:.3f}" for label, value in zip(model.labels, score, strict=True)))
+        print(
+            "  ".join(
+                f"{label} {value:.3f}" for label, value in zip(model.labels, score, strict=True)
+            )
+        )
     elif is_regression:
         print(f"{np.clip(score, 0, MAX_SCORE):.2f}")
     else:
@@ -68,11 +84,19 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def pairs_of(rows: Rows) -> list[tuple[str, str]]:
-    """Read the two texts of each row, under the names that training files have, or without names from two columns."""
+    """Read the two texts of each row, under the names that training files have, or without names
+    from two columns.
+    """
     from minisbert.data.formats import PAIRS, RowReader, two_texts
 
     named = two_texts(rows.names)
-    if not rows.columns and not named and len(rows.names) == 2 and "\t" in rows.first_line and not rows.holds_json:
+    if (
+        not rows.columns
+        and not named
+        and len(rows.names) == 2
+        and "\t" in rows.first_line
+        and not rows.holds_json
+    ):
         say(f"{rows}: the first line has no known names, so it is scored as a pair")
         named = ["1", "2"]
     rows.columns = rows.columns or ",".join(named or ["sentence1", "sentence2"])

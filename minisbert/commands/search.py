@@ -14,13 +14,15 @@ from minisbert.commands import shared
 from minisbert.system.console import bounded, check_usage, command_parser, say
 
 parser = command_parser("search", __doc__)
-parser.add_argument("corpus", metavar="CORPUS", help=f"{shared.CORPUS_FILES}; empty lines are skipped")
+parser.add_argument(
+    "corpus", metavar="CORPUS", help=f"{shared.CORPUS_FILES}; empty lines are skipped"
+)
 parser.add_argument("--query", action="append", metavar="TEXT", help="may be given several times")
 parser.add_argument("--queries", metavar="FILE", help="one query per line, or as CORPUS")
-parser.add_argument("--top", type=bounded(int, 1), default=5, metavar="K", help="results per query (default: 5)")
-about = (
-    "for an --index of encode --quantize binary: score K times --top candidates with the float32 query (default: 4); "
+parser.add_argument(
+    "--top", type=bounded(int, 1), default=5, metavar="K", help="results per query (default: 5)"
 )
+about = "for an --index of encode --quantize binary: score K times --top candidates with the float32 query (default: 4); "
 about += "int8 codes are compared with float32 queries throughout"
 parser.add_argument("--rescore", type=bounded(int, 1), metavar="K", help=about)
 shared.add_rerank_options(parser)
@@ -41,7 +43,11 @@ def main(arguments: list[str] | None = None) -> None:
     another = codes.get("quantized") == "binary" and options.similarity not in (None, "cosine")
     check_usage(
         (options.rescore and not codes, "--rescore is for an --index that encode --quantize wrote"),
-        (another, f"--similarity {options.similarity}: bits have no lengths, so only the cosine ranks them"),
+        (
+            another,
+            f"--similarity {options.similarity}: bits have no lengths, so only the cosine ranks "
+            f"them",
+        ),
     )
     from minisbert.evaluation.retrieval import rerank
     from minisbert.models.pair_model import PairModel
@@ -61,7 +67,8 @@ def main(arguments: list[str] | None = None) -> None:
     similarity = encoder.similarity_fn_name
     # bits are compared by Hamming distance first, and the best rescored with the float32 query
     if isinstance(vectors, Bits):
-        # all rows of signs have the same length: the order is that of dot products, too, but the scores are cosines
+        # all rows of signs have the same length: the order is that of dot products, too, but the
+        # scores are cosines
         similarity = "cosine"
         scores, indices = vectors.top_k(query_vectors, count, options.rescore or RESCORE)
     else:
@@ -84,5 +91,10 @@ def main(arguments: list[str] | None = None) -> None:
             hits.append({"score": score, "index": index, "text": corpus[index]})
             lines.append(f"{score:8.4f}  {corpus[index]}")
         results.append({"query": query, "hits": hits})
-    about = {"model": options.model, "similarity": similarity, "rerank": options.rerank, "corpus": len(corpus)}
+    about = {
+        "model": options.model,
+        "similarity": similarity,
+        "rerank": options.rerank,
+        "corpus": len(corpus),
+    }
     shared.print_result(options, about | {"results": results}, lines)

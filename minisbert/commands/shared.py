@@ -1,6 +1,7 @@
-"""Options that several commands share, the model and the texts that they name, and the printing of results.
+"""Options that several commands share, the model and texts that they name, and printing results.
 
-Parsers are made without torch, which takes a second to import: the functions that load a model import it.
+Parsers are made without torch, which takes a second to load: the functions that open a model
+import it.
 """
 
 import argparse
@@ -20,10 +21,13 @@ if TYPE_CHECKING:
     from minisbert.models.pair_model import PairScorer
 
 MODEL_NAME = "name, folder, or owner/name on the Hub"
-CORPUS_FILES = "one text per line (.txt, .txt.gz), or .jsonl, .csv, .tsv or .parquet with a column called text"
+CORPUS_FILES = (
+    "one text per line (.txt, .txt.gz), or .jsonl, .csv, .tsv or .parquet with a column called text"
+)
 ROLES = {"query": "query", "corpus": "document"}  # in the names of options -> of texts
 
-# ------------------------------------------------------------------------------------------- options
+# -------------------------------------------------------------------------------------------
+# options
 
 
 def add_model_option(group: argparse._ActionsContainer, name: str = "--model") -> None:
@@ -31,7 +35,9 @@ def add_model_option(group: argparse._ActionsContainer, name: str = "--model") -
     if name == "model":
         group.add_argument(name, metavar="MODEL", help=MODEL_NAME)
     else:
-        group.add_argument(name, default="all-MiniLM-L6-v2", help=f"{MODEL_NAME} (default: %(default)s)")
+        group.add_argument(
+            name, default="all-MiniLM-L6-v2", help=f"{MODEL_NAME} (default: %(default)s)"
+        )
 
 
 def add_pooling_option(group: argparse._ActionsContainer) -> None:
@@ -40,25 +46,32 @@ def add_pooling_option(group: argparse._ActionsContainer) -> None:
 
 def add_device_options(group: argparse._ActionsContainer, device: str = "auto") -> None:
     """Add ``--device`` and ``--threads``."""
-    group.add_argument("--device", default=device, help="auto, cpu, cuda or mps (default: %(default)s)")
+    group.add_argument(
+        "--device", default=device, help="auto, cpu, cuda or mps (default: %(default)s)"
+    )
     add_threads_option(group)
 
 
 def add_length_options(group: argparse._ActionsContainer) -> None:
     """Add ``--compiled``, which ``opened`` reads, and ``--max-length``."""
     # an optional value: --compiled alone means the package in the cache
-    about = (
-        "run a package that minisbert compile made: F.pt2, or the one in the cache (compiled now if it is missing; a "
-    )
+    about = "run a package that minisbert compile made: F.pt2, or the one in the cache (compiled now if it is missing; a "
     about += 'GPU needs none); "auto" runs the model uncompiled if the package is missing or does not fit'
     group.add_argument("--compiled", nargs="?", const="yes", metavar="F.pt2", help=about)
-    group.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
+    group.add_argument(
+        "--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)"
+    )
 
 
 def add_model_options(
-    group: argparse._ActionsContainer, device: str = "auto", name: str = "--model", compares: bool = False
+    group: argparse._ActionsContainer,
+    device: str = "auto",
+    name: str = "--model",
+    compares: bool = False,
 ) -> None:
-    """Add the options that ``chosen_encoder`` reads, with ``--similarity`` for a command that ``compares`` vectors."""
+    """Add the options that ``chosen_encoder`` reads, with ``--similarity`` for a command that
+    ``compares`` vectors.
+    """
     add_model_option(group, name)
     add_pooling_option(group)
     add_length_options(group)
@@ -67,29 +80,43 @@ def add_model_options(
     group.set_defaults(similarity=None)
     if compares:
         about = "compare vectors by this, not by the model's own similarity"
-        group.add_argument("--similarity", choices=("cosine", "dot", "euclidean", "manhattan"), help=about)
+        group.add_argument(
+            "--similarity", choices=("cosine", "dot", "euclidean", "manhattan"), help=about
+        )
     add_device_options(group, device)
 
 
 def add_prompt_option(group: argparse._ActionsContainer, role: str = "") -> None:
-    """Add the options that ``prompt_of`` reads: the prompt of all texts, or of the role "query" or "corpus"."""
+    """Add the options that ``prompt_of`` reads: the prompt of all texts, or of the role "query" or
+    "corpus".
+    """
     flag, default = "--prompt", "the model's choice"
     if role:
         flag, default = f"--{role}-prompt", f"the model's prompt called {ROLES[role]}, if any"
     one = group.add_mutually_exclusive_group()
-    one.add_argument(flag, metavar="TEXT", help=f'put this before each text, "" for nothing (default: {default})')
+    one.add_argument(
+        flag, metavar="TEXT", help=f'put this before each text, "" for nothing (default: {default})'
+    )
     one.add_argument(f"{flag}-name", metavar="NAME", help="one of the model's prompts")
 
 
 def add_rerank_options(group: argparse._ActionsContainer, below: float = math.inf) -> None:
     """Add ``--rerank`` and ``--candidates``, a number from 1 that is less than ``below``."""
-    group.add_argument("--rerank", metavar="MODEL", help="cross-encoder that sorts the best texts of a search anew")
-    about = "texts for each query that --rerank reads, in search at least --top (default: %(default)s)"
-    group.add_argument("--candidates", type=bounded(int, 1, below), default=50, metavar="N", help=about)
+    group.add_argument(
+        "--rerank", metavar="MODEL", help="cross-encoder that sorts the best texts of a search anew"
+    )
+    about = (
+        "texts for each query that --rerank reads, in search at least --top (default: %(default)s)"
+    )
+    group.add_argument(
+        "--candidates", type=bounded(int, 1, below), default=50, metavar="N", help=about
+    )
 
 
 def add_corpus_options(parser: argparse.ArgumentParser, roles: Sequence[str] = ("",)) -> None:
-    """Add the options shared by ``search``, ``pairs`` and ``mine``; with a prompt for each of the roles."""
+    """Add the options shared by ``search``, ``pairs`` and ``mine``; with a prompt for each of the
+    roles.
+    """
     add_model_options(parser.add_argument_group("model"), compares=True)
     prompts = parser.add_argument_group("prompts")
     for role in roles:
@@ -103,25 +130,38 @@ def add_corpus_options(parser: argparse.ArgumentParser, roles: Sequence[str] = (
 
 
 def add_table_options(group: argparse._ActionsContainer, columns: str = "") -> None:
-    """Add ``--no-quotes``, as ``options.quotes``, and maybe ``--columns``; ``columns`` says which."""
+    """Add ``--no-quotes``, as ``options.quotes``, and maybe ``--columns``; ``columns`` says
+    which.
+    """
     about = "quotation marks in a table are text (default: they enclose a cell, as in pandas)"
     group.add_argument("--no-quotes", action="store_false", dest="quotes", help=about)
     if columns:
-        group.add_argument("--columns", metavar="A,B", help=f"{columns}: their names, or numbers without a header")
+        group.add_argument(
+            "--columns", metavar="A,B", help=f"{columns}: their names, or numbers without a header"
+        )
 
 
 def add_json_option(group: argparse._ActionsContainer) -> None:
     """Add ``--json``, which ``print_result`` reads."""
-    group.add_argument("--json", action="store_true", help="print one JSON object at full precision; rows count from 0")
+    group.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object at full precision; rows count from 0",
+    )
 
 
-def check_written(option: str, out: Path | None, endings: Sequence[str], model: str, *inputs: str | None) -> None:
-    """Raise ``InputError`` if ``out`` has another ending, or overlaps the model or another input."""
+def check_written(
+    option: str, out: Path | None, endings: Sequence[str], model: str, *inputs: str | None
+) -> None:
+    """Raise ``InputError`` if ``out`` has another ending, or overlaps the model or another
+    input.
+    """
     check_ending(option, out, *endings)
     check_output(out, local_path(model), *inputs)
 
 
-# ------------------------------------------------------------------------------------------- results
+# -------------------------------------------------------------------------------------------
+# results
 
 
 def print_result(options: argparse.Namespace, result: dict[str, Any], lines: Iterable[str]) -> None:
@@ -141,11 +181,15 @@ def say_cut_pairs(model: "PairScorer", pairs: int) -> None:
         say(cut_message(model.tokenizer.limit, model.truncated, texts))
 
 
-# ------------------------------------------------------------------------------------------- the model
+# ------------------------------------------------------------------------------------------- the
+# model
 
 
-def opened(options: argparse.Namespace, load: Callable[..., Any], dtype: str | None = None, **settings: Any) -> Any:
-    """Return what ``load`` makes of the model and ``--compiled``, ``--device``, ``--max-length`` and ``--threads``.
+def opened(
+    options: argparse.Namespace, load: Callable[..., Any], dtype: str | None = None, **settings: Any
+) -> Any:
+    """Return what ``load`` makes of the model and ``--compiled``, ``--device``, ``--max-length``
+    and ``--threads``.
 
     ``dtype`` is that of a package; an uncompiled model chooses at each call.
     """
@@ -163,7 +207,9 @@ def opened(options: argparse.Namespace, load: Callable[..., Any], dtype: str | N
         check_ending("--compiled", Path(options.compiled), ".pt2")
     try:
         # a GPU has no package, and chooses "auto" itself
-        if dtype == "auto" and (package not in (True, "auto") or choose_device(options.device).type == "cpu"):
+        if dtype == "auto" and (
+            package not in (True, "auto") or choose_device(options.device).type == "cpu"
+        ):
             dtype = package_dtype("auto")
         return load(options.model, compiled=package, dtype=dtype, **settings)
     except InputError as error:
@@ -174,10 +220,13 @@ def opened(options: argparse.Namespace, load: Callable[..., Any], dtype: str | N
         return load(options.model, **settings)
 
 
-def chosen_encoder(options: argparse.Namespace, dtype: str | None = None, instead: str = "") -> "Encoder":
+def chosen_encoder(
+    options: argparse.Namespace, dtype: str | None = None, instead: str = ""
+) -> "Encoder":
     """Load the encoder that the options of ``add_model_options`` name.
 
-    ``instead`` says what to do with a model that has a vector per token, which is refused if it is given.
+    ``instead`` says what to do with a model that has a vector per token, which is refused if it is
+    given.
     """
     from minisbert.loading import load_encoder
 
@@ -187,17 +236,26 @@ def chosen_encoder(options: argparse.Namespace, dtype: str | None = None, instea
     if options.truncate_dim is not None:
         if encoder.vectors_are != "dense":
             kind = type(encoder).__name__
-            raise InputError(f"--truncate-dim is for dense vectors, whose first columns may do; this is a {kind}")
+            raise InputError(
+                f"--truncate-dim is for dense vectors, whose first columns may do; this is a {kind}"
+            )
         encoder.truncate_dim = options.truncate_dim
     if options.similarity is not None:
         if encoder.vectors_are == "per token":
-            raise InputError(f"{options.model} has a vector per token, which only maxsim compares: omit --similarity")
+            raise InputError(
+                f"{options.model} has a vector per token, which only maxsim compares: omit "
+                f"--similarity"
+            )
         encoder.similarity_fn_name = options.similarity
     return encoder
 
 
-def prompt_of(encoder: "Encoder", options: argparse.Namespace, role: str = "", stored: str | None = None) -> str:
-    """Return the prompt from the options, else ``stored``, else the model's own: for this role, or its default."""
+def prompt_of(
+    encoder: "Encoder", options: argparse.Namespace, role: str = "", stored: str | None = None
+) -> str:
+    """Return the prompt from the options, else ``stored``, else the model's own: for this role, or
+    its default.
+    """
     from minisbert.models.properties import choose_prompt, role_prompt
 
     prefix = f"{role}_" if role else ""
@@ -213,7 +271,8 @@ def prompt_of(encoder: "Encoder", options: argparse.Namespace, role: str = "", s
     return stored
 
 
-# ------------------------------------------------------------------------------------------- the corpus
+# ------------------------------------------------------------------------------------------- the
+# corpus
 
 
 def read_corpus(path: str, quotes: bool = True) -> list[str]:
@@ -237,7 +296,9 @@ def say_unread(path: str, skipped: int, columns: Sequence[str]) -> None:
 
 
 def stored_codes(options: argparse.Namespace) -> dict[str, str]:
-    """Return what ``encode --quantize`` noted in the file of ``--index``; {} for an index, which may be made anew."""
+    """Return what ``encode --quantize`` noted in the file of ``--index``; {} for an index, which
+    may be made anew.
+    """
     from minisbert.search.index import index_metadata
 
     check_output(options.index, local_path(options.model))
@@ -251,7 +312,9 @@ def check_no_codes(options: argparse.Namespace) -> None:
         raise InputError(f"{options.index} holds codes, which only search reads: name another file")
 
 
-def corpus_vectors(encoder: "Encoder", texts: Sequence[str], prompt: str, index: Path | None) -> Any:
+def corpus_vectors(
+    encoder: "Encoder", texts: Sequence[str], prompt: str, index: Path | None
+) -> Any:
     """Return the vectors of the texts, from ``--index`` if it is given."""
     from minisbert.loading import uncompiled
     from minisbert.search.index import encode_with_progress, indexed_vectors

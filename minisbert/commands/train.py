@@ -31,7 +31,9 @@ def plot(arguments: list[str] | None = None) -> None:
       minisbert plot runs/A runs/B runs/C --out compared.png
     """
     parser = command_parser("plot", plot.__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, finished or in progress")
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, finished or in progress"
+    )
     about = "F.png, F.svg or F.pdf (default: curves.png; for one run, in its folder)"
     parser.add_argument("--out", type=Path, metavar="F", help=about)
     options = parser.parse_args(arguments)
@@ -41,7 +43,9 @@ def plot(arguments: list[str] | None = None) -> None:
     plots.require()  # before the runs are read
     runs = {str(run): read_run(run) for run in options.runs}
     title = ", ".join(dict.fromkeys(title for title, _ in runs.values()))
-    plots.save(plots.draw_curves({name: curves for name, (_, curves) in runs.items()}, title), target)
+    plots.save(
+        plots.draw_curves({name: curves for name, (_, curves) in runs.items()}, title), target
+    )
     say(f"wrote {target}")
 
 
@@ -52,16 +56,23 @@ def read_run(folder: Path) -> tuple[str, dict[str, dict[int, float]]]:
     """
     log = folder / RUN_LOG
     if not log.is_file():
-        raise InputError(f"{folder} is not the folder of a run: it has no {RUN_LOG}, which training writes")
+        raise InputError(
+            f"{folder} is not the folder of a run: it has no {RUN_LOG}, which training writes"
+        )
     with reading(folder / RUN_CONFIG):
         config = json.loads(read_text(folder / RUN_CONFIG))
-        metric, objective, model = config["best_metric"], config["objective"], Path(config["model"]).name
+        metric, objective, model = (
+            config["best_metric"],
+            config["objective"],
+            Path(config["model"]).name,
+        )
         # the first step has the rate 0, and is logged only if every step is
         rates = {1: 0.0} if config["warmup"] else {}
     losses: dict[int, float] = {}
     scores: dict[int, float] = {}
     with reading(log) as at:
-        # what follows the last line break is empty, or what a run that was killed could still write of a line
+        # what follows the last line break is empty, or what a run that was killed could still write
+        # of a line
         for at.line, line in enumerate(read_text(log).split("\n")[:-1], start=1):
             entry = json.loads(line)
             if entry.get("dev") == {}:  # --dev none
@@ -69,8 +80,13 @@ def read_run(folder: Path) -> tuple[str, dict[str, dict[int, float]]]:
             if "dev" in entry:
                 scores[entry["step"]] = 100 * float(entry["dev"][metric])
             else:  # by step, so what a resumed run logs again counts once
-                losses[entry["step"]], rates[entry["step"]] = float(entry["loss"]), float(entry["lr"])
+                losses[entry["step"]], rates[entry["step"]] = (
+                    float(entry["loss"]),
+                    float(entry["lr"]),
+                )
     if not losses:
-        raise InputError(f"{folder} has no losses yet: training logs them every few steps (--log-every)")
+        raise InputError(
+            f"{folder} has no losses yet: training logs them every few steps (--log-every)"
+        )
     curves = {f"loss ({objective})": losses, f"dev {metric} x 100": scores, "learning rate": rates}
     return f"{objective} on {model}", curves

@@ -1,4 +1,5 @@
-"""The book: from a folder of weights to a trained sentence encoder in ten chapters, to be read in this order.
+"""The book: from a folder of weights to a trained sentence encoder in ten chapters, to be read in
+this order.
 
     tokenizer   text to ids                       metrics   how well scores agree with people's
     weights     a folder to named tensors         heads     two sentences to one score
@@ -6,7 +7,8 @@
     pooling     hidden states to one vector       data      rows to batches
     encoder     the four above in one object      loop      the schedule, AdamW, and the training loop
 
-Each chapter imports torch, numpy, tokenizers, safetensors, chapters before it, and the appendix ``checks``.
+Each chapter imports torch, numpy, tokenizers, safetensors, chapters before it, and the appendix
+``checks``.
 """
 
 from .checks import InputError, one_line, read_json, reading

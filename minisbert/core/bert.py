@@ -1,6 +1,7 @@
 """Ids to hidden states: the BERT encoder (Devlin et al. 2019) in plain torch.
 
-First the three formulas (``gelu``, ``layer_norm``, ``attention``), then the modules that give them their weights.
+First the three formulas (``gelu``, ``layer_norm``, ``attention``), then the modules that give them
+their weights.
 
 Dimension legend, used in every file of the project:
 
@@ -24,7 +25,9 @@ FUSED = True  # False: the formulas are computed as they are written out below
 
 
 def fused_by(operation: Callable) -> Callable[[Callable], Callable]:
-    """Name PyTorch's operation that computes a formula in one step. It does so while ``FUSED`` is True."""
+    """Name PyTorch's operation that computes a formula in one step. It does so while ``FUSED`` is
+    True.
+    """
 
     def decorate(formula: Callable) -> Callable:
         @wraps(formula)
@@ -38,19 +41,22 @@ def fused_by(operation: Callable) -> Callable[[Callable], Callable]:
 
 @fused_by(nn.functional.gelu)
 def gelu(x: Tensor) -> Tensor:
-    """Gaussian error linear unit, x * P(Z <= x) for a standard normal Z (Hendrycks & Gimpel 2016, section 2).
+    """Gaussian error linear unit, x * P(Z <= x) for a standard normal Z (Hendrycks & Gimpel 2016,
+    section 2).
 
-    Any shape in, the same shape out. ``gelu(1.0) = 0.8413``, ``gelu(-1.0) = -0.1587``.
-    The tanh approximation of the same paper is off by up to 5e-4: BERT's weights were trained with this one.
+    Any shape in, the same shape out. ``gelu(1.0) = 0.8413``, ``gelu(-1.0) = -0.1587``. The tanh
+    approximation of the same paper is off by up to 5e-4: BERT's weights were trained with this one.
     """
     return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
 
 
 @fused_by(lambda x, weight, bias, eps: nn.functional.layer_norm(x, weight.shape, weight, bias, eps))
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Every token's vector shifted to mean 0 and scaled to variance 1, then times ``weight`` plus ``bias``.
+    """Every token's vector shifted to mean 0 and scaled to variance 1, then times ``weight`` plus
+    ``bias``.
 
-    x (..., D), weight and bias (D,) -> (..., D). Ba et al. 2016, section 3. ``layer_norm([1, 3], 1, 0, ~0) = [-1, 1]``.
+    x (..., D), weight and bias (D,) -> (..., D). Ba et al. 2016, section 3. ``layer_norm([1, 3], 1,
+    0, ~0) = [-1, 1]``.
     """
     mean = x.mean(dim=-1, keepdim=True)  # (..., 1)
     centred = x - mean  # (..., D)
@@ -62,7 +68,9 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
 def fused_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor | None]:
-    """PyTorch's operation, which keeps no probabilities: None. With dropout, which it lacks on a CPU, the formula."""
+    """PyTorch's operation, which keeps no probabilities: None. With dropout, which it lacks on a
+    CPU, the formula.
+    """
     if dropout:
         return attention.__wrapped__(query, key, value, mask, dropout)  # type: ignore[attr-defined]
     return nn.functional.scaled_dot_product_attention(query, key, value, mask), None
@@ -74,9 +82,10 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Scaled dot-product attention: softmax(q k^T / sqrt(K)) v (Vaswani et al. 2017, eq. 1).
 
-    query (B, H, T, K), key and value (B, H, S, K), mask (B, 1, 1, S) or (B, 1, T, S) boolean with True where a query
-    may look, or None for everywhere -> context (B, H, T, K) and probabilities (B, H, T, S), before dropout.
-    Every row of the mask must have a True, or that row's softmax is 0/0.
+    query (B, H, T, K), key and value (B, H, S, K), mask (B, 1, 1, S) or (B, 1, T, S) boolean with
+    True where a query may look, or None for everywhere -> context (B, H, T, K) and probabilities
+    (B, H, T, S), before dropout. Every row of the mask must have a True, or that row's softmax is
+    0/0.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # (B, H, T, S)
     if mask is not None:
@@ -107,23 +116,37 @@ class Embeddings(nn.Module):
         super().__init__()
         self.word = nn.Embedding(config.vocab_size, config.hidden_size)
         self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
-        self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size) if config.type_vocab_size else None
+        self.token_type = (
+            nn.Embedding(config.type_vocab_size, config.hidden_size)
+            if config.type_vocab_size
+            else None
+        )
         self.offset = config.position_offset
         self.norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
-        """ids (B, T), token_types (B, T) or None for all zero, positions (B, T) or None for 0..T-1 -> (B, T, D)."""
+    def forward(
+        self, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None
+    ) -> Tensor:
+        """ids (B, T), token_types (B, T) or None for all zero, positions (B, T) or None for 0..T-1
+        -> (B, T, D).
+        """
         if positions is None:
             positions = torch.arange(ids.shape[1], device=ids.device)  # (T,)
-        x = self.word(ids) + self.position(positions + self.offset)  # (B, T, D) + (B, T, D) or (T, D)
+        x = self.word(ids) + self.position(
+            positions + self.offset
+        )  # (B, T, D) + (B, T, D) or (T, D)
         if self.token_type is not None:
-            x = x + self.token_type(torch.zeros_like(ids) if token_types is None else token_types)  # (B, T, D)
+            x = x + self.token_type(
+                torch.zeros_like(ids) if token_types is None else token_types
+            )  # (B, T, D)
         return self.dropout(self.norm(x))  # (B, T, D)
 
 
 class Attention(nn.Module):
-    """Multi-head attention: H heads of width K, side by side. ``ValueError`` unless ``width`` is H * K."""
+    """Multi-head attention: H heads of width K, side by side. ``ValueError`` unless ``width`` is H
+    * K.
+    """
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0):
         super().__init__()
@@ -147,8 +170,14 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """x (B, T, D), mask as in ``attention`` -> (B, T, D) and the probabilities (B, H, T, T)."""
-        query, key, value = self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x))
-        context, probabilities = attention(query, key, value, mask, self.dropout if self.training else 0.0)
+        query, key, value = (
+            self.split(self.query(x)),
+            self.split(self.key(x)),
+            self.split(self.value(x)),
+        )
+        context, probabilities = attention(
+            query, key, value, mask, self.dropout if self.training else 0.0
+        )
         return self.output(self.merge(context)), probabilities  # (B, T, D), (B, H, T, T)
 
 
@@ -165,19 +194,27 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then feed-forward; each is added to its input and normalised after the sum (post-LayerNorm)."""
+    """Attention, then feed-forward; each is added to its input and normalised after the sum
+    (post-LayerNorm).
+    """
 
     def __init__(self, config: BertConfig):
         super().__init__()
-        self.attention = Attention(config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob)
+        self.attention = Attention(
+            config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob
+        )
         self.attention_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.attention_dropout = self.dropout  # under a second name because DistilBERT has none here
+        self.attention_dropout = (
+            self.dropout
+        )  # under a second name because DistilBERT has none here
 
     def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """x (B, T, D), mask as in ``attention`` -> (B, T, D) and the attention probabilities (B, H, T, T)."""
+        """x (B, T, D), mask as in ``attention`` -> (B, T, D) and the attention probabilities (B, H,
+        T, T).
+        """
         attended, probabilities = self.attention(x, mask)
         x = self.attention_norm(x + self.attention_dropout(attended))  # (B, T, D)
         x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))  # (B, T, D)
@@ -185,7 +222,9 @@ class Layer(nn.Module):
 
 
 class Bert(nn.Module):
-    """The encoder. ``pooler`` is the dense layer over [CLS] of BERT's pre-training; most sentence models ignore it."""
+    """The encoder. ``pooler`` is the dense layer over [CLS] of BERT's pre-training; most sentence
+    models ignore it.
+    """
 
     def __init__(self, config: BertConfig, pooler: bool = True):
         super().__init__()
@@ -195,7 +234,9 @@ class Bert(nn.Module):
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if pooler else None
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
-                nn.init.normal_(module.weight, std=config.initializer_range)  # Google's modeling.py truncates it
+                nn.init.normal_(
+                    module.weight, std=config.initializer_range
+                )  # Google's modeling.py truncates it
             if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.bias)
 
@@ -207,13 +248,16 @@ class Bert(nn.Module):
         trace: dict[str, Tensor] | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """ids (B, T), mask (B, T) with 1 for real tokens, token_types (B, T) -> hidden states (B, T, D).
+        """ids (B, T), mask (B, T) with 1 for real tokens, token_types (B, T) -> hidden states (B,
+        T, D).
 
-        None says that every token is real, that all are of the first sentence, and that each row is one text. Several
-        texts may share a row: ``positions`` (B, T) then starts again with each of them, and a mask (B, 1, T, T) is True
-        where query and key belong to the same text. A dict given as ``trace`` is filled with every intermediate result:
-        ``embeddings``, ``layers.0.attention`` (probabilities, (B, H, T, T); None if ``FUSED``), ``layers.0`` (output).
-        Values are not checked here, so that the compiler can follow: ``minisbert.SentenceEncoder`` does it.
+        None says that every token is real, that all are of the first sentence, and that each row is
+        one text. Several texts may share a row: ``positions`` (B, T) then starts again with each of
+        them, and a mask (B, 1, T, T) is True where query and key belong to the same text. A dict
+        given as ``trace`` is filled with every intermediate result: ``embeddings``,
+        ``layers.0.attention`` (probabilities, (B, H, T, T); None if ``FUSED``), ``layers.0``
+        (output). Values are not checked here, so that the compiler can follow:
+        ``minisbert.SentenceEncoder`` does it.
         """
         x = self.embeddings(ids, token_types, positions)  # (B, T, D)
         if trace is not None:
@@ -225,15 +269,26 @@ class Bert(nn.Module):
                 trace[f"layers.{i}.attention"], trace[f"layers.{i}"] = probabilities, x
         return x
 
-    def views(self, mask: Tensor | None, positions: Tensor | None, dtype: torch.dtype) -> Sequence[tuple]:
-        """What each layer reads besides x. Here it is the mask; newer architectures add what they know of positions."""
+    def views(
+        self, mask: Tensor | None, positions: Tensor | None, dtype: torch.dtype
+    ) -> Sequence[tuple]:
+        """What each layer reads besides x. Here it is the mask; newer architectures add what they
+        know of positions.
+        """
         if mask is not None:
             if mask.is_floating_point():
-                raise ValueError("mask must be boolean or 0 and 1 as integers, not floats (no additive masks here)")
-            mask = mask.bool() if mask.ndim == 4 else mask.bool()[:, None, None, :]  # (B, 1, T or 1, T)
+                raise ValueError(
+                    "mask must be boolean or 0 and 1 as integers, not floats (no additive masks "
+                    "here)"
+                )
+            mask = (
+                mask.bool() if mask.ndim == 4 else mask.bool()[:, None, None, :]
+            )  # (B, 1, T or 1, T)
         return [(mask,)] * len(self.layers)
 
-    def hidden_states(self, ids: Tensor, mask: Tensor | None = None, token_types: Tensor | None = None) -> list[Tensor]:
+    def hidden_states(
+        self, ids: Tensor, mask: Tensor | None = None, token_types: Tensor | None = None
+    ) -> list[Tensor]:
         """The embeddings' output and every layer's: L + 1 tensors (B, T, D), in order."""
         trace: dict[str, Tensor] = {}
         self(ids, mask, token_types, trace)

@@ -4,7 +4,8 @@
     vectors = encoder.encode(["A cat sits.", "A kitten is sitting."])  # (2, 384) float32
     encoder.similarity(vectors, vectors)  # (2, 2) cosines
 
-``minisbert.SentenceEncoder`` runs ``encode_tokens`` too, with other batches, for more kinds of models.
+``minisbert.SentenceEncoder`` runs ``encode_tokens`` too, with other batches, for more kinds of
+models.
 """
 
 import re
@@ -25,13 +26,18 @@ from .weights import fill, read_config, read_tensors
 
 
 def normalize(x: Tensor, eps: float = 1e-12) -> Tensor:
-    """Each vector scaled to length 1: x (..., D) -> (..., D). A zero vector stays zero. ``[3, 4] -> [0.6, 0.8]``."""
-    # as in PyTorch, a length below eps counts as eps, and one whose square overflows (1e20 in float32) as infinite
+    """Each vector scaled to length 1: x (..., D) -> (..., D). A zero vector stays zero. ``[3, 4] ->
+    [0.6, 0.8]``.
+    """
+    # as in PyTorch, a length below eps counts as eps, and one whose square overflows (1e20 in
+    # float32) as infinite
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(eps)
 
 
 def cosine(u: Tensor, v: Tensor) -> Tensor:
-    """Cosine of the angle between matching rows: u and v (B, D) -> (B,). ``cosine([1, 0], [1, 1]) = 0.70711``."""
+    """Cosine of the angle between matching rows: u and v (B, D) -> (B,). ``cosine([1, 0], [1, 1]) =
+    0.70711``.
+    """
     return (normalize(u) * normalize(v)).sum(dim=-1)  # (B,)
 
 
@@ -41,35 +47,55 @@ def cosine_matrix(u: Tensor, v: Tensor) -> Tensor:
 
 
 # sentence-transformers' flags for the poolings, in the order in which it concatenates their results
-FLAGS = "cls_token max_tokens mean_tokens mean_sqrt_len_tokens weightedmean_tokens lasttoken".split()
-MODES = "cls max mean mean_sqrt_len_tokens weightedmean lasttoken".split()
+FLAGS = [
+    "cls_token",
+    "max_tokens",
+    "mean_tokens",
+    "mean_sqrt_len_tokens",
+    "weightedmean_tokens",
+    "lasttoken",
+]
+MODES = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 POOLING_FLAGS = {f"pooling_mode_{flag}": mode for flag, mode in zip(FLAGS, MODES, strict=True)}
 
 OWN = re.compile(r"^sentence_transformers\.(.*\.)?")  # before the name of a class
-LIMITS = (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length"))
+LIMITS = (
+    ("sentence_bert_config.json", "max_seq_length"),
+    ("tokenizer_config.json", "model_max_length"),
+)
 
 
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
-    """The kind and the folder of each module of a model: ``[("Transformer", ...), ("Pooling", ...)]``."""
+    """The kind and the folder of each module of a model: ``[("Transformer", ...), ("Pooling",
+    ...)]``.
+    """
     path = folder / "modules.json"
     with reading(path):
         modules = read_json(path, kind=list)
-        if not all(isinstance(module, dict) and isinstance(module["type"], str) for module in modules):
+        if not all(
+            isinstance(module, dict) and isinstance(module["type"], str) for module in modules
+        ):
             raise ValueError("each module must be an object with a type and a path")
         return [(OWN.sub("", module["type"]), folder / str(module["path"])) for module in modules]
 
 
 def pooling_modes(raw: dict[str, Any]) -> list[str]:
-    """The poolings in ``1_Pooling/config.json``: ``pooling_mode`` (new files), or one flag per mode (old files)."""
+    """The poolings in ``1_Pooling/config.json``: ``pooling_mode`` (new files), or one flag per mode
+    (old files).
+    """
     if "pooling_mode" in raw:
         modes = raw["pooling_mode"]
         return [str(mode) for mode in (modes if isinstance(modes, list) else [modes])]
-    others = [flag for flag in raw if flag.startswith("pooling_mode_") and flag not in POOLING_FLAGS]
+    others = [
+        flag for flag in raw if flag.startswith("pooling_mode_") and flag not in POOLING_FLAGS
+    ]
     return [POOLING_FLAGS.get(flag, flag) for flag in (*POOLING_FLAGS, *others) if raw.get(flag)]
 
 
 def token_limit(folder: Path, positions: int) -> int:
-    """The largest number of tokens of a text: what the first file that states one says, at most ``positions``."""
+    """The largest number of tokens of a text: what the first file that states one says, at most
+    ``positions``.
+    """
     for name, key in LIMITS:
         path = folder / name
         stated = read_json(path).get(key) if path.is_file() else None
@@ -80,10 +106,14 @@ def token_limit(folder: Path, positions: int) -> int:
 
 
 def load_bert(folder: Path) -> Bert:
-    """The encoder of a folder, float32, in eval mode. Raises ``InputError`` as ``read_config`` and ``fill`` do."""
+    """The encoder of a folder, float32, in eval mode. Raises ``InputError`` as ``read_config`` and
+    ``fill`` do.
+    """
     family, config = read_config(folder)
     found = read_tensors(folder / "model.safetensors", family)
-    pooler = any(name.startswith(f"{theirs}.") for theirs in family.pooler.values() for name in found)
+    pooler = any(
+        name.startswith(f"{theirs}.") for theirs in family.pooler.values() for name in found
+    )
     bert = Bert(config, pooler)
     fill(bert, found, folder / "model.safetensors", family.names(config.num_hidden_layers, pooler))
     return bert.eval()
@@ -91,7 +121,9 @@ def load_bert(folder: Path) -> Bert:
 
 @dataclass
 class Batch:
-    """The texts of a call that are computed together: their numbers, ids (B, T) and mask (B, T), None without pads."""
+    """The texts of a call that are computed together: their numbers, ids (B, T) and mask (B, T),
+    None without pads.
+    """
 
     texts: list[int]
     ids: Tensor
@@ -99,7 +131,9 @@ class Batch:
 
 
 class SentenceEncoder(nn.Module):
-    """``load`` a folder, ``encode`` texts, compare them by ``similarity``; training calls ``forward``."""
+    """``load`` a folder, ``encode`` texts, compare them by ``similarity``; training calls
+    ``forward``.
+    """
 
     def __init__(self, tokenizer: Tokenizer, bert: Bert, pooling: Pooling, normalize: bool):
         super().__init__()
@@ -110,14 +144,18 @@ class SentenceEncoder(nn.Module):
 
     @classmethod
     def load(cls, folder: str | Path) -> "SentenceEncoder":
-        """A folder of sentence-transformers, in eval mode; ``InputError`` beyond BERT, one pooling and normalising."""
+        """A folder of sentence-transformers, in eval mode; ``InputError`` beyond BERT, one pooling
+        and normalising.
+        """
         modules = read_modules(Path(folder))
         kinds = [kind for kind, _ in modules]
         pooled = kinds[:2] == ["Transformer", "Pooling"]
         modes = pooling_modes(read_json(modules[1][1] / "config.json")) if pooled else []
         if kinds[2:] not in ([], ["Normalize"]) or modes not in (["mean"], ["cls"], ["max"]):
             found = ", ".join([*kinds, *(f"{mode} pooling" for mode in modes)])
-            raise InputError(f"{folder}: minisbert.core does not support {found}; minisbert.SentenceEncoder may")
+            raise InputError(
+                f"{folder}: minisbert.core does not support {found}; minisbert.SentenceEncoder may"
+            )
         transformer = modules[0][1]
         bert = load_bert(transformer)
         limit = token_limit(transformer, bert.config.positions)
@@ -125,7 +163,9 @@ class SentenceEncoder(nn.Module):
         return cls(tokenizer, bert, Pooling(modes[0]), "Normalize" in kinds).eval()
 
     def encode(self, texts: Sequence[str], batch_size: int = 32) -> np.ndarray:
-        """Texts (an empty one is [CLS] [SEP]) -> vectors (N, D), row i for text i. In eval mode: dropout is noise."""
+        """Texts (an empty one is [CLS] [SEP]) -> vectors (N, D), row i for text i. In eval mode:
+        dropout is noise.
+        """
         return self.encode_tokens(self.tokenizer.encode(texts), batch_size)
 
     @torch.no_grad()
@@ -135,7 +175,9 @@ class SentenceEncoder(nn.Module):
         vectors = torch.empty(len(tokens.ids), self.width, dtype=dtype).numpy()
         for batch in self.batches(tokens, batch_size):
             states = self.states(batch)  # hidden (B, T, D), mask (B, T)
-            vectors[batch.texts] = self.vectors(*states).to("cpu", dtype).numpy()  # (B, D), in the caller's order
+            vectors[batch.texts] = (
+                self.vectors(*states).to("cpu", dtype).numpy()
+            )  # (B, D), in the caller's order
         return vectors
 
     def batches(self, tokens: Encoded, batch_size: int = 32) -> Iterator[Batch]:
@@ -143,7 +185,9 @@ class SentenceEncoder(nn.Module):
         order = sorted(range(len(tokens)), key=lambda text: len(tokens.ids[text]))
         for start in range(0, len(order), batch_size):
             texts = order[start : start + batch_size]
-            yield Batch(texts, *pad_batch([tokens.ids[text] for text in texts], self.tokenizer.pad_id))
+            yield Batch(
+                texts, *pad_batch([tokens.ids[text] for text in texts], self.tokenizer.pad_id)
+            )
 
     def states(self, batch: Batch) -> tuple:
         """What ``vectors`` takes: the hidden states (B, T, D) of a batch, and its mask (B, T)."""
@@ -154,7 +198,9 @@ class SentenceEncoder(nn.Module):
         return self.pooling(hidden, mask)
 
     def vectors(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Hidden states (B, T, D) -> the vectors of the texts (B, D), scaled to length 1 if the model says so."""
+        """Hidden states (B, T, D) -> the vectors of the texts (B, D), scaled to length 1 if the
+        model says so.
+        """
         pooled = self.pool(hidden, mask)
         return normalize(pooled) if self.normalize else pooled
 
@@ -173,7 +219,9 @@ class SentenceEncoder(nn.Module):
         return self.bert.embeddings.word.weight.dtype
 
     def similarity(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Cosine of every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype of the two."""
+        """Cosine of every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype
+        of the two.
+        """
         dtype = np.result_type(a, b, np.float32)
         a, b = (torch.tensor(np.atleast_2d(x).astype(dtype, copy=False)) for x in (a, b))
         for name, x in (("a", a), ("b", b)):

@@ -21,12 +21,27 @@ def difference(u: Tensor, v: Tensor) -> Tensor:
     return (u - v).abs()
 
 
-FEATURES: dict[str, Callable] = {"u": lambda u, v: u, "v": lambda u, v: v, "|u-v|": difference, "u*v": torch.mul}
-CONCATS = ("u,v", "|u-v|", "u*v", "|u-v|,u*v", "u,v,u*v", "u,v,|u-v|", "u,v,|u-v|,u*v")  # SBERT, table 6
+FEATURES: dict[str, Callable] = {
+    "u": lambda u, v: u,
+    "v": lambda u, v: v,
+    "|u-v|": difference,
+    "u*v": torch.mul,
+}
+CONCATS = (
+    "u,v",
+    "|u-v|",
+    "u*v",
+    "|u-v|,u*v",
+    "u,v,u*v",
+    "u,v,|u-v|",
+    "u,v,|u-v|,u*v",
+)  # SBERT, table 6
 
 
 def parse_concat(text: str) -> tuple[str, ...]:
-    """``"u,v,|u-v|"`` to its features, in order; ``u-v`` means ``|u-v|``. ``ValueError`` for any other feature."""
+    """``"u,v,|u-v|"`` to its features, in order; ``u-v`` means ``|u-v|``. ``ValueError`` for any
+    other feature.
+    """
     features = tuple("|u-v|" if name.strip() == "u-v" else name.strip() for name in text.split(","))
     if len({*features}) != len(features) or not {*features} <= {*FEATURES}:
         known = f"{', '.join(FEATURES)}, each once; SBERT's table has {'; '.join(CONCATS)}"
@@ -35,12 +50,16 @@ def parse_concat(text: str) -> tuple[str, ...]:
 
 
 def combine(u: Tensor, v: Tensor, features: Sequence[str]) -> Tensor:
-    """Features in that order: u, v (B, D) -> (B, n D). ``[1, 2], [3, 1]`` give ``[2, 1, 3, 2]`` for |u-v| and u*v."""
+    """Features in that order: u, v (B, D) -> (B, n D). ``[1, 2], [3, 1]`` give ``[2, 1, 3, 2]`` for
+    |u-v| and u*v.
+    """
     return torch.cat([FEATURES[name](u, v) for name in features], dim=-1)
 
 
 def mlp(width: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
-    """Linear, ReLU, dropout, Linear: (B, width) -> (B, outputs). ``hidden=0`` leaves one Linear and nothing else."""
+    """Linear, ReLU, dropout, Linear: (B, width) -> (B, outputs). ``hidden=0`` leaves one Linear and
+    nothing else.
+    """
     check_integer("width", width)
     check_integer("hidden", hidden, least=0)
     check_integer("outputs", outputs)
@@ -48,11 +67,15 @@ def mlp(width: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
     if not hidden:
         check_one_of("dropout without a hidden layer", dropout, [0])
         return nn.Sequential(nn.Linear(width, outputs))
-    return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, outputs))
+    return nn.Sequential(
+        nn.Linear(width, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, outputs)
+    )
 
 
 class JointHead(nn.Module):
-    """The cross-encoder's: the encoder has already compared the pair, and [CLS] holds the result (BERT, figure 4a)."""
+    """The cross-encoder's: the encoder has already compared the pair, and [CLS] holds the result
+    (BERT, figure 4a).
+    """
 
     def __init__(self, width: int, hidden: int = 256, outputs: int = 1, dropout: float = 0.0):
         super().__init__()
@@ -65,9 +88,18 @@ class JointHead(nn.Module):
 
 
 class ConcatHead(nn.Module):
-    """SBERT's classifier over features of (u, v, |u - v|, u * v); by default one Linear (the paper's has no bias)."""
+    """SBERT's classifier over features of (u, v, |u - v|, u * v); by default one Linear (the
+    paper's has no bias).
+    """
 
-    def __init__(self, width: int, concat: str = "u,v,|u-v|", hidden: int = 0, outputs: int = 1, dropout: float = 0.0):
+    def __init__(
+        self,
+        width: int,
+        concat: str = "u,v,|u-v|",
+        hidden: int = 0,
+        outputs: int = 1,
+        dropout: float = 0.0,
+    ):
         super().__init__()
         self.features = parse_concat(concat)
         self.settings = {"width": width, "concat": ",".join(self.features)}
@@ -85,12 +117,20 @@ def siamese(width: int, hidden: int = 256, outputs: int = 1, dropout: float = 0.
 
 
 class CrossAttention(Attention):
-    """Attention between two sentences: queries from a, keys and values from b (``torch.nn.MultiheadAttention``)."""
+    """Attention between two sentences: queries from a, keys and values from b
+    (``torch.nn.MultiheadAttention``).
+    """
 
     def forward(self, a: Tensor, b: Tensor, mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """a (B, T, D), b (B, S, D), mask (B, S) True for b's real tokens -> what a's tokens found in b, (B, T, D)."""
+        """a (B, T, D), b (B, S, D), mask (B, S) True for b's real tokens -> what a's tokens found
+        in b, (B, T, D).
+        """
         visible = None if mask is None else mask.bool()[:, None, None, :]  # (B, 1, 1, S)
-        query, key, value = self.split(self.query(a)), self.split(self.key(b)), self.split(self.value(b))
+        query, key, value = (
+            self.split(self.query(a)),
+            self.split(self.key(b)),
+            self.split(self.value(b)),
+        )
         context, _ = attention(query, key, value, visible)  # (B, H, T, K)
         return self.output(self.merge(context))  # (B, T, D)
 
@@ -98,8 +138,9 @@ class CrossAttention(Attention):
 class CrossHead(nn.Module):
     """Two encoded sentences attend to each other before they are compared.
 
-    ``published`` concatenates [CLS] of a with what it found in b; how to compare the two has to be learned, slowly.
-    ``compare`` averages (|a - found|, a * found) over a's real tokens: the comparison is built in.
+    ``published`` concatenates [CLS] of a with what it found in b; how to compare the two has to be
+    learned, slowly. ``compare`` averages (|a - found|, a * found) over a's real tokens: the
+    comparison is built in.
     """
 
     def __init__(
@@ -119,14 +160,24 @@ class CrossHead(nn.Module):
         self.mlp = mlp(2 * width, hidden, outputs, dropout)
         self.attention = CrossAttention(width, heads)
         if variant == "compare":
-            # At the start each token of a finds what resembles it in b, in the encoder's space, so |a - found| is a
-            # distance from the first step on. STS-B dev Pearson after one epoch: 86.9, from random weights 64.4.
-            for linear in (self.attention.query, self.attention.key, self.attention.value, self.attention.output):
+            # At the start each token of a finds what resembles it in b, in the encoder's space, so
+            # |a - found| is a distance from the first step on. STS-B dev Pearson after one epoch:
+            # 86.9, from random weights 64.4.
+            for linear in (
+                self.attention.query,
+                self.attention.key,
+                self.attention.value,
+                self.attention.output,
+            ):
                 nn.init.eye_(linear.weight)
                 nn.init.zeros_(linear.bias)
 
-    def forward(self, a: Tensor, b: Tensor, mask_a: Tensor | None = None, mask_b: Tensor | None = None) -> Tensor:
-        """a (B, T, D) and b (B, S, D), masks (B, T) and (B, S) True for real tokens -> (B, outputs)."""
+    def forward(
+        self, a: Tensor, b: Tensor, mask_a: Tensor | None = None, mask_b: Tensor | None = None
+    ) -> Tensor:
+        """a (B, T, D) and b (B, S, D), masks (B, T) and (B, S) True for real tokens -> (B,
+        outputs).
+        """
         if self.variant == "published":
             found = self.attention(a[:, :1], b, mask_b)  # (B, 1, D): the other rows are not read
             return self.mlp(torch.cat([cls_pool(a), cls_pool(found)], dim=-1))

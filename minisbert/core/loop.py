@@ -1,4 +1,6 @@
-"""The training loop: a schedule for the learning rate, AdamW, and ``fit``, which steps through batches."""
+"""The training loop: a schedule for the learning rate, AdamW, and ``fit``, which steps through
+batches.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,7 +13,8 @@ from .checks import InputError
 
 
 def linear_schedule(step: int, warmup: int, total: int) -> float:
-    """The learning-rate multiplier at a step, counted from 0: up linearly over ``warmup``, then down to 0.
+    """The learning-rate multiplier at a step, counted from 0: up linearly over ``warmup``, then
+    down to 0.
 
     With ``warmup=2, total=6`` steps 0 to 6 have 0, .5, 1, .75, .5, .25, 0 (BERT, A.2).
     """
@@ -33,23 +36,27 @@ def adamw_step(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One step of Adam with decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2).
 
-    ``m`` and ``v`` are the running means of the gradient and of its square, 0 before the first step; all four tensors
-    have one shape, any. ``step`` counts from 1. Returns the new parameter, m and v.
-    Without decay the first step is lr, whatever the gradient: parameter 1, gradient 4, lr 0.1 give 0.9, 0.4, 0.016.
+    ``m`` and ``v`` are the running means of the gradient and of its square, 0 before the first
+    step; all four tensors have one shape, any. ``step`` counts from 1. Returns the new parameter, m
+    and v. Without decay the first step is lr, whatever the gradient: parameter 1, gradient 4, lr
+    0.1 give 0.9, 0.4, 0.016.
     """
     m = betas[0] * m + (1 - betas[0]) * gradient
     v = betas[1] * v + (1 - betas[1]) * gradient.pow(2)
     # subtle: both began at 0 and are too small by this factor, most of all in the first steps
     unbiased_m = m / (1 - betas[0] ** step)
     unbiased_v = v / (1 - betas[1] ** step)
-    # subtle: the decay shrinks the parameter itself; in the gradient it would be divided by the root like the rest.
-    # (The paper's line 12 decays by the schedule's multiplier alone; times lr is PyTorch's convention.)
+    # subtle: the decay shrinks the parameter itself; in the gradient it would be divided by the
+    # root like the rest. (The paper's line 12 decays by the schedule's multiplier alone; times lr
+    # is PyTorch's convention.)
     parameter = parameter * (1 - lr * weight_decay)
     return parameter - lr * unbiased_m / (unbiased_v.sqrt() + eps), m, v
 
 
 def adamw(parameters: list, lr: float, weight_decay: float = 0.0) -> torch.optim.Optimizer:
-    """``adamw_step`` for all parameters, by PyTorch's own optimizer in one kernel: betas .9 and .999, eps 1e-8."""
+    """``adamw_step`` for all parameters, by PyTorch's own optimizer in one kernel: betas .9 and
+    .999, eps 1e-8.
+    """
     return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=True)
 
 
@@ -77,12 +84,14 @@ def fit(
     clip: float = math.inf,
     micro_batches: Callable[[Sequence], Sequence[Sequence]] = lambda batch: [batch],
 ) -> Iterator[Step]:
-    """The training loop. It yields after every step, so the caller logs, evaluates, saves and stops between two.
+    """The training loop. It yields after every step, so the caller logs, evaluates, saves and stops
+    between two.
 
-    ``loss(model, batch)`` is the mean loss of a batch, ``schedule(step)`` the multiplier of each parameter group's
-    learning rate, ``start`` the steps made before, ``clip`` the largest gradient norm. ``micro_batches`` cuts a batch
-    into smaller ones whose gradients are added up, which is exact if its loss is the mean of its rows' losses. Dropout
-    is on if the model is in train mode. Raises ``Diverged`` and skips the step if the loss or a gradient is not finite.
+    ``loss(model, batch)`` is the mean loss of a batch, ``schedule(step)`` the multiplier of each
+    parameter group's learning rate, ``start`` the steps made before, ``clip`` the largest gradient
+    norm. ``micro_batches`` cuts a batch into smaller ones whose gradients are added up, which is
+    exact if its loss is the mean of its rows' losses. Dropout is on if the model is in train mode.
+    Raises ``Diverged`` and skips the step if the loss or a gradient is not finite.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for number, batch in enumerate(batches, start=start):
@@ -97,6 +106,8 @@ def fit(
             total += scaled.item()
         norm = nn.utils.clip_grad_norm_(parameters, clip)
         if not (math.isfinite(total) and norm.isfinite()):
-            raise Diverged(f"step {number + 1}: loss {total:g}, gradient norm {norm.item():g}; step skipped")
+            raise Diverged(
+                f"step {number + 1}: loss {total:g}, gradient norm {norm.item():g}; step skipped"
+            )
         optimizer.step()
         yield Step(number + 1, batch, total, multiplier)

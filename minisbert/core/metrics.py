@@ -1,6 +1,7 @@
 """Metrics: how well scores agree with people's. Pearson's and Spearman's correlation, by hand.
 
-Both take lists, arrays or tensors on the CPU, and raise ``ValueError`` where no correlation is defined.
+Both take lists, arrays or tensors on the CPU, and raise ``ValueError`` where no correlation is
+defined.
 """
 
 import numpy as np
@@ -15,7 +16,8 @@ def pearson(x: ArrayLike, y: ArrayLike) -> float:
     ``pearson([1, 2, 3], [1, 2, 4]) = 0.98198``.
     """
     x, y = as_columns(x, y)
-    # to -1..1 by a power of two, which is exact: a sum of 1e308 must not overflow, a square of 1e-200 not underflow
+    # to -1..1 by a power of two, which is exact: a sum of 1e308 must not overflow, a square of
+    # 1e-200 not underflow
     x, y = (np.ldexp(values, -np.frexp(np.abs(values).max())[1]) for values in (x, y))
     x, y = x - x.mean(), y - y.mean()
     return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1.0, 1.0))
@@ -42,7 +44,9 @@ def as_columns(x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ranks(x: ArrayLike) -> np.ndarray:
-    """Ranks from 1, ties averaged: ``ranks([30, 10, 10, 20]) = [4, 1.5, 1.5, 3]``. x (N,) -> (N,) float64."""
+    """Ranks from 1, ties averaged: ``ranks([30, 10, 10, 20]) = [4, 1.5, 1.5, 3]``. x (N,) -> (N,)
+    float64.
+    """
     _, group, count = np.unique(np.asarray(x), return_inverse=True, return_counts=True)
     last = np.cumsum(count)  # rank of the last member of each group of equal values
     return (last - (count - 1) / 2.0)[group]  # subtle: the middle of a group's ranks, not its first

@@ -1,6 +1,7 @@
 """Hidden states to one vector per text. Pads never count, however many there are.
 
-Each formula takes hidden (B, T, D) and mask (B, T), True for real tokens (None: all are real), and gives (B, D).
+Each formula takes hidden (B, T, D) and mask (B, T), True for real tokens (None: all are real), and
+gives (B, D).
 
     mean   the average over the tokens               cls        the first token, [CLS]
     max    the largest value of each column          attention  an average whose weights are learned
@@ -15,14 +16,16 @@ from .checks import InputError
 
 
 def mean_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The average over a text's real tokens (SBERT, Reimers & Gurevych 2019, section 3: its default).
+    """The average over a text's real tokens (SBERT, Reimers & Gurevych 2019, section 3: its
+    default).
 
     hidden (B, T, D), mask (B, T) -> (B, D). Tokens [1], [3] and a pad give [2].
     """
     if mask is None:
         return hidden.mean(dim=1)  # (B, D)
     real = mask.bool().unsqueeze(-1)  # (B, T, 1)
-    # subtle: pads are filled, not multiplied by 0 (0 * NaN is NaN); each text is divided by its own length, not by T
+    # subtle: pads are filled, not multiplied by 0 (0 * NaN is NaN); each text is divided by its own
+    # length, not by T
     return hidden.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1)  # (B, D) / (B, 1)
 
 
@@ -34,7 +37,8 @@ def cls_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
 def max_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     """The largest value of each column over a text's real tokens (SBERT, section 3: MAX).
 
-    hidden (B, T, D), mask (B, T) -> (B, D). Tokens [-1], [-3] and a pad give [-1], whatever the pad holds.
+    hidden (B, T, D), mask (B, T) -> (B, D). Tokens [-1], [-3] and a pad give [-1], whatever the pad
+    holds.
     """
     if mask is not None:
         # subtle: minus infinity, not 0: a column of negative numbers must not lose to its pads
@@ -43,19 +47,24 @@ def max_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def attention_pool(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
-    """An average whose weights are the softmax, over a text's real tokens, of one linear score per token.
+    """An average whose weights are the softmax, over a text's real tokens, of one linear score per
+    token.
 
-    hidden (B, T, D), mask (B, T), weight (1, D), bias (1,) -> (B, D). The bias shifts all scores of a text alike, so it
-    changes nothing; it is there because the usual ``Linear(D, 1)`` has one. A weight of 0 gives the mean. Tokens [0],
-    [1] and a pad under weight [log 3] have scores 0 and log 3, shares 1/4 and 3/4, and give [0.75].
+    hidden (B, T, D), mask (B, T), weight (1, D), bias (1,) -> (B, D). The bias shifts all scores of
+    a text alike, so it changes nothing; it is there because the usual ``Linear(D, 1)`` has one. A
+    weight of 0 gives the mean. Tokens [0], [1] and a pad under weight [log 3] have scores 0 and log
+    3, shares 1/4 and 3/4, and give [0.75].
     """
     if mask is not None:
         hidden = hidden.masked_fill(~mask.bool().unsqueeze(-1), 0.0)  # 0 * NaN is NaN
     scores = (hidden @ weight.T + bias).squeeze(-1)  # (B, T)
     if mask is not None:
-        # subtle: minus infinity before the softmax; a score of 0 for a pad would be a share like any other
+        # subtle: minus infinity before the softmax; a score of 0 for a pad would be a share like
+        # any other
         scores = scores.masked_fill(~mask.bool(), float("-inf"))
-    return (scores.softmax(dim=-1).unsqueeze(-1) * hidden).sum(dim=1)  # (B, T, 1) * (B, T, D) -> (B, D)
+    return (scores.softmax(dim=-1).unsqueeze(-1) * hidden).sum(
+        dim=1
+    )  # (B, T, 1) * (B, T, D) -> (B, D)
 
 
 # those without parameters, by name; ``minisbert.models.pooling`` adds some
@@ -63,7 +72,9 @@ POOLINGS: dict[str, Callable] = {"mean": mean_pool, "cls": cls_pool, "max": max_
 
 
 class Pooling(torch.nn.Module):
-    """``mean``, ``cls``, ``max`` or ``attention`` (which needs the width D), or several, concatenated: ``cls+max``."""
+    """``mean``, ``cls``, ``max`` or ``attention`` (which needs the width D), or several,
+    concatenated: ``cls+max``.
+    """
 
     def __init__(self, mode: str, hidden_size: int | None = None):
         super().__init__()
@@ -72,7 +83,10 @@ class Pooling(torch.nn.Module):
         known = [*POOLINGS, "attention"]
         for name in self.names:
             if name not in known:
-                raise InputError(f"unknown pooling {name!r}: choose from {', '.join(known)}, or join several with a +")
+                raise InputError(
+                    f"unknown pooling {name!r}: choose from {', '.join(known)}, or join several "
+                    f"with a +"
+                )
         self.score = None
         if "attention" in self.names:
             self.score = torch.nn.Linear(hidden_size, 1)  # type: ignore[arg-type]
@@ -80,7 +94,9 @@ class Pooling(torch.nn.Module):
             torch.nn.init.zeros_(self.score.bias)
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        """hidden (B, T, D), mask (B, T) with a True in every row -> (B, D), or (B, n D) for n poolings."""
+        """hidden (B, T, D), mask (B, T) with a True in every row -> (B, D), or (B, n D) for n
+        poolings.
+        """
         pooled = []
         for name in self.names:
             if self.score is not None and name == "attention":

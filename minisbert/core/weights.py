@@ -1,6 +1,8 @@
-"""A folder on disk to a config and named tensors: ``config.json`` and ``model.safetensors``, strict in both.
+"""A folder on disk to a config and named tensors: ``config.json`` and ``model.safetensors``, strict
+in both.
 
-Each model family names its tensors differently: a ``Family`` is one table of names. No pickle is ever opened.
+Each model family names its tensors differently: a ``Family`` is one table of names. No pickle is
+ever opened.
 """
 
 from collections.abc import Mapping
@@ -13,12 +15,21 @@ from torch import Tensor, nn
 
 from .checks import InputError, check_integer, check_number, check_one_of, read_json, reading
 
-SIZES = "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size max_position_embeddings".split()
+SIZES = [
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+]
 
 
 @dataclass(frozen=True)
 class BertConfig:
-    """The sizes and constants of one encoder; field names are those of Hugging Face's ``config.json``."""
+    """The sizes and constants of one encoder; field names are those of Hugging Face's
+    ``config.json``.
+    """
 
     vocab_size: int  # V
     hidden_size: int  # D
@@ -48,9 +59,14 @@ class BertConfig:
         check_one_of("hidden_act", self.hidden_act, ["gelu"])
         check_one_of("position_embedding_type", self.position_embedding_type, ["absolute"])
         if self.hidden_size % self.num_attention_heads:
-            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads")
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads"
+            )
         if self.positions < 1:
-            raise ValueError(f"max_position_embeddings {self.max_position_embeddings} leaves no position for a token")
+            raise ValueError(
+                f"max_position_embeddings {self.max_position_embeddings} leaves no position for a "
+                f"token"
+            )
 
     @property
     def positions(self) -> int:
@@ -70,8 +86,12 @@ class Family:
     pooler: dict[str, str]  # the same, but optional: in the file or not
     prefix: str  # of every name, in files that also hold pre-training heads
     skipped: frozenset[str]  # in some files, of no use to an encoder
-    settings: dict[str, str] = field(default_factory=dict)  # our config field -> the file's key, where they differ
-    constants: dict[str, Any] = field(default_factory=dict)  # our config fields that the family never states
+    settings: dict[str, str] = field(
+        default_factory=dict
+    )  # our config field -> the file's key, where they differ
+    constants: dict[str, Any] = field(
+        default_factory=dict
+    )  # our config fields that the family never states
 
     def names(self, layers: int, pooler: bool) -> dict[str, str]:
         """Our name -> the file's name, for every tensor of a model with L = ``layers``."""
@@ -84,14 +104,26 @@ class Family:
         return names
 
     def canonical(self, name: str) -> str:
-        """A name as the file has it -> as the table has it: without the prefix, gamma and beta renamed."""
-        name = name.removeprefix(self.prefix)  # gamma and beta are TensorFlow's names, in BERT of 2018
-        return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+        """A name as the file has it -> as the table has it: without the prefix, gamma and beta
+        renamed.
+        """
+        name = name.removeprefix(
+            self.prefix
+        )  # gamma and beta are TensorFlow's names, in BERT of 2018
+        return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
+            "LayerNorm.beta", "LayerNorm.bias"
+        )
 
     def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """The contents of ``config.json`` under our field names, the family's constants filled in."""
+        """The contents of ``config.json`` under our field names, the family's constants filled
+        in.
+        """
         renamed = {theirs: ours for ours, theirs in self.settings.items()}
-        return {renamed.get(key, key): value for key, value in raw.items()} | {"position_offset": 0} | self.constants
+        return (
+            {renamed.get(key, key): value for key, value in raw.items()}
+            | {"position_offset": 0}
+            | self.constants
+        )
 
 
 def dense(*modules: str) -> set[str]:
@@ -130,25 +162,41 @@ BERT = Family(
 )
 FAMILIES = {"bert": BERT}
 
-# what config.json may say about a model that this encoder does not compute, and the only values accepted
-ACCEPTED: dict[str, tuple] = {"is_decoder": (False,), "add_cross_attention": (False,), "pruned_heads": (None, {})}
+# what config.json may say about a model that this encoder does not compute, and the only values
+# accepted
+ACCEPTED: dict[str, tuple] = {
+    "is_decoder": (False,),
+    "add_cross_attention": (False,),
+    "pruned_heads": (None, {}),
+}
 
 
 def read_config(
     folder: Path, families: Mapping[str, Family] = FAMILIES, raw: dict[str, Any] | None = None
 ) -> tuple[Family, BertConfig]:
-    """The family and the sizes in ``config.json`` (``raw``: its contents); ``InputError`` for what is not supported."""
+    """The family and the sizes in ``config.json`` (``raw``: its contents); ``InputError`` for what
+    is not supported.
+    """
     path = folder / "config.json"
     raw = read_json(path) if raw is None else raw
     family = families.get(str(raw.get("model_type")))
     if family is None:
-        raise InputError(f"{path}: model_type {raw.get('model_type')!r} is not supported; {', '.join(families)} are")
+        raise InputError(
+            f"{path}: model_type {raw.get('model_type')!r} is not supported; {', '.join(families)} "
+            f"are"
+        )
     for key, accepted in ACCEPTED.items():
         if raw.get(key, accepted[0]) not in accepted:
-            raise InputError(f"{path}: {key} {raw[key]!r} is not supported, only {accepted[-1]!r} is")
+            raise InputError(
+                f"{path}: {key} {raw[key]!r} is not supported, only {accepted[-1]!r} is"
+            )
     with reading(path):
         stated = family.fields(raw)
-        given = [setting.name for setting in fields(BertConfig) if setting.default is MISSING or setting.name in stated]
+        given = [
+            setting.name
+            for setting in fields(BertConfig)
+            if setting.default is MISSING or setting.name in stated
+        ]
         return family, BertConfig(**{name: stated[name] for name in given})
 
 
@@ -159,7 +207,9 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_tensors(path: Path, family: Family) -> dict[str, Tensor]:
-    """Every tensor of a checkpoint under its canonical name, without those that the family skips."""
+    """Every tensor of a checkpoint under its canonical name, without those that the family
+    skips.
+    """
     found: dict[str, Tensor] = {}
     for name, tensor in read_safetensors(path).items():
         canonical = family.canonical(name)
@@ -170,23 +220,42 @@ def read_tensors(path: Path, family: Family) -> dict[str, Tensor]:
     return found
 
 
-def fill(module: nn.Module, found: Mapping[str, Tensor], path: Path, names: Mapping[str, str] | None = None) -> None:
-    """Give a module the tensors found in a file, as float32; ``names`` maps its parameters to the file's names.
+def fill(
+    module: nn.Module,
+    found: Mapping[str, Tensor],
+    path: Path,
+    names: Mapping[str, str] | None = None,
+) -> None:
+    """Give a module the tensors found in a file, as float32; ``names`` maps its parameters to the
+    file's names.
 
-    Every tensor is used and every parameter filled, or ``InputError`` lists what is missing, unexpected or misshapen.
+    Every tensor is used and every parameter filled, or ``InputError`` lists what is missing,
+    unexpected or misshapen.
     """
     names = names or {name: name for name, _ in module.named_parameters()}
     wanted = {names[ours]: tuple(parameter.shape) for ours, parameter in module.named_parameters()}
     problems = [f"missing {name} {shape}" for name, shape in wanted.items() if name not in found]
-    problems += [f"unexpected {name} {tuple(found[name].shape)}" for name in found if name not in wanted]
+    problems += [
+        f"unexpected {name} {tuple(found[name].shape)}" for name in found if name not in wanted
+    ]
     for name, shape in wanted.items():
         if name in found and tuple(found[name].shape) != shape:
-            problems.append(f"misshapen {name}: {tuple(found[name].shape)}, the config asks for {shape}")
-        elif name in found and (found[name].itemsize < 2 or not found[name].is_floating_point()):  # float8 has scales
-            problems.append(f"{name} holds {found[name].dtype}, not floating point numbers of 16 bits or more")
-        elif name in found and not all(bound.isfinite() for bound in found[name].aminmax()):  # NaN if any number is
+            problems.append(
+                f"misshapen {name}: {tuple(found[name].shape)}, the config asks for {shape}"
+            )
+        elif name in found and (
+            found[name].itemsize < 2 or not found[name].is_floating_point()
+        ):  # float8 has scales
+            problems.append(
+                f"{name} holds {found[name].dtype}, not floating point numbers of 16 bits or more"
+            )
+        elif name in found and not all(
+            bound.isfinite() for bound in found[name].aminmax()
+        ):  # NaN if any number is
             problems.append(f"{name} holds NaN or infinity")
     if problems:
         raise InputError(f"{path} does not fit the config beside it:\n  " + "\n  ".join(problems))
-    state = {ours: found[names[ours]].clone().float() for ours, _ in module.named_parameters()}  # not the file's bytes
+    state = {
+        ours: found[names[ours]].clone().float() for ours, _ in module.named_parameters()
+    }  # not the file's bytes
     module.load_state_dict(state, assign=True)

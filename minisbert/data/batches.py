@@ -1,4 +1,6 @@
-"""Batches in which no text occurs twice, for losses whose negatives are the other rows of the batch."""
+"""Batches in which no text occurs twice, for losses whose negatives are the other rows of the
+batch.
+"""
 
 from collections.abc import Hashable, Sequence
 
@@ -16,20 +18,25 @@ def unique_batches(
 ) -> list[list[int]]:
     """``length_grouped_batches`` with no key twice in a batch, for losses with in-batch negatives.
 
-    Such a loss treats every other row of the batch as a negative, so a text in two rows would be its own negative.
-    ``keys`` holds the texts of each row; a repetition within one row does no harm. A row whose text is already in a
-    batch goes to a later batch of its window, or to the next window if none has room, so a few batches are smaller.
-    A batch of one row has no negatives: its row joins the first batch without its texts, which may then have
-    ``batch_size + 1`` rows. If none of the first hundred batches qualifies, as when all rows share a text, the row is
-    dropped; every other row is in exactly one batch.
+    Such a loss treats every other row of the batch as a negative, so a text in two rows would be
+    its own negative. ``keys`` holds the texts of each row; a repetition within one row does no
+    harm. A row whose text is already in a batch goes to a later batch of its window, or to the next
+    window if none has room, so a few batches are smaller. A batch of one row has no negatives: its
+    row joins the first batch without its texts, which may then have ``batch_size + 1`` rows. If
+    none of the first hundred batches qualifies, as when all rows share a text, the row is dropped;
+    every other row is in exactly one batch.
     """
     if batch_size < 2:
-        raise ValueError("a batch of one has no negatives, so its loss is always 0: give 2 rows or more")
+        raise ValueError(
+            "a batch of one has no negatives, so its loss is always 0: give 2 rows or more"
+        )
     order = torch.randperm(len(keys), generator=generator).tolist()
     batches: list[list[int]] = []
     waiting: list[int] = []
     while order:
-        fresh = batch_size * window - len(waiting)  # at least 1: each window places at least one row
+        fresh = batch_size * window - len(
+            waiting
+        )  # at least 1: each window places at least one row
         rows = sorted(waiting + order[:fresh], key=lambda row: lengths[row])
         order = order[fresh:]
         # if most rows are waiting, a text is so frequent that waiting longer would only cost time
@@ -44,7 +51,8 @@ def unique_batches(
 def _fill(
     rows: list[int], keys: Sequence[Sequence[Hashable]], batch_size: int, most: int
 ) -> tuple[list[list[int]], list[int]]:
-    """Put each row into the first batch with room after those that have its texts; return batches and rows left over.
+    """Put each row into the first batch with room after those that have its texts; return batches
+    and rows left over.
 
     With a batch size of 2, rows a, b, a, c, a of one text each give [a, b], [a, c], [a].
     """
@@ -65,8 +73,12 @@ def _fill(
     return [batch for batch in batches if batch], left
 
 
-def _join_alone(batches: list[list[int]], keys: Sequence[Sequence[Hashable]], batch_size: int) -> None:
-    """Move the row of each batch of one to another batch, or drop it, which leaves its batch empty."""
+def _join_alone(
+    batches: list[list[int]], keys: Sequence[Sequence[Hashable]], batch_size: int
+) -> None:
+    """Move the row of each batch of one to another batch, or drop it, which leaves its batch
+    empty.
+    """
     texts = [{key for row in batch for key in keys[row]} for batch in batches]
     hosts = list(range(len(batches)))
     for batch in batches:

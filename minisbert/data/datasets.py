@@ -1,8 +1,9 @@
-"""Find the rows of a training run: files or data sets by name, divided into training, dev and test rows.
+"""Find the rows of a training run: files or data sets by name, divided into training, dev and test
+rows.
 
-Most functions return rows and notes by split; a note says where the rows come from and how many they are. The
-published files of STS-B, SNLI, MultiNLI and Quora are read by the name of the data set; any other file has a header,
-keys or ``--columns``.
+Most functions return rows and notes by split; a note says where the rows come from and how many
+they are. The published files of STS-B, SNLI, MultiNLI and Quora are read by the name of the data
+set; any other file has a header, keys or ``--columns``.
 """
 
 import os
@@ -41,10 +42,12 @@ Splits = tuple[dict[str, list], Notes]  # the rows of train, dev and test
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """Where the rows of a run come from: names of data sets or files, by default those of the format.
+    """Where the rows of a run come from: names of data sets or files, by default those of the
+    format.
 
-    ``columns``, ``scale`` and ``quotes`` are those of ``Rows``, ``limit`` takes the first training rows, ``seed``
-    chooses rows that are held out. A file is opened once, so that a pipe can be read.
+    ``columns``, ``scale`` and ``quotes`` are those of ``Rows``, ``limit`` takes the first training
+    rows, ``seed`` chooses rows that are held out. A file is opened once, so that a pipe can be
+    read.
     """
 
     data: Source | None = None
@@ -73,7 +76,9 @@ class Sources:
         if name is None:
             raise InputError(f"--data FILE is needed: {form.needs}")
         names = [name]
-        if isinstance(name, str) and len(form.datasets) > 1 and not os.path.exists(name):  # else the name has a comma
+        if (
+            isinstance(name, str) and len(form.datasets) > 1 and not os.path.exists(name)
+        ):  # else the name has a comma
             names = [one for one in name.split(",") if one]
         for one in names:
             if one in assets() and one not in form.datasets:
@@ -86,10 +91,11 @@ class Sources:
 
 
 def open_rows(data: Source, split: str = "", **how: Any) -> Rows:
-    """Open ``stsb``, ``snli``, ``multinli`` or ``quora``, fetched if it is missing, or a file, to be read as ``Rows``.
+    """Open ``stsb``, ``snli``, ``multinli`` or ``quora``, fetched if it is missing, or a file, to
+    be read as ``Rows``.
 
-    Of stsb, and of a .zip of SNLI or MultiNLI, ``split`` selects train, dev, test, dev_matched, ... (of MultiNLI dev is
-    dev_matched, test is dev_mismatched).
+    Of stsb, and of a .zip of SNLI or MultiNLI, ``split`` selects train, dev, test, dev_matched, ...
+    (of MultiNLI dev is dev_matched, test is dev_mismatched).
     """
     if data == "stsb":  # genre, file, year, id, score, sentence1, sentence2, and maybe two licences
         return Rows(ensure("stsb") / f"sts-{split}.csv", quotes=False, columns="5,6,7", name="stsb")
@@ -113,19 +119,24 @@ def load_split(sources: Sources, split: str, form: Format) -> Table:
     return found
 
 
-# ------------------------------------------------------------------------- scores, labels and classes
+# ------------------------------------------------------------------------- scores, labels and
+# classes
 
 
 def load_scored_pairs(data: Source, split: str = "", scale: float | None = MAX_SCORE) -> list[Row]:
-    """Load ``stsb`` (fetched if it is missing), with ``split`` train, dev or test, or the file of that path.
+    """Load ``stsb`` (fetched if it is missing), with ``split`` train, dev or test, or the file of
+    that path.
 
-    A file's scores are 0 to ``scale``; those of the rows are always 0 to 5. With None they are what the file has.
+    A file's scores are 0 to ``scale``; those of the rows are always 0 to 5. With None they are what
+    the file has.
     """
     return read_file(open_rows(data, split, scale=scale), SCORED).rows
 
 
 def check_scores(rows: Sequence[Row], source: str) -> None:
-    """Raise ``InputError`` if no correlation with the scores is defined; call it before encoding."""
+    """Raise ``InputError`` if no correlation with the scores is defined; call it before
+    encoding.
+    """
     if len({row.score for row in rows}) < 2:
         raise InputError(f"{source}: a correlation needs at least two pairs with different scores")
 
@@ -136,7 +147,9 @@ def scored_rows(sources: Sources) -> Splits:
     # Scores of 0 to 1 read as 0 to 5 would all be low, and training would go on without a word.
     if scale > 1 and max(row.score for row in table.rows) <= MAX_SCORE / scale:
         advice = "give minisbert train --scale 1 (labels 0 and 1 alone are for --objective binary)"
-        raise InputError(f"{table.name}: no score is above 1, but the scale is 0 to {scale:g}: {advice}")
+        raise InputError(
+            f"{table.name}: no score is above 1, but the scale is 0 to {scale:g}: {advice}"
+        )
     table = table._replace(rows=table.rows[: sources.limit])
     return judged_rows(table.rows, table.note("pairs"), sources)
 
@@ -159,7 +172,8 @@ def duplicate_rows(sources: Sources) -> Splits:
 def class_rows(sources: Sources) -> tuple[dict[str, list[Row]], Notes, tuple[str, ...]]:
     """Read pairs with a class, SNLI's or a file's, and return the names of the classes too.
 
-    The label of a row is the number of its class. NLI's are numbered as in ``NLI_LABELS``, others in sorted order.
+    The label of a row is the number of its class. NLI's are numbered as in ``NLI_LABELS``, others
+    in sorted order.
     """
     table = load_split(sources, "train", NLI)
     classes = class_names(table)
@@ -189,10 +203,12 @@ def labelled_rows(train: Table, sources: Sources, form: Format) -> Splits:
 
 
 def nli_triplets(rows: Iterable[Row]) -> TextRows:
-    """Make (premise, entailment, contradiction) of every premise that has both; neutral does not count.
+    """Make (premise, entailment, contradiction) of every premise that has both; neutral does not
+    count.
 
-    Each premise gives one triplet, with its first entailment and its first contradiction, in the order in which
-    premises first appear. The first 100,000 rows of SNLI's training file give 27,195.
+    Each premise gives one triplet, with its first entailment and its first contradiction, in the
+    order in which premises first appear. The first 100,000 rows of SNLI's training file give
+    27,195.
     """
     premises: dict[str, dict[str, str]] = {}
     for row in rows:
@@ -205,8 +221,11 @@ def nli_triplets(rows: Iterable[Row]) -> TextRows:
     return triplets
 
 
-def triplet_rows(sources: Sources, split: str = "train", only_triplets: bool = False) -> tuple[TextRows, str]:
-    """Read anchors, positives and negatives from a file, or build them from NLI rows; return the rows and a note.
+def triplet_rows(
+    sources: Sources, split: str = "train", only_triplets: bool = False
+) -> tuple[TextRows, str]:
+    """Read anchors, positives and negatives from a file, or build them from NLI rows; return the
+    rows and a note.
 
     For losses with in-batch negatives a file may have pairs as well, or several negatives in a row.
     """
@@ -227,21 +246,30 @@ def triplet_rows(sources: Sources, split: str = "train", only_triplets: bool = F
     width = len(table.rows[0].texts)
     if only_triplets and width != 3:
         line = table.rows[0].line
-        raise InputError(f"{table.name}, line {line}: {width} texts; anchor, positive and negative are needed")
+        raise InputError(
+            f"{table.name}, line {line}: {width} texts; anchor, positive and negative are needed"
+        )
     what = {2: "pairs", 3: "triplets"}.get(width, f"rows of {width - 2} negatives")
     return [row.texts for row in table.rows], table.note(what)
 
 
 def translation_rows(sources: Sources) -> tuple[TextRows, str]:
-    """Read sentences, or sentences with translations, and a note; without ``--data`` the sentences of stsb."""
+    """Read sentences, or sentences with translations, and a note; without ``--data`` the sentences
+    of stsb.
+    """
     rows, note = text_rows(sources) if holds_sentences(sources) else triplet_rows(sources)
     if len(rows[0]) > 2:
-        raise InputError(f"{note}: rows of {len(rows[0])} texts; a teacher's vectors need a sentence and a translation")
+        raise InputError(
+            f"{note}: rows of {len(rows[0])} texts; a teacher's vectors need a sentence and a "
+            f"translation"
+        )
     return rows, note
 
 
 def text_rows(sources: Sources, alone: bool = False) -> tuple[TextRows, str]:
-    """Read texts, and a note: a file of sentences, or unless ``alone`` each text of other rows once, such as stsb's."""
+    """Read texts, and a note: a file of sentences, or unless ``alone`` each text of other rows
+    once, such as stsb's.
+    """
     if sources.data in (None, "stsb") and not alone:
         rows = [pair.texts for pair in load_scored_pairs("stsb", "train")]
     elif holds_sentences(sources) or alone:
@@ -249,7 +277,9 @@ def text_rows(sources: Sources, alone: bool = False) -> tuple[TextRows, str]:
         return [row.texts for row in table.rows], table.note("sentences")
     else:
         rows, _ = triplet_rows(replace(sources, limit=None))
-    distinct = list(dict.fromkeys(text for row in rows for text in row))[: sources.limit]  # as they first occur
+    distinct = list(dict.fromkeys(text for row in rows for text in row))[
+        : sources.limit
+    ]  # as they first occur
     return [(text,) for text in distinct], f"{sources.data or 'stsb'} ({len(distinct):,} sentences)"
 
 
@@ -266,7 +296,8 @@ def holds_sentences(sources: Sources) -> bool:
 def bare_rows(
     loss: str, data: str | None, dev: str | None, test: str | None, seed: int, quotes: bool = True
 ) -> tuple[dict[str, list[tuple]], Notes]:
-    """Read what ``minisbert.train`` reads: rows for training with a loss, for dev and for test, and a note of each.
+    """Read what ``minisbert.train`` reads: rows for training with a loss, for dev and for test, and
+    a note of each.
 
     A row is a tuple of texts, then a score in 0..1, or for "softmax" the number of a class.
     """
@@ -283,19 +314,24 @@ def bare_rows(
     else:
         rows, notes = judged_rows(*triplet_rows(sources, only_triplets=loss == "triplet"), sources)
     for split, some in rows.items():
-        rows[split] = [(*row.texts, row.score / MAX_SCORE) if isinstance(row, Row) else row for row in some]
+        rows[split] = [
+            (*row.texts, row.score / MAX_SCORE) if isinstance(row, Row) else row for row in some
+        ]
     return rows, notes
 
 
 # ------------------------------------------------------------------------------------ dev and test
 
 
-def judged_rows(train: list, note: str, sources: Sources, can_judge: bool = True, searched: bool = False) -> Splits:
+def judged_rows(
+    train: list, note: str, sources: Sources, can_judge: bool = True, searched: bool = False
+) -> Splits:
     """Return training rows with those of dev and test, and a note of each.
 
-    These are those of a file or STS-B, a share of the training rows that shares no text with the others, or none. By
-    default they are STS-B's; but of data of one's own a tenth is dev, and none is test, if they ``can_judge``: nothing
-    says what a sentence alone should be near to. ``searched``: the run has a search of its own to be judged by.
+    These are those of a file or STS-B, a share of the training rows that shares no text with the
+    others, or none. By default they are STS-B's; but of data of one's own a tenth is dev, and none
+    is test, if they ``can_judge``: nothing says what a sentence alone should be near to.
+    ``searched``: the run has a search of its own to be judged by.
     """
     scored = isinstance(train[0], Row)
 
@@ -306,7 +342,10 @@ def judged_rows(train: list, note: str, sources: Sources, can_judge: bool = True
             return False
         rows = sources.of(split, PAIRS)[0]
         # a file with other names has the columns of the training rows
-        return bool(rows.columns and format_of(rows.names) in (None, SENTENCES)) or recognise(rows) is PAIRS
+        return (
+            bool(rows.columns and format_of(rows.names) in (None, SENTENCES))
+            or recognise(rows) is PAIRS
+        )
 
     def load(split: str) -> tuple[list, str]:
         if holds_pairs(split):
@@ -314,7 +353,8 @@ def judged_rows(train: list, note: str, sources: Sources, can_judge: bool = True
         if not scored and sources.named(split) != "stsb":
             for rows in sources.of(split, SCORED):
                 rows.columns = None  # they name texts alone
-                # without a --scale they may have any: nothing is trained on them, and they are compared by rank
+                # without a --scale they may have any: nothing is trained on them, and they are
+                # compared by rank
                 rows.scale = sources.scale if sources.scale != MAX_SCORE else None
         table = load_split(sources, split, SCORED)
         return table.rows, table.note("pairs")
@@ -328,7 +368,9 @@ def judged_rows(train: list, note: str, sources: Sources, can_judge: bool = True
     for split in ("dev", "test"):
         if not can_judge and held_out_share(sources.named(split)):
             name = f"--{split} {sources.named(split)}"
-            raise InputError(f"{name}: these rows have no scores; give a FILE of scored pairs, or stsb")
+            raise InputError(
+                f"{name}: these rows have no scores; give a FILE of scored pairs, or stsb"
+            )
     rows, notes = divided(train, note, sources, load, "pairs" if scored else "rows")
     for split in ("dev", "test"):
         if rows[split] and isinstance(rows[split][0], Row):
@@ -337,9 +379,15 @@ def judged_rows(train: list, note: str, sources: Sources, can_judge: bool = True
 
 
 def divided(
-    train: list, note: str, sources: Sources, load: Callable[[str], tuple[list, str]], what: str = "pairs"
+    train: list,
+    note: str,
+    sources: Sources,
+    load: Callable[[str], tuple[list, str]],
+    what: str = "pairs",
 ) -> Splits:
-    """Return the rows of train, dev and test: what ``load`` returns, a share of the training rows, or none."""
+    """Return the rows of train, dev and test: what ``load`` returns, a share of the training rows,
+    or none.
+    """
     rows, notes = {"train": train}, {"train": note}
     shares: dict[str, float] = {}
     for split in ("dev", "test"):
@@ -359,7 +407,9 @@ def divided(
 
 
 def held_out_share(name: Source | None) -> float | None:
-    """The share of the training rows that ``--dev 0.1`` names; None for the name of a file or of a data set."""
+    """The share of the training rows that ``--dev 0.1`` names; None for the name of a file or of a
+    data set.
+    """
     try:
         share = float(str(name or ""))
     except ValueError:
@@ -371,31 +421,46 @@ def held_out_share(name: Source | None) -> float | None:
     return share
 
 
-def hold_out(rows: Sequence[Any], shares: dict[str, float], seed: int) -> tuple[dict[str, list], str]:
-    """Divide rows into train and the splits that get a share of them, and share no text with it or with each other.
+def hold_out(
+    rows: Sequence[Any], shares: dict[str, float], seed: int
+) -> tuple[dict[str, list], str]:
+    """Divide rows into train and the splits that get a share of them, and share no text with it or
+    with each other.
 
-    A split gets at least 20 rows if there are 60 (80 for two splits). If rows hang together by texts that they share,
-    so that this cannot be, only copies of a row stay on one side, and the note that is returned says so. A row is a
-    ``Row`` or a tuple of texts; the same seed holds out the same. Raises ``InputError`` if a side would be empty.
+    A split gets at least 20 rows if there are 60 (80 for two splits). If rows hang together by
+    texts that they share, so that this cannot be, only copies of a row stay on one side, and the
+    note that is returned says so. A row is a ``Row`` or a tuple of texts; the same seed holds out
+    the same. Raises ``InputError`` if a side would be empty.
     """
     least = max(1, min(20, len(rows) // (2 + len(shares))))
     wanted = {split: max(round(share * len(rows)), least) for split, share in shares.items()}
     copies: dict[frozenset[str], list[Any]] = {}
     for row in rows:
         copies.setdefault(texts_of(row), []).append(row)
-    choices = (linked_rows(rows), ""), ([*copies.values()], ", some of whose texts are in training too")
+    choices = (
+        (linked_rows(rows), ""),
+        ([*copies.values()], ", some of whose texts are in training too"),
+    )
     for groups, shared in choices:
-        # in random order each split takes groups until it has enough; a group larger than that stays in training
+        # in random order each split takes groups until it has enough; a group larger than that
+        # stays in training
         order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed)).tolist()
         parts: dict[str, list[Any]] = {split: [] for split in (*shares, "train")}
         for i in order:
-            short = [split for split in shares if len(parts[split]) < wanted[split] >= len(groups[i])]
+            short = [
+                split for split in shares if len(parts[split]) < wanted[split] >= len(groups[i])
+            ]
             side = short[0] if short else "train"
             parts[side] += groups[i]
-        if len(parts["train"]) >= len(rows) / 3 and all(len(parts[split]) >= wanted[split] for split in shares):
+        if len(parts["train"]) >= len(rows) / 3 and all(
+            len(parts[split]) >= wanted[split] for split in shares
+        ):
             return parts, shared
     ways = " and ".join(f"--{split} FILE or none" for split in shares)
-    raise InputError(f"{len(rows)} rows are too few to hold some out as {' and '.join(shares)}: give more, or {ways}")
+    raise InputError(
+        f"{len(rows)} rows are too few to hold some out as {' and '.join(shares)}: give more, or "
+        f"{ways}"
+    )
 
 
 def linked_rows(rows: Sequence[Any]) -> list[list[Any]]:
@@ -432,4 +497,6 @@ def shared_rows(train: Iterable[Any], other: Iterable[Any]) -> int:
 
 def texts_of(row: Row | Sequence[str], most: int | None = None) -> frozenset[str]:
     """The first texts of a row, or all of them, without their order; a number is no text."""
-    return frozenset(x for x in (row.texts if isinstance(row, Row) else row)[:most] if isinstance(x, str))
+    return frozenset(
+        x for x in (row.texts if isinstance(row, Row) else row)[:most] if isinstance(x, str)
+    )

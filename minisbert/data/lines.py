@@ -32,11 +32,22 @@ from minisbert.system.files import decode, listed, open_bytes
 MAX_SCORE = 5.0  # 0: nothing in common, 5: the same meaning, as in STS
 LONGEST_LINE = 2**22  # bytes; tokenizing a text takes over a hundred times its size
 ROWS_OF_PARQUET = 1024  # that are converted at a time
-TWO_DEVS = {"dev": "dev_matched", "test": "dev_mismatched"}  # MultiNLI: two dev files, the labels of test are secret
-JSON_START = re.compile(r'\[?\s*(\{\s*("|$)|$)|\[\s*[\["].*\]$')  # a first line of JSON; "[1] a note" is text
+TWO_DEVS = {
+    "dev": "dev_matched",
+    "test": "dev_mismatched",
+}  # MultiNLI: two dev files, the labels of test are secret
+JSON_START = re.compile(
+    r'\[?\s*(\{\s*("|$)|$)|\[\s*[\["].*\]$'
+)  # a first line of JSON; "[1] a note" is text
 ARRAY_START = re.compile(r"\ufeff?\s*\[")  # of JSON
 COLUMN_NUMBER = re.compile("[1-9][0-9]*")
-KINDS = {".parquet": "parquet", ".csv": "table", ".tsv": "table", ".jsonl": "objects", ".json": "objects"}
+KINDS = {
+    ".parquet": "parquet",
+    ".csv": "table",
+    ".tsv": "table",
+    ".jsonl": "objects",
+    ".json": "objects",
+}
 AN_OBJECT = "object with keys (one in each line of a .jsonl, or all in one array of a .json)"
 
 # files that read as UTF-8 but hold no texts: how they begin, what they are, and what to do
@@ -45,7 +56,8 @@ MARKS = {
     b"<html": "a web page: fetch the file itself, or extract the texts",
     b"<?xml": "XML: extract the texts, one per line, or write a .csv or .jsonl",
     b"{\\rtf": "rich text (RTF): save it as plain text in UTF-8",
-    b"version https://git-lfs.github.com/spec/v1": "a Git LFS pointer: fetch what it points to (git lfs pull)",
+    b"version https://git-lfs.github.com/spec/v1": "a Git LFS pointer: fetch what it points to "
+    "(git lfs pull)",
 }
 
 
@@ -66,15 +78,19 @@ def shown(names: Iterable[str]) -> str:
 
 @dataclass(eq=False)
 class Rows:
-    """A file, how to read it, and its rows, read once; it is opened when the first row is asked for.
+    """A file, how to read it, and its rows, read once; it is opened when the first row is asked
+    for.
 
-    ``lines`` yields the number and the text of each line, ``values`` the number and the value of each line of JSON,
-    item of an array, or row of a Parquet file. ``first_line``, ``names`` and ``kind`` look ahead and take nothing away,
-    so a pipe can be recognised, too. Anything unreadable is an ``InputError`` that names the file and the place.
+    ``lines`` yields the number and the text of each line, ``values`` the number and the value of
+    each line of JSON, item of an array, or row of a Parquet file. ``first_line``, ``names`` and
+    ``kind`` look ahead and take nothing away, so a pipe can be recognised, too. Anything unreadable
+    is an ``InputError`` that names the file and the place.
     """
 
     path: str | Path
-    split: str = ""  # of the rows to read by a column of that name, or of the file in an NLI archive
+    split: str = (
+        ""  # of the rows to read by a column of that name, or of the file in an NLI archive
+    )
     quotes: bool = True  # quotation marks enclose cells, and are no text
     columns: str | None = None  # to read, by name or number: "score,left,right"
     scale: float | None = MAX_SCORE  # of scores: from 0 to this; None: any
@@ -82,7 +98,10 @@ class Rows:
     name: str = ""  # of the data set, if it has one
 
     def __post_init__(self) -> None:
-        self.where, self.is_array = str(self.path), False  # with the file in a .zip; both are known once it is open
+        self.where, self.is_array = (
+            str(self.path),
+            False,
+        )  # with the file in a .zip; both are known once it is open
         self.lines, self.values = self._read_lines(), self._read_values()
 
     @classmethod
@@ -111,17 +130,23 @@ class Rows:
             if line.strip(" \t"):
                 break
         # the blank ones before it are counted, not kept: they may be many
-        self.lines = chain(zip(range(1, number), repeat("")), [(number, line)] * bool(number), self.lines)
+        self.lines = chain(
+            zip(range(1, number), repeat("")), [(number, line)] * bool(number), self.lines
+        )
         return line if line.strip(" \t") else ""
 
     @cached_property
     def kind(self) -> str:
-        """What the file holds: "parquet", an "array" or "objects" of JSON, a "table" if it is named so, or "lines"."""
+        """What the file holds: "parquet", an "array" or "objects" of JSON, a "table" if it is named
+        so, or "lines".
+        """
         first = self.first_line.strip()  # which opens the file, if it is not Parquet
         if self.is_array:
             return "array"
         # a pipe or a .txt may hold JSON, too
-        return KINDS.get(ending_of(self.where)) or ("objects" if first and JSON_START.match(first) else "lines")
+        return KINDS.get(ending_of(self.where)) or (
+            "objects" if first and JSON_START.match(first) else "lines"
+        )
 
     @property
     def holds_json(self) -> bool:
@@ -134,30 +159,45 @@ class Rows:
 
     @cached_property
     def names(self) -> list[str]:
-        """The names in the first line of a table, or the keys of the first JSON object, in lower case."""
+        """The names in the first line of a table, or the keys of the first JSON object, in lower
+        case.
+        """
         if not self.holds_json:
             cells = self.first_line.split(self.delimiter)
             if self.quotes:
-                cells = next(csv.reader([self.first_line.replace("\r", " ")], delimiter=self.delimiter), [])
+                cells = next(
+                    csv.reader([self.first_line.replace("\r", " ")], delimiter=self.delimiter), []
+                )
             return [cell.strip().lower() for cell in cells]
         first = list(islice(self.values, 1))
         self.values = chain(first, self.values)
-        return [key.lower() for key in first[0][1]] if first and isinstance(first[0][1], dict) else []
+        return (
+            [key.lower() for key in first[0][1]] if first and isinstance(first[0][1], dict) else []
+        )
 
     def unknown_names(self, needed: str) -> InputError:
         """Show the first line or the first keys, which must have names that they have not."""
         if self.holds_json:
-            found = f"the keys of the first row are {shown(self.names)}" if self.names else f"no {AN_OBJECT}"
+            found = (
+                f"the keys of the first row are {shown(self.names)}"
+                if self.names
+                else f"no {AN_OBJECT}"
+            )
             return InputError(f"{self.where}: {found}; needed are: {needed}")
         cells = shown(self.first_line.split(self.delimiter))
-        return InputError(f"{self.where}: the first line, {cells}, must name columns, tabs or commas between: {needed}")
+        return InputError(
+            f"{self.where}: the first line, {cells}, must name columns, tabs or commas between: "
+            f"{needed}"
+        )
 
     @property
     def unit(self) -> str:
         return {"parquet": "row", "array": "item"}.get(self.kind, "line")
 
     def fail(self, number: int, message: str) -> NoReturn:
-        """Raise ``InputError`` for a row: ``a.tsv, line 3: ...``, or ``a.json, item 3: ...`` of an array."""
+        """Raise ``InputError`` for a row: ``a.tsv, line 3: ...``, or ``a.json, item 3: ...`` of an
+        array.
+        """
         raise InputError(f"{self.where}, {self.unit} {number}: {message}")
 
     def _read_lines(self) -> Iterator[tuple[int, str]]:
@@ -166,23 +206,42 @@ class Rows:
         try:
             with ExitStack() as stack:
                 stream = self._open(stack)
-                if ending_of(self.where) == ".json" and ARRAY_START.match(stream.peek(512).decode(errors="replace")):
+                if ending_of(self.where) == ".json" and ARRAY_START.match(
+                    stream.peek(512).decode(errors="replace")
+                ):
                     self.is_array = True
                     yield 1, decode(stream.read(), self.where).lstrip("\ufeff")
-                # subtle: text streams also split at other separators, such as U+0085 and U+2028, inside a sentence
+                # subtle: text streams also split at other separators, such as U+0085 and U+2028,
+                # inside a sentence
                 read = partial(stream.readline, LONGEST_LINE + 1)
                 for number, content in enumerate(iter(read, b""), start=1):
                     place = f"{self.where}, line {number}"
                     if len(content) > LONGEST_LINE:
-                        raise InputError(f"{place}: longer than {LONGEST_LINE:,} bytes; split the text")
+                        raise InputError(
+                            f"{place}: longer than {LONGEST_LINE:,} bytes; split the text"
+                        )
                     if b"\0" in content:
-                        raise InputError(f"{place}: a NUL byte, so this is no text; save it as UTF-8, or unpack it")
-                    if number == 1 and not content.endswith(b"\n") and b"\r" in content.rstrip(b"\r\n"):
-                        raise InputError(f"{place}: lines end in CR alone; convert them: tr '\\r' '\\n'")
+                        raise InputError(
+                            f"{place}: a NUL byte, so this is no text; save it as UTF-8, or unpack "
+                            f"it"
+                        )
+                    if (
+                        number == 1
+                        and not content.endswith(b"\n")
+                        and b"\r" in content.rstrip(b"\r\n")
+                    ):
+                        raise InputError(
+                            f"{place}: lines end in CR alone; convert them: tr '\\r' '\\n'"
+                        )
                     line = decode(content, self.where, number).removesuffix("\n").rstrip("\r")
-                    yield number, line.lstrip("\ufeff")  # of a file that was appended to another, too
+                    yield (
+                        number,
+                        line.lstrip("\ufeff"),
+                    )  # of a file that was appended to another, too
         except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-            raise InputError(f"{self.where}: {error}; the file is damaged, or not what its name says") from error
+            raise InputError(
+                f"{self.where}: {error}; the file is damaged, or not what its name says"
+            ) from error
 
     def _open(self, stack: ExitStack) -> Any:
         """Open the file, decompressed; what is in it must then be text."""
@@ -199,8 +258,13 @@ class Rows:
 
     def _open_member(self, archive: zipfile.ZipFile, stack: ExitStack) -> Any:
         """Open the file of a split in an NLI archive: ``snli_1.0/snli_1.0_dev.jsonl``."""
-        # subtle: the NLI archives were made on a Mac, so every file has a twin, __MACOSX/snli_1.0/._snli_1.0_dev.jsonl
-        files = [name for name in archive.namelist() if not name.startswith("__MACOSX/") and not name.endswith("/")]
+        # subtle: the NLI archives were made on a Mac, so every file has a twin,
+        # __MACOSX/snli_1.0/._snli_1.0_dev.jsonl
+        files = [
+            name
+            for name in archive.namelist()
+            if not name.startswith("__MACOSX/") and not name.endswith("/")
+        ]
         wanted = tuple(f"_{split}.jsonl" for split in (self.split, TWO_DEVS.get(self.split)))
         chosen = [name for name in files if name.endswith(wanted)]
         if len(chosen) != 1:
@@ -209,7 +273,10 @@ class Rows:
         self.where += f"/{chosen[0]}"
         try:
             opened: Any = archive.open(chosen[0])
-        except (RuntimeError, NotImplementedError) as error:  # it needs a password, or an unusual decompressor
+        except (
+            RuntimeError,
+            NotImplementedError,
+        ) as error:  # it needs a password, or an unusual decompressor
             raise InputError(f"{self.where}: {error}") from error
         # subtle: buffered, because an archive's own readline with a limit takes ten times as long
         return stack.enter_context(BufferedReader(opened))
@@ -232,13 +299,17 @@ class Rows:
         try:
             from pyarrow.parquet import ParquetFile
         except ImportError as error:
-            raise InputError(f"{self.path}: Parquet needs pyarrow ({error}): pip install -e '.[parquet]'") from error
+            raise InputError(
+                f"{self.path}: Parquet needs pyarrow ({error}): pip install -e '.[parquet]'"
+            ) from error
         with open_bytes(self.path) as file:
             try:
                 for batch in ParquetFile(file).iter_batches(ROWS_OF_PARQUET):
                     yield from batch.to_pylist()
             except (ValueError, OSError, NotImplementedError) as error:  # pyarrow's are of these
-                raise InputError(f"{self.path} is damaged, or no Parquet: {one_line(str(error))}") from error
+                raise InputError(
+                    f"{self.path} is damaged, or no Parquet: {one_line(str(error))}"
+                ) from error
 
     def _invalid(self, number: int, content: str, error: Exception) -> InputError:
         line = number + getattr(error, "lineno", 1) - 1
@@ -250,15 +321,21 @@ class Rows:
         return InputError(f"{self.where}, line {line}: not valid JSON: {message}")
 
     def cells(self, delimiter: str = "") -> Iterator[tuple[int, list[str]]]:
-        """Yield the line number and the stripped cells of each row of a table that is not a blank line.
+        """Yield the line number and the stripped cells of each row of a table that is not a blank
+        line.
 
-        ``delimiter`` is a tab or a comma unless it is given. A cell in quotation marks may span several lines.
+        ``delimiter`` is a tab or a comma unless it is given. A cell in quotation marks may span
+        several lines.
         """
         delimiter = delimiter or self.delimiter
         if self.quotes:
             rows = self._quoted_cells(delimiter)
         else:
-            rows = ((n, line.split(delimiter)) for n, line in self.lines if delimiter in line or line.strip(" \t"))
+            rows = (
+                (n, line.split(delimiter))
+                for n, line in self.lines
+                if delimiter in line or line.strip(" \t")
+            )
         for number, row in rows:
             yield number, [cell.strip() for cell in row]
 
@@ -274,16 +351,22 @@ class Rows:
                     size += len(line) + 1
                     if size > LONGEST_LINE:
                         raise csv.Error(f"a row longer than {LONGEST_LINE:,} characters")
-                    # with its end, or the last word of one line of a cell would run into the first of the next
+                    # with its end, or the last word of one line of a cell would run into the first
+                    # of the next
                     yield line + "\n"
 
-        reader, is_told = csv.reader(lines_of_rows(), delimiter=delimiter, strict=self.strict), not self.strict
+        reader, is_told = (
+            csv.reader(lines_of_rows(), delimiter=delimiter, strict=self.strict),
+            not self.strict,
+        )
         while True:
             size = 0
             try:
                 cells = next(reader, None)
             except csv.Error as error:
-                why = {"unexpected end of data": "a quotation mark is never closed"}.get(str(error), str(error))
+                why = {"unexpected end of data": "a quotation mark is never closed"}.get(
+                    str(error), str(error)
+                )
                 advice = "a mark at the start of a cell encloses it and is doubled in it; if it is text: --no-quotes"
                 raise InputError(f"{self.where}, line {begin}: {why}; {advice}") from error
             if cells is None:
@@ -292,17 +375,26 @@ class Rows:
             if not is_told and any("\t" in cell and "\n" in cell for cell in cells):
                 is_told = True
                 advice = "give --no-quotes if marks are text in this file"
-                say(f"{self}, line {begin}: a cell in quotation marks holds a tab and a line end; {advice}")
+                say(
+                    f"{self}, line {begin}: a cell in quotation marks holds a tab and a line end; "
+                    f"{advice}"
+                )
             yield begin, cells
 
     def records(self, refuse: Callable[[int, str], object]) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the number of each row and its values by name, in lower case, or by number if they are ``numbered``.
+        """Yield the number of each row and its values by name, in lower case, or by number if they
+        are ``numbered``.
 
-        Other rows are passed to ``refuse``. A row of a table may only be shorter than the first if it has ``columns``.
+        Other rows are passed to ``refuse``. A row of a table may only be shorter than the first if
+        it has ``columns``.
         """
         if self.holds_json:
             for number, value in self.values:
-                fields = {key.lower(): one for key, one in value.items()} if isinstance(value, dict) else {}
+                fields = (
+                    {key.lower(): one for key, one in value.items()}
+                    if isinstance(value, dict)
+                    else {}
+                )
                 if not isinstance(value, dict):
                     refuse(number, f"{one_line(value)} is no {AN_OBJECT}")
                 elif len(fields) < len(value):
@@ -313,7 +405,8 @@ class Rows:
         rows, names, most = self.cells(), self.names, len(self.names)
         if self.numbered:
             names = [str(i) for i in range(1, 1 + max(most, *map(int, self.wanted)))]
-            # a comma in a text that is not quoted would shift the columns; between tabs a row may be longer
+            # a comma in a text that is not quoted would shift the columns; between tabs a row may
+            # be longer
             most = most if self.delimiter == "," else sys.maxsize
         else:
             next(rows, None)

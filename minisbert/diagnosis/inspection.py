@@ -1,4 +1,6 @@
-"""Inspect files of training data: what training takes, refuses and skips, what repeats, and what files share."""
+"""Inspect files of training data: what training takes, refuses and skips, what repeats, and what
+files share.
+"""
 
 import copy
 import shlex
@@ -29,7 +31,9 @@ from minisbert.data.lines import Rows
 from minisbert.models.batching import chunks
 
 FEW = 500  # rows, of which one epoch is too few steps to learn: docs/training.md
-OBJECTIVES: dict[Format, tuple[str, Callable[..., Any]]] = {  # of the command that is suggested, and how it reads rows
+OBJECTIVES: dict[
+    Format, tuple[str, Callable[..., Any]]
+] = {  # of the command that is suggested, and how it reads rows
     SCORED: ("cosine", datasets.scored_rows),
     LABELLED: ("binary", datasets.duplicate_rows),
     NLI: ("softmax", datasets.class_rows),
@@ -47,8 +51,12 @@ class InspectedFile:
     form: Format | None = None
     rows: list[Row] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # for which training stops, with their places
-    skipped: list[str] = field(default_factory=list)  # places of rows with an empty text or without a gold label
-    repeated: list[str] = field(default_factory=list)  # places of rows with the texts and the label of an earlier one
+    skipped: list[str] = field(
+        default_factory=list
+    )  # places of rows with an empty text or without a gold label
+    repeated: list[str] = field(
+        default_factory=list
+    )  # places of rows with the texts and the label of an earlier one
     unread: list[str] = field(default_factory=list)  # columns, and rows of other splits
     limit: int = 0  # of the model, in tokens
     tokens: list[int] = field(default_factory=list)  # of each text, before it is cut
@@ -76,7 +84,11 @@ class InspectedFile:
             content["tokens"] |= {"limit": self.limit, "cut": cut}
         content["labels"] = {}
         if self.scores:
-            content["scores"] = {"min": min(self.scores), "max": max(self.scores), "mean": float(np.mean(self.scores))}
+            content["scores"] = {
+                "min": min(self.scores),
+                "max": max(self.scores),
+                "mean": float(np.mean(self.scores)),
+            }
         elif self.form in (LABELLED, NLI):
             content["labels"] = counted(row.label for row in self.rows)
         content |= {"unread": self.unread, "problems": self.problems}
@@ -88,11 +100,17 @@ def counted(labels: Iterable[str | int]) -> dict[str, int]:
 
 
 def inspect(
-    path: Path, tokenizer: Tokenizer | None = None, scale: float = MAX_SCORE, role: str = "train", quotes: bool = True
+    path: Path,
+    tokenizer: Tokenizer | None = None,
+    scale: float = MAX_SCORE,
+    role: str = "train",
+    quotes: bool = True,
 ) -> InspectedFile:
-    """Read a file as training does that takes it as ``role``, train, dev or test; go on after a row that it refuses.
+    """Read a file as training does that takes it as ``role``, train, dev or test; go on after a row
+    that it refuses.
 
-    Lengths in tokens are counted if there is a tokenizer. Raises ``InputError`` only for a file that is missing.
+    Lengths in tokens are counted if there is a tokenizer. Raises ``InputError`` only for a file
+    that is missing.
     """
     if not path.is_file():
         raise InputError(f"{path} does not exist, or is not a file")
@@ -114,9 +132,12 @@ def inspect(
                 found.repeated.append(f"{unit} {row.line}, as {unit} {earlier}")
         found.unread = [*reader.unread]
         if not found.problems:
-            # what training says of all rows together: one class, classes beside NLI's, scores on another scale
+            # what training says of all rows together: one class, classes beside NLI's, scores on
+            # another scale
             data, dev = (Rows(path, role, quotes, scale=scale) for _ in range(2))
-            OBJECTIVES[found.form][1](datasets.Sources(data=data, dev=dev, test="none", scale=scale))
+            OBJECTIVES[found.form][1](
+                datasets.Sources(data=data, dev=dev, test="none", scale=scale)
+            )
     except InputError as error:
         found.problems.append(str(error))
     if tokenizer is not None:
@@ -128,13 +149,19 @@ def inspect(
 
 
 def overlap(train: InspectedFile, other: InspectedFile) -> dict[str, Any]:
-    """Count the rows of ``other`` whose first two texts share a row of ``train``, in either order."""
+    """Count the rows of ``other`` whose first two texts share a row of ``train``, in either
+    order.
+    """
     rows = datasets.shared_rows(train.rows, other.rows)
     return {"file": str(other.path), "with": str(train.path), "rows": rows}
 
 
-def training_command(files: Sequence[InspectedFile], model: str | None, max_length: int | None) -> str | None:
-    """Write the command that trains on the first file, with dev and test; None if one of them has problems."""
+def training_command(
+    files: Sequence[InspectedFile], model: str | None, max_length: int | None
+) -> str | None:
+    """Write the command that trains on the first file, with dev and test; None if one of them has
+    problems.
+    """
     first = files[0]
     if first.form is None or any(file.problems for file in files):
         return None

@@ -1,7 +1,7 @@
 """Plant a known mistake in the running package, and remove it again.
 
-A mistake replaces one function or method, its ``target``, with a stand-in that takes the same arguments.
-``mistakes.py`` and ``lessons/mistakes`` fill the table ``MISTAKES``.
+A mistake replaces one function or method, its ``target``, with a stand-in that takes the same
+arguments. ``mistakes.py`` and ``lessons/mistakes`` fill the table ``MISTAKES``.
 """
 
 import sys
@@ -26,7 +26,9 @@ class Mistake:
     def target(self) -> str:
         """The piece that it replaces: ``bert.attention``, ``bert.Layer.forward``."""
         if isinstance(self.owner, type):
-            return f"{self.owner.__module__.rpartition('.')[2]}.{self.owner.__name__}.{self.attribute}"
+            return (
+                f"{self.owner.__module__.rpartition('.')[2]}.{self.owner.__name__}.{self.attribute}"
+            )
         return f"{self.owner.__name__.rpartition('.')[2]}.{self.attribute}"
 
 
@@ -44,11 +46,17 @@ def mistake(owner: Any, attribute: str, name: str, meaning: str) -> Callable[[Ca
     return enter
 
 
-def wrong_choices(owner: Any, attribute: str, right: Callable, *rows: tuple[str, str, dict[str, Any]]) -> None:
-    """Enter a mistake for each row: name, meaning and the keyword arguments with which ``right`` is called."""
+def wrong_choices(
+    owner: Any, attribute: str, right: Callable, *rows: tuple[str, str, dict[str, Any]]
+) -> None:
+    """Enter a mistake for each row: name, meaning and the keyword arguments with which ``right`` is
+    called.
+    """
 
     def with_choices(choices: dict[str, Any]) -> Callable:
-        @wraps(right)  # subtle: a function, not functools.partial, which a class would not bind as a method
+        @wraps(
+            right
+        )  # subtle: a function, not functools.partial, which a class would not bind as a method
         def stand_in(*arguments: Any, **named: Any) -> Any:
             return right(*arguments, **named, **choices)
 
@@ -60,7 +68,9 @@ def wrong_choices(owner: Any, attribute: str, right: Callable, *rows: tuple[str,
 
 @contextmanager
 def unfused() -> Iterator[None]:
-    """Inside this context the encoder's three formulas are computed as the book writes them out (``bert.FUSED``)."""
+    """Inside this context the encoder's three formulas are computed as the book writes them out
+    (``bert.FUSED``).
+    """
     before, bert.FUSED = bert.FUSED, False
     try:
         yield
@@ -71,15 +81,19 @@ def unfused() -> Iterator[None]:
 @contextmanager
 def planted(chosen: Mistake) -> Iterator[None]:
     """Inside this context the package computes with the mistake."""
-    with replaced(getattr(chosen.owner, chosen.attribute), chosen.stand_in, chosen.owner, chosen.attribute):
+    with replaced(
+        getattr(chosen.owner, chosen.attribute), chosen.stand_in, chosen.owner, chosen.attribute
+    ):
         yield
 
 
 @contextmanager
 def replaced(original: Callable, stand_in: Callable, owner: Any, attribute: str) -> Iterator[None]:
-    """Inside this context, monkeypatch every reference to ``original`` in the package: it runs ``stand_in`` instead.
+    """Inside this context, monkeypatch every reference to ``original`` in the package: it runs
+    ``stand_in`` instead.
 
-    A method has one reference, its class. A function has its module, the modules that imported it, and tables.
+    A method has one reference, its class. A function has its module, the modules that imported it,
+    and tables.
     """
     with ExitStack() as undo:
         if isinstance(owner, type):
@@ -96,11 +110,17 @@ def replaced(original: Callable, stand_in: Callable, owner: Any, attribute: str)
 
 
 def references(original: Callable) -> list[tuple[dict, Any]]:
-    """List where the package or lessons/by_hand holds a function: a module's variables or a dictionary, and the key."""
+    """List where the package or lessons/by_hand holds a function: a module's variables or a
+    dictionary, and the key.
+    """
     holders: list[dict] = []
     for name, module in sys.modules.items():
         # stand-ins keep the original, because they may call what they replace
-        if name.startswith(("minisbert.", "lessons.by_hand.")) and not name.startswith("minisbert.diagnosis"):
+        if name.startswith(("minisbert.", "lessons.by_hand.")) and not name.startswith(
+            "minisbert.diagnosis"
+        ):
             holders.append(vars(module))
             holders += filter(lambda value: isinstance(value, dict), vars(module).values())
-    return [(holder, key) for holder in holders for key, value in holder.items() if value is original]
+    return [
+        (holder, key) for holder in holders for key, value in holder.items() if value is original
+    ]

@@ -1,4 +1,5 @@
-"""Compare the tensors of a forward pass by name, ours with another implementation's: where they first differ, and why.
+"""Compare the tensors of a forward pass by name, ours with another implementation's: where they
+first differ, and why.
 
 ``minisbert trace`` compares them; lessons 07 and 14 do the same step by step.
 """
@@ -27,14 +28,17 @@ from minisbert.system.files import open_bytes
 
 TRACE_INPUTS = ("ids", "mask", "token_types")
 
-# a correct forward pass differs by 4e-6 in float32 and 5e-15 in float64, the smallest real mistake by 3e-4
+# a correct forward pass differs by 4e-6 in float32 and 5e-15 in float64, the smallest real mistake
+# by 3e-4
 HIDDEN, VECTOR, DOUBLE = 2e-5, 2e-6, 1e-10
 
 # what is computed between the previous tensor and this one
 PARTS = {
     "embeddings": "the word table, the positions, the token types and the LayerNorm over their sum",
-    "attention": "queries and keys (weights, biases, how the heads are split), the scale 1/sqrt(K), the mask, softmax",
-    "layers": "values, merging the heads, the output layer, both residual sums, both LayerNorms, feed-forward and GELU",
+    "attention": "queries and keys (weights, biases, how the heads are split), the scale "
+    "1/sqrt(K), the mask, softmax",
+    "layers": "values, merging the heads, the output layer, both residual sums, both LayerNorms, "
+    "feed-forward and GELU",
     "pooler": "the dense layer over the first token and its tanh",
     "pooled": "the kind of pooling, and whether it leaves out the pads",
     "vector": "the steps after the pooling: a dense layer in some models, then scaling to length 1",
@@ -42,7 +46,9 @@ PARTS = {
 
 
 def our_states(encoder: SentenceEncoder, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Compute every intermediate result by name, in order; ``vector`` only if all tokens are of the first sentence."""
+    """Compute every intermediate result by name, in order; ``vector`` only if all tokens are of the
+    first sentence.
+    """
     ids, mask, token_types = (inputs[name] for name in TRACE_INPUTS)  # (B, T) each
     check_inputs(encoder.bert.config, ids, mask, token_types)  # they may be another program's
     states: dict[str, Tensor] = {}
@@ -67,42 +73,64 @@ def inputs_of(encoder: SentenceEncoder, texts: list[str]) -> dict[str, Tensor]:
     return {"ids": ids, "mask": mask, "token_types": torch.zeros_like(ids)}
 
 
-# ------------------------------------------------------------------------------------- the other side
+# ------------------------------------------------------------------------------------- the other
+# side
 
 
 def huggingface(folder: Path, inputs: dict[str, Tensor], double: bool) -> dict[str, Tensor]:
-    """Compute the tensors with transformers, in a separate process: nothing under minisbert/ imports it."""
+    """Compute the tensors with transformers, in a separate process: nothing under minisbert/
+    imports it.
+    """
     instead = "; or compare with a file: --against FILE"
     script = reference_script()
     if script is None:
-        raise InputError(f"--against hf needs reference_states.py: install minisbert again{instead}")
+        raise InputError(
+            f"--against hf needs reference_states.py: install minisbert again{instead}"
+        )
     if importlib.util.find_spec("transformers") is None:
         raise InputError(f"--against hf needs transformers: pip install -e '.[reference]'{instead}")
     with tempfile.TemporaryDirectory() as place:
         given, computed = Path(place) / "inputs.safetensors", Path(place) / "states.safetensors"
         write_safetensors(inputs, given)
-        # subtle: -P, or the script's neighbours (bert.py, heads.py, ...) would be importable as top-level modules
-        command: list[str | Path] = [sys.executable, "-P", script, folder.resolve(), given, computed]
+        # subtle: -P, or the script's neighbours (bert.py, heads.py, ...) would be importable as
+        # top-level modules
+        command: list[str | Path] = [
+            sys.executable,
+            "-P",
+            script,
+            folder.resolve(),
+            given,
+            computed,
+        ]
         if double:
             command.append("--double")
         run = subprocess.run(command, capture_output=True, text=True)
         if run.returncode:
-            message = (run.stderr.strip().splitlines() or ["no message"])[-1]  # the last line of a traceback
+            message = (run.stderr.strip().splitlines() or ["no message"])[
+                -1
+            ]  # the last line of a traceback
             raise InputError(f"transformers could not run {folder}: {message}{instead}")
         return read_safetensors(computed)
 
 
 def reference_script() -> Path | None:
-    """Return the script that runs transformers: beside this file if installed, under tests/ in a checkout."""
+    """Return the script that runs transformers: beside this file if installed, under tests/ in a
+    checkout.
+    """
     here = Path(__file__).resolve()
-    for path in (here.with_name("reference_states.py"), here.parents[2] / "tests" / "reference" / "states.py"):
+    for path in (
+        here.with_name("reference_states.py"),
+        here.parents[2] / "tests" / "reference" / "states.py",
+    ):
         if path.is_file():
             return path
     return None
 
 
 def read_states(path: Path, double: bool) -> dict[str, Tensor]:
-    """Read the named tensors of a file, with ``ids``, ``mask`` and ``token_types`` (by default 0)."""
+    """Read the named tensors of a file, with ``ids``, ``mask`` and ``token_types`` (by default
+    0).
+    """
     with reading(path):
         open_bytes(path).close()  # refuses a pipe, which safetensors would wait for
         states = read_safetensors(path)
@@ -122,20 +150,25 @@ def read_states(path: Path, double: bool) -> dict[str, Tensor]:
 
 
 def unknown_names(ours: dict[str, Tensor], other: dict[str, Tensor], source: str) -> list[str]:
-    """Return the names that only the other side has. Raises ``InputError`` if shapes differ or no name is shared."""
+    """Return the names that only the other side has. Raises ``InputError`` if shapes differ or no
+    name is shared.
+    """
     shared = [name for name in ours if name in other]
     if not shared:
         raise InputError(f"{source} has none of the tensors that are compared, {', '.join(ours)}")
     wrong = ""
     for name in shared:
         if other[name].shape != ours[name].shape:
-            wrong += f"\n  {name} is {tuple(other[name].shape)}, should be {tuple(ours[name].shape)}"
+            wrong += (
+                f"\n  {name} is {tuple(other[name].shape)}, should be {tuple(ours[name].shape)}"
+            )
     if wrong:
         raise InputError(f"{source} does not fit this model and these texts:{wrong}")
     return [name for name in other if name not in ours and name not in TRACE_INPUTS]
 
 
-# ------------------------------------------------------------------------------------- the comparison
+# ------------------------------------------------------------------------------------- the
+# comparison
 
 
 @dataclass(frozen=True)
@@ -158,8 +191,8 @@ def compare_states(
 ) -> list[Stage]:
     """Compare the tensors that both sides have, in our order; mask (B, T).
 
-    Only real tokens count: a pad's states and the probabilities (B, H, T, T) with which it attends to others are
-    ignored. The probabilities with which real tokens attend to a pad are compared.
+    Only real tokens count: a pad's states and the probabilities (B, H, T, T) with which it attends
+    to others are ignored. The probabilities with which real tokens attend to a pad are compared.
     """
     rows = []
     for name in ours:
@@ -171,7 +204,9 @@ def compare_states(
         if difference.ndim == 4:  # (B, H, T, T)
             difference = difference.masked_fill(~mask[:, None, :, None], 0.0)
         at = tuple(map(int, torch.unravel_index(difference.argmax(), difference.shape)))
-        rows.append(Stage(name, tuple(difference.shape), difference[at].item(), at, tolerances[name]))
+        rows.append(
+            Stage(name, tuple(difference.shape), difference[at].item(), at, tolerances[name])
+        )
     return rows
 
 
@@ -179,11 +214,14 @@ def first_divergence(rows: list[Stage]) -> Stage | None:
     return next((row for row in rows if not row.ok), None)
 
 
-def suspects(rows: list[Stage], again: Callable[[], list[Stage]]) -> tuple[list[str], dict[str, str]]:
+def suspects(
+    rows: list[Stage], again: Callable[[], list[Stage]]
+) -> tuple[list[str], dict[str, str]]:
     """Plant each known mistake of the forward pass on our side and compare ``again``.
 
-    Returns the mistakes that make everything equal; and those that remove at least the first divergence of ``rows``,
-    each with the first one left. Of the latter, only those whose remaining divergence comes last.
+    Returns the mistakes that make everything equal; and those that remove at least the first
+    divergence of ``rows``, each with the first one left. Of the latter, only those whose remaining
+    divergence comes last.
     """
     order = [row.name for row in rows]
     first = next(number for number, row in enumerate(rows) if not row.ok)
@@ -203,7 +241,9 @@ def suspects(rows: list[Stage], again: Callable[[], list[Stage]]) -> tuple[list[
 
 
 def explain(rows: list[Stage], whole: list[str], part: dict[str, str], names: list[str]) -> str:
-    """Say the verdict in words; ``names`` are all tensors that could have been compared, in order."""
+    """Say the verdict in words; ``names`` are all tensors that could have been compared, in
+    order.
+    """
     first = first_divergence(rows)
     if first is None:
         worst = max(rows, key=lambda row: row.difference / row.tolerance)
@@ -217,10 +257,14 @@ def explain(rows: list[Stage], whole: list[str], part: dict[str, str], names: li
         verdict += f": these are exactly the numbers you get when {', or when '.join(causes)}."
         if not whole:
             left = next(iter(part.values()))
-            verdict += f" But that is not all: with the same mistake on our side {left} still differs."
+            verdict += (
+                f" But that is not all: with the same mistake on our side {left} still differs."
+            )
         return verdict
     # no mistake: the mistake lies in what is computed after the last tensor that agrees
-    path = [name for name in names if name == first.name or name != "pooler"]  # nothing is computed from the pooler
+    path = [
+        name for name in names if name == first.name or name != "pooler"
+    ]  # nothing is computed from the pooler
     agreeing = [row.name for row in rows[: rows.index(first)] if row.name in path]
     start, where = 0, f"before {first.name}"
     if agreeing:

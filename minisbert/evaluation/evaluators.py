@@ -1,4 +1,5 @@
-"""Evaluators, under sentence-transformers' names and with the keys of its results, and the rows of a file for them.
+"""Evaluators, under sentence-transformers' names and with the keys of its results, and the rows of
+a file for them.
 
 from minisbert.evaluation.evaluators import EmbeddingSimilarityEvaluator
 evaluator = EmbeddingSimilarityEvaluator(["A cat sits.", "It rains."], ["A dog sits.", "Rain falls."], [0.2, 0.9])
@@ -23,17 +24,22 @@ from minisbert.models.properties import similarity_pairwise
 from minisbert.models.sentence_encoder import TextEncoder
 
 
-def load_rows(data: str, split: str = "", columns: str | None = None, quotes: bool = True) -> tuple[str, Table]:
+def load_rows(
+    data: str, split: str = "", columns: str | None = None, quotes: bool = True
+) -> tuple[str, Table]:
     """Read ``data``: what it holds in words, and its rows.
 
-    ``data`` is stsb, quora or a file: of triplets, of pairs without scores, of labels of 0 and 1, or of scored pairs,
-    on any scale. Raises ``InputError`` with file and line for rows that cannot be read.
+    ``data`` is stsb, quora or a file: of triplets, of pairs without scores, of labels of 0 and 1,
+    or of scored pairs, on any scale. Raises ``InputError`` with file and line for rows that cannot
+    be read.
     """
     rows = open_rows(data, split, scale=None, columns=columns, quotes=quotes)
     form = {"stsb": SCORED, "quora": LABELLED}.get(data)
     if form is None:
         if split and "split" not in rows.names:
-            raise InputError(f"{data} has no column or key called split, so --split {split} selects nothing")
+            raise InputError(
+                f"{data} has no column or key called split, so --split {split} selects nothing"
+            )
         form = SCORED if columns else recognise(rows)  # columns name a score and two texts
     if form not in (LABELLED, PAIRS):
         table = read_file(rows, SCORED)
@@ -49,21 +55,32 @@ def load_rows(data: str, split: str = "", columns: str | None = None, quotes: bo
     return "pairs without scores" if width == 2 else "triplets", table
 
 
-def encode_pairs(model: Any, first: Sequence[str], second: Sequence[str], **options: Any) -> tuple[Any, Any]:
+def encode_pairs(
+    model: Any, first: Sequence[str], second: Sequence[str], **options: Any
+) -> tuple[Any, Any]:
     """Encode all first and all second texts in one call: (N, D) each, or a matrix for each text."""
     vectors = model.encode([*first, *second], **options)
     return vectors[: len(first)], vectors[len(first) :]
 
 
 def row_scores(model: Any, u: Any, v: Any, name: str) -> np.ndarray:
-    """Compare what the model made of texts i and i -> (N,), in float64; of distances their negative."""
+    """Compare what the model made of texts i and i -> (N,), in float64; of distances their
+    negative.
+    """
     if model.vectors_are == "per token":
-        return np.array([model.similarity(u[i : i + 1], v[i : i + 1])[0, 0] for i in range(len(u))], dtype=np.float64)
-    return np.asarray(similarity_pairwise(np.asarray(u, np.float64), np.asarray(v, np.float64), name))
+        return np.array(
+            [model.similarity(u[i : i + 1], v[i : i + 1])[0, 0] for i in range(len(u))],
+            dtype=np.float64,
+        )
+    return np.asarray(
+        similarity_pairwise(np.asarray(u, np.float64), np.asarray(v, np.float64), name)
+    )
 
 
 def correlate(what: str, values: np.ndarray, scores: ArrayLike) -> dict[str, float]:
-    """Return ``{"pearson": r, "spearman": rho}`` of values and scores (N,); ``InputError`` if one is constant."""
+    """Return ``{"pearson": r, "spearman": rho}`` of values and scores (N,); ``InputError`` if one
+    is constant.
+    """
     try:
         return {"pearson": pearson(values, scores), "spearman": spearman(values, scores)}
     except ValueError as error:
@@ -73,8 +90,8 @@ def correlate(what: str, values: np.ndarray, scores: ArrayLike) -> dict[str, flo
 class Evaluator:
     """What all evaluators share: what they are called with, and the names of their results.
 
-    Called with a model, an evaluator returns its metrics by ``model.similarity_fn_name``. ``primary_metric`` is then
-    the key of the one to choose a model by.
+    Called with a model, an evaluator returns its metrics by ``model.similarity_fn_name``.
+    ``primary_metric`` is then the key of the one to choose a model by.
     """
 
     key = "{similarity}_{metric}"
@@ -90,48 +107,62 @@ class Evaluator:
         return self.flat(self.compute_metrics(model, [own]))
 
     def flat(self, found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-        """Join the names of similarities and metrics as sentence-transformers does: ``cosine_ap``."""
+        """Join the names of similarities and metrics as sentence-transformers does:
+        ``cosine_ap``.
+        """
         named = {}
         for name, values in found.items():
             for metric, value in values.items():
                 named[self.key.format(similarity=name, metric=metric)] = value
         return named
 
-    def compute_metrics(self, model: TextEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    def compute_metrics(
+        self, model: TextEncoder, names: Sequence[str]
+    ) -> dict[str, dict[str, float]]:
         """Return for each name of a similarity ``{metric: value}``."""
         raise NotImplementedError
 
 
 def columns(texts: Mapping[str, Sequence[str]], **numbers: Sequence) -> list[list]:
-    """Return columns of texts and of numbers as lists; ``InputError`` for what is no text, and for other lengths."""
+    """Return columns of texts and of numbers as lists; ``InputError`` for what is no text, and for
+    other lengths.
+    """
     for name, values in numbers.items():
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise InputError(f"{name} must be a list, not {one_line(values)}")
     lists = [*map(check_texts, texts.values()), *map(list, numbers.values())]
     if len({*map(len, lists)}) > 1:
         lengths = ", ".join(str(len(values)) for values in lists)
-        raise InputError(f"{', '.join([*texts, *numbers])} must have the same length, not {lengths}")
+        raise InputError(
+            f"{', '.join([*texts, *numbers])} must have the same length, not {lengths}"
+        )
     return lists
 
 
 class EmbeddingSimilarityEvaluator(Evaluator):
     """How well a model's similarities of N pairs of texts correlate with scores (N,), on any scale.
 
-    Called with a model it returns ``{"pearson_cosine": r, "spearman_cosine": rho}``, for the similarity of
-    ``model.similarity_fn_name``. Raises ``InputError`` for lists of different lengths, and if all scores or all
-    similarities are equal.
+    Called with a model it returns ``{"pearson_cosine": r, "spearman_cosine": rho}``, for the
+    similarity of ``model.similarity_fn_name``. Raises ``InputError`` for lists of different
+    lengths, and if all scores or all similarities are equal.
     """
 
     key, primary = "{metric}_{similarity}", "spearman"
 
     def __init__(
-        self, sentences1: Sequence[str], sentences2: Sequence[str], scores: Sequence[float], **options: Any
+        self,
+        sentences1: Sequence[str],
+        sentences2: Sequence[str],
+        scores: Sequence[float],
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         texts = {"sentences1": sentences1, "sentences2": sentences2}
         self.sentences1, self.sentences2, self.scores = columns(texts, scores=scores)
 
-    def compute_metrics(self, model: TextEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    def compute_metrics(
+        self, model: TextEncoder, names: Sequence[str]
+    ) -> dict[str, dict[str, float]]:
         u, v = encode_pairs(model, self.sentences1, self.sentences2, **self.options)
         found = {}
         for name in names:
@@ -143,22 +174,29 @@ class EmbeddingSimilarityEvaluator(Evaluator):
 class BinaryClassificationEvaluator(Evaluator):
     """How well a model's similarities separate pairs of texts with label 1 from those with label 0.
 
-    Called with a model it returns ``{"cosine_accuracy": ..., "cosine_accuracy_threshold": ..., "cosine_f1": ...,
-    "cosine_f1_threshold", "cosine_precision", "cosine_recall", "cosine_ap", "cosine_mcc"}``: accuracy and F1 at the
-    threshold that is best for each on these pairs, precision, recall and Matthews' correlation at that of F1. The
-    threshold of a distance is a distance. Raises ``InputError`` for lists of different lengths and other labels.
+    Called with a model it returns ``{"cosine_accuracy": ..., "cosine_accuracy_threshold": ...,
+    "cosine_f1": ..., "cosine_f1_threshold", "cosine_precision", "cosine_recall", "cosine_ap",
+    "cosine_mcc"}``: accuracy and F1 at the threshold that is best for each on these pairs,
+    precision, recall and Matthews' correlation at that of F1. The threshold of a distance is a
+    distance. Raises ``InputError`` for lists of different lengths and other labels.
     """
 
     primary = "ap"
 
     def __init__(
-        self, sentences1: Sequence[str], sentences2: Sequence[str], labels: Sequence[int], **options: Any
+        self,
+        sentences1: Sequence[str],
+        sentences2: Sequence[str],
+        labels: Sequence[int],
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         texts = {"sentences1": sentences1, "sentences2": sentences2}
         self.sentences1, self.sentences2, self.labels = columns(texts, labels=labels)
 
-    def compute_metrics(self, model: TextEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    def compute_metrics(
+        self, model: TextEncoder, names: Sequence[str]
+    ) -> dict[str, dict[str, float]]:
         u, v = encode_pairs(model, self.sentences1, self.sentences2, **self.options)
         labels = np.array(self.labels)
         found = {}
@@ -185,21 +223,29 @@ class BinaryClassificationEvaluator(Evaluator):
 class TripletEvaluator(Evaluator):
     """How often an anchor is closer to its positive than to its negative.
 
-    Called with a model it returns ``{"cosine_accuracy": share}``. Anchors are encoded as queries, the others as
-    documents. Raises ``InputError`` for lists of different lengths.
+    Called with a model it returns ``{"cosine_accuracy": share}``. Anchors are encoded as queries,
+    the others as documents. Raises ``InputError`` for lists of different lengths.
     """
 
     primary = "accuracy"
 
     def __init__(
-        self, anchors: Sequence[str], positives: Sequence[str], negatives: Sequence[str], **options: Any
+        self,
+        anchors: Sequence[str],
+        positives: Sequence[str],
+        negatives: Sequence[str],
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         self.texts = columns({"anchors": anchors, "positives": positives, "negatives": negatives})
 
-    def compute_metrics(self, model: TextEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    def compute_metrics(
+        self, model: TextEncoder, names: Sequence[str]
+    ) -> dict[str, dict[str, float]]:
         count = len(self.texts[0])
-        anchors, documents = encode_both(model, self.texts[0], self.texts[1] + self.texts[2], **self.options)
+        anchors, documents = encode_both(
+            model, self.texts[0], self.texts[1] + self.texts[2], **self.options
+        )
         positives, negatives = documents[:count], documents[count:]
         found = {}
         for name in names:

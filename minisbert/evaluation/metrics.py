@@ -1,7 +1,7 @@
 """Metrics beyond the book: decisions against labels, and rankings.
 
-All take lists, arrays or tensors on the CPU, return Python floats, and raise ``ValueError`` for input for which the
-metric is not defined.
+All take lists, arrays or tensors on the CPU, return Python floats, and raise ``ValueError`` for
+input for which the metric is not defined.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,8 @@ from torch import Tensor
 from minisbert.core import one_line
 from minisbert.core.checks import check_integer, check_one_of, check_shape
 
-# ----------------------------------------------------------------------------------------- decisions
+# -----------------------------------------------------------------------------------------
+# decisions
 
 
 def check_binary(name: str, values: np.ndarray | Tensor) -> None:
@@ -25,9 +26,10 @@ def check_binary(name: str, values: np.ndarray | Tensor) -> None:
 def precision_recall_f1(predicted: ArrayLike, labels: ArrayLike) -> tuple[float, float, float]:
     """Precision, recall and F1 of predictions (N,) and labels (N,), both of 0 and 1.
 
-    With TP true positives, FP false positives and FN false negatives: precision TP / (TP + FP), recall TP / (TP + FN),
-    F1 = 2 P R / (P + R) = 2 TP / (2 TP + FP + FN). If nothing is predicted to be 1, precision is 0.
-    ``precision_recall_f1([1, 1, 1, 0, 0], [1, 0, 0, 1, 0]) = (1/3, 1/2, 2/5)``.
+    With TP true positives, FP false positives and FN false negatives: precision TP / (TP + FP),
+    recall TP / (TP + FN), F1 = 2 P R / (P + R) = 2 TP / (2 TP + FP + FN). If nothing is predicted
+    to be 1, precision is 0. ``precision_recall_f1([1, 1, 1, 0, 0], [1, 0, 0, 1, 0]) = (1/3, 1/2,
+    2/5)``.
     """
     predicted, labels = np.asarray(predicted), np.asarray(labels)
     check_shape("predicted", predicted, None)
@@ -42,16 +44,21 @@ def precision_recall_f1(predicted: ArrayLike, labels: ArrayLike) -> tuple[float,
 
 
 def best_threshold(scores: ArrayLike, labels: ArrayLike, metric: str = "f1") -> tuple[float, float]:
-    """Find the threshold with the highest F1 or ``"accuracy"``, and that value, when ``score >= threshold`` means 1.
+    """Find the threshold with the highest F1 or ``"accuracy"``, and that value, when ``score >=
+    threshold`` means 1.
 
-    scores (N,), labels (N,) of 0 and 1. Every cut is tried: between two adjacent different scores (the threshold is
-    their midpoint), below all (the lowest score) and above all (just above the highest). Of equally good cuts the
-    highest threshold wins. ``best_threshold([0.9, 0.8, 0.8, 0.1], [1, 1, 0, 0]) = (0.45, 0.8)``;
-    by accuracy (0.85, 0.75). On the rows it was chosen on, a threshold looks too good: choose it on dev.
+    scores (N,), labels (N,) of 0 and 1. Every cut is tried: between two adjacent different scores
+    (the threshold is their midpoint), below all (the lowest score) and above all (just above the
+    highest). Of equally good cuts the highest threshold wins. ``best_threshold([0.9, 0.8, 0.8,
+    0.1], [1, 1, 0, 0]) = (0.45, 0.8)``; by accuracy (0.85, 0.75). On the rows it was chosen on, a
+    threshold looks too good: choose it on dev.
     """
     check_one_of("metric", metric, ["f1", "accuracy"])
     scores, labels, last, called, true_positives = _cuts(scores, labels)
-    called, true_positives = np.append(0, called), np.append(0, true_positives)  # (G + 1,) the first: above all scores
+    called, true_positives = (
+        np.append(0, called),
+        np.append(0, true_positives),
+    )  # (G + 1,) the first: above all scores
     if metric == "f1":
         values = 2 * true_positives / (called + _positives(labels))
     else:
@@ -59,28 +66,35 @@ def best_threshold(scores: ArrayLike, labels: ArrayLike, metric: str = "f1") -> 
         values = (true_positives + true_negatives) / len(labels)
     above, below = scores[last[:-1]], scores[last[1:]]
     middle = above / 2 + below / 2
-    # subtle: two adjacent floats have no midpoint; the upper one gives the same cut. All in the dtype of the scores, or
-    # a float32 score could fall on the other side of a float64 threshold
+    # subtle: two adjacent floats have no midpoint; the upper one gives the same cut. All in the
+    # dtype of the scores, or a float32 score could fall on the other side of a float64 threshold
     middle = np.where((below < middle) & (middle <= above), middle, above)
-    cuts = np.concatenate([[np.nextafter(scores[0], np.inf, dtype=scores.dtype)], middle, scores[-1:]])
+    cuts = np.concatenate(
+        [[np.nextafter(scores[0], np.inf, dtype=scores.dtype)], middle, scores[-1:]]
+    )
     best = int(np.argmax(values))  # the first of the best
     return float(cuts[best]), float(values[best])
 
 
 def average_precision(scores: ArrayLike, labels: ArrayLike) -> float:
-    """Precision averaged over recall: the sum of (R_g - R_(g-1)) P_g over the cuts g, from the highest score down.
+    """Precision averaged over recall: the sum of (R_g - R_(g-1)) P_g over the cuts g, from the
+    highest score down.
 
-    scores (N,), labels (N,) of 0 and 1. Equal scores share a cut, as in scikit-learn's ``average_precision_score``, so
-    constant scores give the share of ones. 1 is best: every 1 is above every 0.
-    ``average_precision([0.9, 0.8, 0.8, 0.1], [1, 1, 0, 0]) = 1/2 * 1 + 1/2 * 2/3 = 5/6``.
+    scores (N,), labels (N,) of 0 and 1. Equal scores share a cut, as in scikit-learn's
+    ``average_precision_score``, so constant scores give the share of ones. 1 is best: every 1 is
+    above every 0. ``average_precision([0.9, 0.8, 0.8, 0.1], [1, 1, 0, 0]) = 1/2 * 1 + 1/2 * 2/3 =
+    5/6``.
     """
     _, labels, _, called, true_positives = _cuts(scores, labels)
     gained = np.diff(true_positives, prepend=0)  # (G,) ones that each cut adds
     return float((gained * true_positives / called).sum() / _positives(labels))
 
 
-def _cuts(scores: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Scores and labels from the highest score down, and a cut after each of the G different scores.
+def _cuts(
+    scores: ArrayLike, labels: ArrayLike
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Scores and labels from the highest score down, and a cut after each of the G different
+    scores.
 
     A cut is its last row's index, how many rows it calls 1, and how many of these are 1: (G,) each.
     """
@@ -93,7 +107,8 @@ def _cuts(scores: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray,
     scores = scores if scores.dtype.kind == "f" else scores.astype(np.float64)
     order = np.argsort(-scores, kind="stable")
     scores, labels = scores[order], labels[order] == 1
-    # subtle: no threshold can split a group of equal scores, so a cut only comes after the last row of a group
+    # subtle: no threshold can split a group of equal scores, so a cut only comes after the last row
+    # of a group
     last = np.append(np.flatnonzero(scores[1:] < scores[:-1]), len(scores) - 1)  # (G,)
     return scores, labels, last, last + 1, np.cumsum(labels)[last]
 
@@ -104,7 +119,8 @@ def _positives(labels: np.ndarray) -> int:
     return int(labels.sum())
 
 
-# ----------------------------------------------------------------------------------------- retrieval
+# -----------------------------------------------------------------------------------------
+# retrieval
 
 
 def accuracy_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
@@ -117,7 +133,8 @@ def accuracy_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
 
 
 def precision_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
-    """Share of the first k that is relevant; a ranking shorter than k is filled up with documents that are not.
+    """Share of the first k that is relevant; a ranking shorter than k is filled up with documents
+    that are not.
 
     ``precision_at_k([[1, 0, 1]], [[1, 1, 1]], 3) = 2/3``.
     """
@@ -135,21 +152,24 @@ def recall_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
 
 
 def mrr_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
-    """Mean reciprocal rank: 1 / rank of the first relevant document, 0 if there is none among the first k.
+    """Mean reciprocal rank: 1 / rank of the first relevant document, 0 if there is none among the
+    first k.
 
     ``mrr_at_k([[0, 1, 1], [0, 0, 0]], [[1, 1], [1, 0]], 3) = (1/2 + 0) / 2``.
     """
     ranked, _ = _check(ranked, judged, k)
     relevant = ranked > 0
-    # subtle: argmax is 0 for a query without a relevant document too; it counts as 0 and stays in the mean
+    # subtle: argmax is 0 for a query without a relevant document too; it counts as 0 and stays in
+    # the mean
     return float(np.where(relevant.any(axis=1), 1 / (1 + relevant.argmax(axis=1)), 0.0).mean())
 
 
 def ndcg_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
-    """Normalised discounted cumulative gain: the DCG of the first k, divided by that of the best possible ranking.
+    """Normalised discounted cumulative gain: the DCG of the first k, divided by that of the best
+    possible ranking.
 
-    Järvelin & Kekäläinen 2002 with the grade itself as gain, as trec_eval and BEIR have it (not 2^grade - 1).
-    ``ndcg_at_k([[1, 0, 2]], [[2, 1]], 3) = (1 + 2/2) / (2 + 1/1.58496) = 0.76019``.
+    Järvelin & Kekäläinen 2002 with the grade itself as gain, as trec_eval and BEIR have it (not
+    2^grade - 1). ``ndcg_at_k([[1, 0, 2]], [[2, 1]], 3) = (1 + 2/2) / (2 + 1/1.58496) = 0.76019``.
     """
     ranked, judged = _check(ranked, judged, k)
     best = -np.sort(-judged, axis=1)[:, :k]  # subtle: of all judged documents, retrieved or not
@@ -157,7 +177,8 @@ def ndcg_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
 
 
 def dcg(grades: ArrayLike) -> np.ndarray:
-    """Discounted cumulative gain: the sum of grade / log2(rank + 1), ranks from 1. grades (Q, R) -> (Q,).
+    """Discounted cumulative gain: the sum of grade / log2(rank + 1), ranks from 1. grades (Q, R) ->
+    (Q,).
 
     ``dcg([[1, 0, 2]]) = [1/1 + 0 + 2/2] = [2]``.
     """
@@ -166,11 +187,13 @@ def dcg(grades: ArrayLike) -> np.ndarray:
 
 
 def map_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
-    """Mean average precision: the precision at the rank of each relevant document, summed, divided by their number.
+    """Mean average precision: the precision at the rank of each relevant document, summed, divided
+    by their number.
 
-    A relevant document that is not among the first k adds 0, as in trec_eval's map_cut. sentence-transformers divides
-    by ``min(k, relevant)``, which differs only for queries with more than k relevant documents.
-    ``map_at_k([[1, 0, 1]], [[1, 1, 1]], 3) = (1/1 + 2/3 + 0) / 3 = 0.55556``.
+    A relevant document that is not among the first k adds 0, as in trec_eval's map_cut.
+    sentence-transformers divides by ``min(k, relevant)``, which differs only for queries with more
+    than k relevant documents. ``map_at_k([[1, 0, 1]], [[1, 1, 1]], 3) = (1/1 + 2/3 + 0) / 3 =
+    0.55556``.
     """
     ranked, judged = _check(ranked, judged, k)
     relevant = ranked > 0
@@ -189,7 +212,9 @@ METRICS: dict[str, Callable[[ArrayLike, ArrayLike, int], float]] = {
 
 
 def _check(ranked: ArrayLike, judged: ArrayLike, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first k of ``ranked`` (Q, R), and ``judged`` (Q, J): grades in float64, those below 0 as 0."""
+    """Return the first k of ``ranked`` (Q, R), and ``judged`` (Q, J): grades in float64, those
+    below 0 as 0.
+    """
     ranked, judged = np.asarray(ranked, dtype=np.float64), np.asarray(judged, dtype=np.float64)
     for name, values in (("ranked", ranked), ("judged", judged)):
         check_shape(name, values, len(ranked), None)
@@ -199,5 +224,7 @@ def _check(ranked: ArrayLike, judged: ArrayLike, k: int) -> tuple[np.ndarray, np
     found, relevant = (ranked > 0).sum(axis=1), (judged > 0).sum(axis=1)
     if (wrong := (found > relevant) | (relevant == 0)).any():
         query = int(np.argmax(wrong))
-        raise ValueError(f"query {query}: {found[query]} relevant documents ranked, {relevant[query]} judged")
+        raise ValueError(
+            f"query {query}: {found[query]} relevant documents ranked, {relevant[query]} judged"
+        )
     return np.maximum(ranked[:, :k], 0.0), np.maximum(judged, 0.0)

@@ -1,4 +1,6 @@
-"""Pictures: histograms of a file, heat maps of similarities, curves of runs. Needs matplotlib (extra ``plots``)."""
+"""Pictures: histograms of a file, heat maps of similarities, curves of runs. Needs matplotlib
+(extra ``plots``).
+"""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain, product
@@ -10,13 +12,16 @@ import numpy as np
 from minisbert.core import InputError
 from minisbert.system.files import atomic_file
 
-# of a picture's file, and what says when and by which program it was made: left out, so that equal pictures are equal
+# of a picture's file, and what says when and by which program it was made: left out, so that equal
+# pictures are equal
 METADATA = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 MAX_NUMBERS = 15  # texts of a heat map; in more cells numbers would overlap
 
 
 def require() -> Any:
-    """Return matplotlib's ``Figure``; ``InputError`` if it is missing. Call it before the work, not after."""
+    """Return matplotlib's ``Figure``; ``InputError`` if it is missing. Call it before the work, not
+    after.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -28,8 +33,12 @@ def new_figure(width: float, height: float) -> Any:
     return require()(figsize=(width, height), dpi=200, layout="constrained")
 
 
-def draw_histograms(lengths: Mapping[str, Sequence[int]], unit: str, scores: Mapping[str, Sequence[float]]) -> Any:
-    """Draw a ``Figure`` with a row for each file: the lengths of its texts in ``unit``, and its scores, if any."""
+def draw_histograms(
+    lengths: Mapping[str, Sequence[int]], unit: str, scores: Mapping[str, Sequence[float]]
+) -> Any:
+    """Draw a ``Figure`` with a row for each file: the lengths of its texts in ``unit``, and its
+    scores, if any.
+    """
     columns = 2 if any(map(len, scores.values())) else 1
     figure = new_figure(6 * columns, 3 * len(lengths))
     panels = figure.subplots(len(lengths), columns, squeeze=False)
@@ -49,7 +58,8 @@ def draw_histograms(lengths: Mapping[str, Sequence[int]], unit: str, scores: Map
 
 
 def draw_heatmap(texts: Sequence[str], matrix: np.ndarray, similarity: str) -> Any:
-    """Draw the ``similarity`` (N, N) of each text with each other as a ``Figure``, like texts beside each other.
+    """Draw the ``similarity`` (N, N) of each text with each other as a ``Figure``, like texts
+    beside each other.
 
     Cosines are coloured on a fixed scale of 0 to 1, so that two pictures can be compared.
     """
@@ -61,18 +71,29 @@ def draw_heatmap(texts: Sequence[str], matrix: np.ndarray, similarity: str) -> A
     scale = {"vmin": 0, "vmax": 1} if similarity == "cosine" else {}
     image = axes.imshow(matrix, cmap="viridis", **scale)
     labels = [shorten(" ".join(text.split()), 48) for text in texts]
-    axes.set_xticks(range(len(texts)), labels, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
+    axes.set_xticks(
+        range(len(texts)), labels, rotation=45, ha="right", rotation_mode="anchor", parse_math=False
+    )
     axes.set_yticks(range(len(texts)), labels, parse_math=False)
     if len(texts) <= MAX_NUMBERS:
         for (row, column), value in np.ndenumerate(matrix):
             dark = image.norm(value) < 0.6  # the map runs from dark blue to yellow
-            axes.text(column, row, f"{value:z.2f}", ha="center", va="center", color="white" if dark else "black")
+            axes.text(
+                column,
+                row,
+                f"{value:z.2f}",
+                ha="center",
+                va="center",
+                color="white" if dark else "black",
+            )
     figure.colorbar(image, label=similarity, shrink=0.7)
     return figure
 
 
 def by_likeness(matrix: np.ndarray) -> list[int]:
-    """Order N texts by average linkage over their similarities (N, N): the closest groups merge, like ends meeting."""
+    """Order N texts by average linkage over their similarities (N, N): the closest groups merge,
+    like ends meeting.
+    """
     near = matrix.astype(np.float64)
     np.fill_diagonal(near, -np.inf)
     groups = [[i] for i in range(len(matrix))]
@@ -89,8 +110,12 @@ def by_likeness(matrix: np.ndarray) -> list[int]:
 
 
 def draw_curves(runs: Mapping[str, Mapping[str, Mapping[int, float]]], title: str) -> Any:
-    """Draw a ``Figure`` with a panel for each metric: its values by step, a colour for each run that has it."""
-    labels = list(dict.fromkeys(chain.from_iterable(zip(*runs.values(), strict=True))))  # the losses first
+    """Draw a ``Figure`` with a panel for each metric: its values by step, a colour for each run
+    that has it.
+    """
+    labels = list(
+        dict.fromkeys(chain.from_iterable(zip(*runs.values(), strict=True)))
+    )  # the losses first
     figure = new_figure(9, 1 + 2.2 * len(labels))
     panels = figure.subplots(len(labels), sharex=True, squeeze=False)[:, 0]
     lines = []
@@ -98,7 +123,9 @@ def draw_curves(runs: Mapping[str, Mapping[str, Mapping[int, float]]], title: st
         for label, curve in curves.items():
             # a few points are marked: those of a warm-up, or of an evaluation at each epoch
             marker = "." if len(curve) < 60 else None
-            (line,) = panels[labels.index(label)].plot(list(curve), list(curve.values()), f"C{number}", marker=marker)
+            (line,) = panels[labels.index(label)].plot(
+                list(curve), list(curve.values()), f"C{number}", marker=marker
+            )
         lines.append(line)
     for axes, label in zip(panels, labels, strict=True):
         axes.set_ylabel(label)
@@ -106,7 +133,9 @@ def draw_curves(runs: Mapping[str, Mapping[str, Mapping[int, float]]], title: st
     panels[-1].set_xlabel("step")
     figure.suptitle(title, parse_math=False)
     if len(runs) > 1:
-        legend = figure.legend(lines, [shorten(name, 100) for name in runs], loc="outside lower left")
+        legend = figure.legend(
+            lines, [shorten(name, 100) for name in runs], loc="outside lower left"
+        )
         for text in legend.get_texts():
             text.set_parse_math(False)
     return figure

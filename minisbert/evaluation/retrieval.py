@@ -1,7 +1,9 @@
-"""Evaluate by retrieval: does the exact search find the documents that people judged relevant to a query?
+"""Evaluate by retrieval: does the exact search find the documents that people judged relevant to a
+query?
 
-The files have BEIR's layout (Thakur et al. 2021): queries and corpus as .jsonl, the relevance judgements, called qrels,
-as .tsv. The formulas are in ``metrics``; the command is ``minisbert evaluate``.
+The files have BEIR's layout (Thakur et al. 2021): queries and corpus as .jsonl, the relevance
+judgements, called qrels, as .tsv. The formulas are in ``metrics``; the command is ``minisbert
+evaluate``.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -20,7 +22,9 @@ from minisbert.models.sentence_encoder import TextEncoder
 from minisbert.search.dense import top_k
 from minisbert.system.console import say
 
-Search = Callable[..., tuple[np.ndarray, np.ndarray]]  # queries, corpus, k, progress -> scores and indices, (Q, k) each
+Search = Callable[
+    ..., tuple[np.ndarray, np.ndarray]
+]  # queries, corpus, k, progress -> scores and indices, (Q, k) each
 CUTOFFS = (1, 3, 5, 10, 100)
 REPORTED = ("accuracy@1", "recall@10", "mrr@10", "ndcg@10", "map@100")  # of a training run
 QRELS = ("query-id", "corpus-id", "score")
@@ -32,7 +36,9 @@ class Retrieval:
 
     queries: list[str]
     corpus: list[str]
-    grades: list[dict[int, int]]  # of each query: row of a judged document -> its grade, above 0 if relevant
+    grades: list[
+        dict[int, int]
+    ]  # of each query: row of a judged document -> its grade, above 0 if relevant
     skipped: list[int | None]  # of each query: row of a document that is excluded from its ranking
     unjudged: int = 0  # queries of the file without a relevant document, which are not evaluated
 
@@ -46,18 +52,24 @@ def load_retrieval(
     - corpus: the same, and maybe a ``title``, which is put before the text
     - qrels: tab-separated query-id, corpus-id, score, with such a header or without; scores are whole numbers
 
-    ``ignore_identical_ids`` excludes the document with the query's own id from its ranking, for data whose queries are
-    documents themselves. A judged document that the corpus lacks counts as never found, as in trec_eval. Raises
-    ``InputError`` with file and line for anything else in a file, a repeated id, a judgement on an unknown query, an
-    empty corpus, and if no document is relevant.
+    ``ignore_identical_ids`` excludes the document with the query's own id from its ranking, for
+    data whose queries are documents themselves. A judged document that the corpus lacks counts as
+    never found, as in trec_eval. Raises ``InputError`` with file and line for anything else in a
+    file, a repeated id, a judgement on an unknown query, an empty corpus, and if no document is
+    relevant.
     """
     texts, documents = texts_by_id(queries), texts_by_id(corpus)
     rows = {identity: row for row, identity in enumerate(documents)}
     grades = read_qrels(qrels, texts, rows)
     missing = len(rows) - len(documents)  # read_qrels has given them rows after the corpus
     if missing:
-        say(f"{qrels}: {missing:,} judged documents are not in the corpus; they count as never found, as in trec_eval")
-    judged = [identity for identity in texts if max(grades.get(identity, {}).values(), default=0) > 0]
+        say(
+            f"{qrels}: {missing:,} judged documents are not in the corpus; they count as never "
+            f"found, as in trec_eval"
+        )
+    judged = [
+        identity for identity in texts if max(grades.get(identity, {}).values(), default=0) > 0
+    ]
     if not judged:
         raise InputError(f"{qrels}: no query has a relevant document (a score above 0)")
     skipped: list[int | None] = [None] * len(judged)
@@ -73,7 +85,8 @@ def load_retrieval(
 
 
 def load_retrieval_folder(folder: str | Path) -> dict[str, Retrieval | None]:
-    """Load dev and test of a folder with queries.jsonl, corpus.jsonl, qrels/dev.tsv and maybe qrels/test.tsv.
+    """Load dev and test of a folder with queries.jsonl, corpus.jsonl, qrels/dev.tsv and maybe
+    qrels/test.tsv.
 
     Raises ``InputError`` as ``load_retrieval`` does.
     """
@@ -87,10 +100,12 @@ def load_retrieval_folder(folder: str | Path) -> dict[str, Retrieval | None]:
 
 
 def retrieval_from_pairs(pairs: Iterable[Sequence[str]]) -> Retrieval:
-    """Make a search for each anchor's positive among all positives; a row is (anchor, positive, ...).
+    """Make a search for each anchor's positive among all positives; a row is (anchor, positive,
+    ...).
 
     Equal anchors are one query with several relevant documents, equal positives one document.
-    ``[("a", "x"), ("b", "y"), ("a", "y")]`` has the queries a and b and the documents x and y; y is relevant to both.
+    ``[("a", "x"), ("b", "y"), ("a", "y")]`` has the queries a and b and the documents x and y; y is
+    relevant to both.
     """
     corpus: dict[str, int] = {}
     grades: dict[str, dict[int, int]] = {}
@@ -104,12 +119,17 @@ def retrieval_from_pairs(pairs: Iterable[Sequence[str]]) -> Retrieval:
 
 
 def texts_by_id(path: str | Path) -> dict[str, str]:
-    """Read the texts of a .jsonl by their ``_id``, in the order of the file, each after its ``title`` if it has one."""
+    """Read the texts of a .jsonl by their ``_id``, in the order of the file, each after its
+    ``title`` if it has one.
+    """
     texts: dict[str, str] = {}
     rows = Rows(path)
     if not rows.holds_json and "\t" in rows.first_line:
         needed = '{"_id": "7", "text": "..."}'
-        raise InputError(f"{path} is a table, as MS MARCO's queries.tsv is: write a .jsonl, {needed} in each line")
+        raise InputError(
+            f"{path} is a table, as MS MARCO's queries.tsv is: write a .jsonl, {needed} in each "
+            f"line"
+        )
     with reading(path) as at:
         for at.line, row in rows.values:
             fields = row if isinstance(row, dict) else {}
@@ -117,18 +137,24 @@ def texts_by_id(path: str | Path) -> dict[str, str]:
             if type(identity) is int:
                 identity = str(identity)
             if not all(isinstance(value, str) for value in (identity, text, title or "")):
-                raise ValueError(f"_id, text and maybe title are needed, all strings, not {one_line(row)}")
+                raise ValueError(
+                    f"_id, text and maybe title are needed, all strings, not {one_line(row)}"
+                )
             identity, text = str(identity).strip(), f"{title or ''} {text}".strip()
             f"{identity}{text}".encode()  # ValueError for a lone surrogate, which JSON can escape
             if identity in texts:
                 raise ValueError(f"the _id {one_line(identity)} occurs twice")
             texts[identity] = text
     if not texts:
-        raise InputError(f'{path} is empty: a line like {{"_id": "7", "text": "..."}} is needed for each text')
+        raise InputError(
+            f'{path} is empty: a line like {{"_id": "7", "text": "..."}} is needed for each text'
+        )
     return texts
 
 
-def read_qrels(path: str | Path, queries: Collection[str], rows: dict[str, int]) -> dict[str, dict[int, int]]:
+def read_qrels(
+    path: str | Path, queries: Collection[str], rows: dict[str, int]
+) -> dict[str, dict[int, int]]:
     """Read the grades of the judged documents of each query, by their ``rows`` in the corpus.
 
     Documents that ``rows`` lacks are added to it: they get the rows after the corpus.
@@ -137,20 +163,32 @@ def read_qrels(path: str | Path, queries: Collection[str], rows: dict[str, int])
     with reading(path) as at:
         for index, (at.line, cells) in enumerate(Rows(path, quotes=False).cells("\t")):
             if len(cells) != len(QRELS):
-                hint = "; an id and a text are queries, as in MS MARCO's queries.tsv" if len(cells) == 2 else ""
-                raise ValueError(f"{len(cells)} columns; {', '.join(QRELS)} are needed, separated by tabs{hint}")
+                hint = (
+                    "; an id and a text are queries, as in MS MARCO's queries.tsv"
+                    if len(cells) == 2
+                    else ""
+                )
+                raise ValueError(
+                    f"{len(cells)} columns; {', '.join(QRELS)} are needed, separated by tabs{hint}"
+                )
             if index == 0 and tuple(cells) == QRELS:
                 continue
             query, document, grade = cells[0], cells[1], number(cells[2])
             if grade is None and index == 0:
-                raise ValueError(f"the header {', '.join(map(one_line, cells))} must be {', '.join(QRELS)}")
+                raise ValueError(
+                    f"the header {', '.join(map(one_line, cells))} must be {', '.join(QRELS)}"
+                )
             if grade is None or grade % 1 or abs(grade) >= 2**31:
-                raise ValueError(f"the score {one_line(cells[2])} is not a whole number, or far too large")
+                raise ValueError(
+                    f"the score {one_line(cells[2])} is not a whole number, or far too large"
+                )
             if query not in queries:
                 raise ValueError(f"{one_line(query)} is not an _id of the queries")
             row = rows.setdefault(document, len(rows))
             if row in grades.setdefault(query, {}):
-                raise ValueError(f"the document {one_line(document)} is judged twice for this query")
+                raise ValueError(
+                    f"the document {one_line(document)} is judged twice for this query"
+                )
             grades[query][row] = int(grade)
     return grades
 
@@ -163,15 +201,19 @@ def retrieval_scores(
     cutoffs: Sequence[int] = CUTOFFS,
     **options: Any,
 ) -> dict[str, float]:
-    """Return ``{"accuracy@1": ..., "ndcg@10": ..., ...}``: every metric at every cutoff, over all queries, in 0..1.
+    """Return ``{"accuracy@1": ..., "ndcg@10": ..., ...}``: every metric at every cutoff, over all
+    queries, in 0..1.
 
-    Documents are ranked by ``search``, or by the encoder's ``top_k``, which compares by the model's own similarity,
-    ties in the order of the corpus. Queries and documents get the prompts that the model has for them.
-    ``encoder.truncated`` counts the texts that were cut. ``options`` are those of ``encode``.
+    Documents are ranked by ``search``, or by the encoder's ``top_k``, which compares by the model's
+    own similarity, ties in the order of the corpus. Queries and documents get the prompts that the
+    model has for them. ``encoder.truncated`` counts the texts that were cut. ``options`` are those
+    of ``encode``.
     """
     options |= encoder.search_options | {"show_progress_bar": show_progress_bar}
     queries, corpus = encode_both(encoder, task.queries, task.corpus, **options)  # (Q, D), (N, D)
-    ranked = ranked_grades(task, queries, corpus, show_progress_bar, search or encoder.top_k, max(cutoffs))
+    ranked = ranked_grades(
+        task, queries, corpus, show_progress_bar, search or encoder.top_k, max(cutoffs)
+    )
     judged = padded([list(grades.values()) for grades in task.grades])
     scores = {}
     for k in cutoffs:
@@ -202,7 +244,9 @@ def ranked_grades(
     search: Callable = top_k,
     most: int = max(CUTOFFS),
 ) -> np.ndarray:
-    """Return the grades of the ``most`` best documents of each query, best first: (Q, most), or (Q, N) of fewer."""
+    """Return the grades of the ``most`` best documents of each query, best first: (Q, most), or (Q,
+    N) of fewer.
+    """
     spare = any(row is not None for row in task.skipped)  # one more, because one may be excluded
     _, indices = search(queries, corpus, min(most + spare, len(corpus)), progress)  # (Q, k)
     ranked = []
@@ -223,7 +267,8 @@ def padded(rows: list[list[int]]) -> np.ndarray:
 def rerank(
     model: PairScorer, queries: Sequence[str], texts: Sequence[str], indices: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sort the candidates (Q, C) by the model's scores of query and text, ties as they were: scores and indices.
+    """Sort the candidates (Q, C) by the model's scores of query and text, ties as they were: scores
+    and indices.
 
     Raises ``InputError`` for a model of classes, which has no score for a pair.
     """
@@ -239,11 +284,17 @@ def rerank(
 def two_stage_search(
     search: Search, model: PairScorer, queries: Sequence[str], texts: Sequence[str], candidates: int
 ) -> Search:
-    """Make a search by vectors whose best ``candidates`` for each query ``model`` sorts; the others follow."""
+    """Make a search by vectors whose best ``candidates`` for each query ``model`` sorts; the others
+    follow.
+    """
 
-    def both(query_vectors: np.ndarray, corpus: np.ndarray, k: int, progress: bool) -> tuple[np.ndarray, np.ndarray]:
+    def both(
+        query_vectors: np.ndarray, corpus: np.ndarray, k: int, progress: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
         scores, indices = search(query_vectors, corpus, k, progress)
-        scores[:, :candidates], indices[:, :candidates] = rerank(model, queries, texts, indices[:, :candidates])
+        scores[:, :candidates], indices[:, :candidates] = rerank(
+            model, queries, texts, indices[:, :candidates]
+        )
         return scores, indices
 
     return both

@@ -1,8 +1,9 @@
-"""Evaluate on the STS suite: STS12 to STS16, the STS Benchmark and SICK-R, as the papers since SBERT report them.
+"""Evaluate on the STS suite: STS12 to STS16, the STS Benchmark and SICK-R, as the papers since
+SBERT report them.
 
-The score of a year is Spearman's correlation over all pairs of its sets together ("all"; Gao et al. 2021, appendix B,
-compare it with the mean of the sets). SICK-R is given twice: for the 4,927 pairs of its test split, as papers report
-it, and for all 9,927 pairs, as MTEB does.
+The score of a year is Spearman's correlation over all pairs of its sets together ("all"; Gao et al.
+2021, appendix B, compare it with the mean of the sets). SICK-R is given twice: for the 4,927 pairs
+of its test split, as papers report it, and for all 9,927 pairs, as MTEB does.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,11 @@ YEARS = {  # STS13 lacks its SMT set, whose licence forbids copies, here as in t
     "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
     "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
 }
-SICK_FILES = {"test": "SICK_test_annotated.txt", "train": "SICK_train.txt", "trial": "SICK_trial.txt"}
+SICK_FILES = {
+    "test": "SICK_test_annotated.txt",
+    "train": "SICK_train.txt",
+    "trial": "SICK_trial.txt",
+}
 AVERAGED = (*YEARS, "STS-B", "SICK-R")  # the tasks of SimCSE's table, in its order
 SICK_ALL = "SICK-R, all"
 
@@ -46,13 +51,16 @@ class Task:
         return [pair for pairs in self.sets.values() for pair in pairs]
 
 
-# ------------------------------------------------------------------------------------------- reading
+# -------------------------------------------------------------------------------------------
+# reading
 
 
 def load_suite() -> tuple[list[Task], dict[str, str]]:
-    """Load the tasks that are there or can be fetched; the reasons for the others come second, by name.
+    """Load the tasks that are there or can be fetched; the reasons for the others come second, by
+    name.
 
-    Raises ``InputError`` for a folder with a missing or changed file, and for a file that cannot be read.
+    Raises ``InputError`` for a folder with a missing or changed file, and for a file that cannot be
+    read.
     """
     tasks: list[Task] = []
     missing: dict[str, str] = {}
@@ -63,7 +71,9 @@ def load_suite() -> tuple[list[Task], dict[str, str]]:
             try:
                 ensure(source)
             except InputError as error:
-                missing[name] = str(error).splitlines()[0].removesuffix(":")  # ensure has printed the rest
+                missing[name] = (
+                    str(error).splitlines()[0].removesuffix(":")
+                )  # ensure has printed the rest
                 continue
         # A changed file would give another score without a word, so every hash is compared.
         if wrong := problems(asset(source)):
@@ -78,19 +88,28 @@ def load_task(name: str, folder: Path) -> list[Task]:
         return [Task(name, "test split", {"test": load_scored_pairs("stsb", "test")})]
     if name == "SICK-R":
         # pair_ID, sentence_A, sentence_B, relatedness from 1 to 5, under a header
-        sets = {split: read_pairs(folder / file, (3, 1, 2), header=1) for split, file in SICK_FILES.items()}
+        sets = {
+            split: read_pairs(folder / file, (3, 1, 2), header=1)
+            for split, file in SICK_FILES.items()
+        }
         papers = Task(name, "test split, as in SimCSE", {"test": sets["test"]})
         return [papers, Task(SICK_ALL, "train, trial and test, as in MTEB", sets)]
     sets = {}
     for one in YEARS[name]:
         if name == "STS16":
-            sets[one] = read_pairs(folder / f"{one}.test.tsv")  # score, sentence1, sentence2, sources
+            sets[one] = read_pairs(
+                folder / f"{one}.test.tsv"
+            )  # score, sentence1, sentence2, sources
         else:
-            sets[one] = read_pairs(folder / f"STS.input.{one}.txt", gold=folder / f"STS.gs.{one}.txt")
+            sets[one] = read_pairs(
+                folder / f"STS.input.{one}.txt", gold=folder / f"STS.gs.{one}.txt"
+            )
     return [Task(name, f"all pairs of {len(sets)} sets", sets)]
 
 
-def read_pairs(path: Path, columns: Sequence[int] = (0, 1, 2), header: int = 0, gold: Path | None = None) -> list[Row]:
+def read_pairs(
+    path: Path, columns: Sequence[int] = (0, 1, 2), header: int = 0, gold: Path | None = None
+) -> list[Row]:
     """Read the ``columns`` of score, sentence1 and sentence2. A blank score means unscored, not 0.
 
     If the scores are in ``gold``, line by line, they come before the cells of ``path``.
@@ -98,7 +117,9 @@ def read_pairs(path: Path, columns: Sequence[int] = (0, 1, 2), header: int = 0, 
     rows = [line.split("\t") for _, line in Rows(path).lines]
     if gold is not None:
         with reading(path):
-            rows = [[score, *cells] for (_, score), cells in zip(Rows(gold).lines, rows, strict=True)]
+            rows = [
+                [score, *cells] for (_, score), cells in zip(Rows(gold).lines, rows, strict=True)
+            ]
     pairs = []
     with reading(gold or path) as at:
         for at.line, cells in enumerate(rows[header:], header + 1):
@@ -110,20 +131,25 @@ def read_pairs(path: Path, columns: Sequence[int] = (0, 1, 2), header: int = 0, 
     return pairs
 
 
-# ---------------------------------------------------------------------------------------- evaluation
+# ----------------------------------------------------------------------------------------
+# evaluation
 
 
-def evaluate_suite(encoder: TextEncoder, tasks: Sequence[Task], progress: bool = False) -> list[dict[str, Any]]:
+def evaluate_suite(
+    encoder: TextEncoder, tasks: Sequence[Task], progress: bool = False
+) -> list[dict[str, Any]]:
     """Correlate the model's own similarity with the scores of each task, by Spearman, in -1..1.
 
-    Returns a dict for each task: ``spearman`` is that of all pairs, ``sets`` has each set's, ``mean`` and
-    ``weighted_mean`` are over the sets, the latter weighted by their pairs.
+    Returns a dict for each task: ``spearman`` is that of all pairs, ``sets`` has each set's,
+    ``mean`` and ``weighted_mean`` are over the sets, the latter weighted by their pairs.
     """
     # in one call, so that each of the sentences that tasks share is encoded once
     pairs = [pair for task in tasks for pair in task.pairs]
     columns = [pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]
     name = encoder.similarity_fn_name
-    values = row_scores(encoder, *encode_pairs(encoder, *columns, show_progress_bar=progress), name)  # (N,)
+    values = row_scores(
+        encoder, *encode_pairs(encoder, *columns, show_progress_bar=progress), name
+    )  # (N,)
     lines = []
     for task in tasks:
         count = len(task.pairs)
@@ -139,7 +165,10 @@ def task_scores(task: Task, values: np.ndarray, similarity: str) -> dict[str, An
     sets, start = {}, 0
     for name, pairs in task.sets.items():
         here = slice(start, start + len(pairs))
-        sets[name] = {"pairs": len(pairs), "spearman": correlate(what, values[here], human[here])["spearman"]}
+        sets[name] = {
+            "pairs": len(pairs),
+            "spearman": correlate(what, values[here], human[here])["spearman"],
+        }
         start += len(pairs)
     correlations = [one["spearman"] for one in sets.values()]
     return {
@@ -148,12 +177,16 @@ def task_scores(task: Task, values: np.ndarray, similarity: str) -> dict[str, An
         "pairs": len(values),
         "spearman": correlate(what, values, human)["spearman"],
         "mean": mean(correlations),
-        "weighted_mean": float(np.average(correlations, weights=[one["pairs"] for one in sets.values()])),
+        "weighted_mean": float(
+            np.average(correlations, weights=[one["pairs"] for one in sets.values()])
+        ),
         "sets": sets,
     }
 
 
 def average(lines: Sequence[dict[str, Any]]) -> float | None:
-    """Average the seven tasks, x 100, each rounded to two digits first as in SimCSE; None if one is missing."""
+    """Average the seven tasks, x 100, each rounded to two digits first as in SimCSE; None if one is
+    missing.
+    """
     scores = {line["task"]: float(f"{100 * line['spearman']:.2f}") for line in lines}
     return mean(scores[name] for name in AVERAGED) if set(AVERAGED) <= scores.keys() else None

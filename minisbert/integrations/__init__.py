@@ -1,6 +1,8 @@
-"""Adapters that give minisbert's encoders the form that another library expects, one file per library.
+"""Adapters that give minisbert's encoders the form that another library expects, one file per
+library.
 
-Each file imports its library, so import only the one that you need: ``from minisbert.integrations.langchain import
-MinisbertEmbeddings``. ``engines.py`` is the exception: Ray, Spark and datasets take a function. ``docs/use-it-in.md``
-and ``docs/engines.md`` have ten lines for each. Imports the rooms up to ``loading``.
+Each file imports its library, so import only the one that you need: ``from
+minisbert.integrations.langchain import MinisbertEmbeddings``. ``engines.py`` is the exception: Ray,
+Spark and datasets take a function. ``docs/use-it-in.md`` and ``docs/engines.md`` have ten lines for
+each. Imports the rooms up to ``loading``.
 """

@@ -11,7 +11,8 @@ from minisbert.loading import load_dense
 
 @register_embedding_function
 class MinisbertEmbeddingFunction(EmbeddingFunction[Documents]):
-    """Chroma's embedding function. A collection stores its name, the model's and the options, and opens with them.
+    """Chroma's embedding function. A collection stores its name, the model's and the options, and
+    opens with them.
 
     ``options`` are those of ``load``: device, truncate_dim, prompts, max_seq_length.
     """

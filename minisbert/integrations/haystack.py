@@ -9,7 +9,8 @@ from minisbert.loading import load_dense, load_ranker
 
 
 class Embedder:
-    """Base of both components: loads ``model``, a name or a folder, in ``warm_up`` or at the first run.
+    """Base of both components: loads ``model``, a name or a folder, in ``warm_up`` or at the first
+    run.
 
     ``options`` are those of ``load``: device, truncate_dim, prompts, max_seq_length.
     """
@@ -67,8 +68,14 @@ class MinisbertRanker:
             self.ranker = load_ranker(self.model)
 
     @component.output_types(documents=list[Document])
-    def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, list[Document]]:
+    def run(
+        self, query: str, documents: list[Document], top_k: int | None = None
+    ) -> dict[str, list[Document]]:
         """Return copies of the best documents with their scores, best first."""
         self.warm_up()
-        hits = self.ranker.rank(query, [document.content or "" for document in documents], top_k=top_k or self.top_k)
-        return {"documents": [replace(documents[hit["corpus_id"]], score=hit["score"]) for hit in hits]}
+        hits = self.ranker.rank(
+            query, [document.content or "" for document in documents], top_k=top_k or self.top_k
+        )
+        return {
+            "documents": [replace(documents[hit["corpus_id"]], score=hit["score"]) for hit in hits]
+        }

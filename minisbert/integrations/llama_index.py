@@ -1,4 +1,6 @@
-"""LlamaIndex: ``Settings.embed_model = MinisbertEmbedding(model_name="all-MiniLM-L6-v2")``, and a reranker."""
+"""LlamaIndex: ``Settings.embed_model = MinisbertEmbedding(model_name="all-MiniLM-L6-v2")``, and a
+reranker.
+"""
 
 import asyncio
 from typing import Any
@@ -13,7 +15,8 @@ from minisbert.loading import load_dense, load_ranker
 
 
 class MinisbertEmbedding(BaseEmbedding):
-    """LlamaIndex' embedding model, by the name or the folder of a model; batches are computed as a whole.
+    """LlamaIndex' embedding model, by the name or the folder of a model; batches are computed as a
+    whole.
 
     ``options`` are those of ``load``: device, truncate_dim, prompts, max_seq_length.
     """
@@ -45,7 +48,9 @@ class MinisbertEmbedding(BaseEmbedding):
 
 
 class MinisbertRerank(BaseNodePostprocessor):
-    """Keep the ``top_n`` nodes with the highest scores of a cross-encoder, by its name or folder."""
+    """Keep the ``top_n`` nodes with the highest scores of a cross-encoder, by its name or
+    folder.
+    """
 
     model_name: str
     top_n: int = 3
@@ -66,4 +71,6 @@ class MinisbertRerank(BaseNodePostprocessor):
             raise ValueError("nodes are sorted by a query: give query_str or query_bundle")
         texts = [node.node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
         hits = self._ranker.rank(query_bundle.query_str, texts, top_k=self.top_n)
-        return [NodeWithScore(node=nodes[hit["corpus_id"]].node, score=hit["score"]) for hit in hits]
+        return [
+            NodeWithScore(node=nodes[hit["corpus_id"]].node, score=hit["score"]) for hit in hits
+        ]

@@ -11,12 +11,19 @@ from minisbert.loading import load_dense
 class MinisbertEncoder:
     """MTEB's encoder protocol, with the model's prompts for queries and documents."""
 
-    def __init__(self, model_name: str, revision: str | None = None, *, device: str | None = None, **_: Any):
+    def __init__(
+        self, model_name: str, revision: str | None = None, *, device: str | None = None, **_: Any
+    ):
         self.encoder = load_dense(model_name, device=device or "auto")
         name = model_name
         if "/" not in name:  # MTEB wants an organisation before it
             name = f"minisbert/{name}"
-        about = {"name": name, "revision": revision or "local", "loader": type(self), "framework": ["PyTorch"]}
+        about = {
+            "name": name,
+            "revision": revision or "local",
+            "loader": type(self),
+            "framework": ["PyTorch"],
+        }
         about |= {"embed_dim": self.encoder.width, "max_tokens": self.encoder.tokenizer.limit}
         self.mteb_model_meta = ModelMeta.create_empty(overwrites=about)
 

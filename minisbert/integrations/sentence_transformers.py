@@ -10,7 +10,9 @@ from minisbert.loading import Encoder, load_dense
 
 
 class EncoderModule(nn.Module):
-    """The only module of the ``SentenceTransformer``: the features that it passes on are the texts themselves."""
+    """The only module of the ``SentenceTransformer``: the features that it passes on are the texts
+    themselves.
+    """
 
     encoder: Encoder
 
@@ -36,20 +38,24 @@ class EncoderModule(nn.Module):
 class MinisbertTransformer(SentenceTransformer):
     """A ``SentenceTransformer`` that saves the encoder in it, as a folder that both libraries open.
 
-    BERTopic and KeyBERT know a model by "sentence_transformers" in its class's full name, which this file's name gives.
+    BERTopic and KeyBERT know a model by "sentence_transformers" in its class's full name, which
+    this file's name gives.
     """
 
     def save(self, path: str, *_: Any, **__: Any) -> None:
         encoder = self[0].encoder
         if not hasattr(encoder, "save"):
-            raise TypeError(f"a {type(encoder).__name__} is not saved: copy the folder that it was made from")
+            raise TypeError(
+                f"a {type(encoder).__name__} is not saved: copy the folder that it was made from"
+            )
         encoder.save(path)
 
     save_pretrained = save
 
 
 def as_sentence_transformer(model: str | Encoder, **options: Any) -> SentenceTransformer:
-    """Return a ``SentenceTransformer`` that computes with minisbert: same vectors and prompts. It cannot train.
+    """Return a ``SentenceTransformer`` that computes with minisbert: same vectors and prompts. It
+    cannot train.
 
     ``options`` are those of ``load``.
     """

@@ -16,8 +16,8 @@ load_once = lru_cache(maxsize=2)(load_dense)
 class MinisbertVectorizer(TransformerMixin, BaseEstimator):
     """Texts to vectors as a step of a pipeline.
 
-    It holds the model's name or folder, not the model: a clone, a pickle or a worker of ``n_jobs`` costs nothing, and a
-    process loads each model once. The other options are those of ``load``.
+    It holds the model's name or folder, not the model: a clone, a pickle or a worker of ``n_jobs``
+    costs nothing, and a process loads each model once. The other options are those of ``load``.
     """
 
     def __init__(
@@ -44,7 +44,9 @@ class MinisbertVectorizer(TransformerMixin, BaseEstimator):
         return self.encoder.encode(check_texts(texts))
 
     def get_feature_names_out(self, names: Any = None) -> np.ndarray:
-        return np.array([f"minisbert{column}" for column in range(self.encoder.width)], dtype=object)
+        return np.array(
+            [f"minisbert{column}" for column in range(self.encoder.width)], dtype=object
+        )
 
     def __sklearn_is_fitted__(self) -> bool:
         return True

@@ -2,8 +2,9 @@
 
     texts ── tokenize ──> Tokens ── packed_batches ──> rows that several texts share
 
-``budgeted_batches`` makes batches of similar length for code that pads. Nothing here loops over tokens, and over texts
-only where a step takes a fraction of a microsecond: a GPU encodes 100,000 texts a second.
+``budgeted_batches`` makes batches of similar length for code that pads. Nothing here loops over
+tokens, and over texts only where a step takes a fraction of a microsecond: a GPU encodes 100,000
+texts a second.
 """
 
 import copy
@@ -28,19 +29,27 @@ from minisbert.system.progress import Bar
 
 CHARACTERS = 2**18  # to encode at once, in a stream
 TOKENIZED = 2**16  # characters to tokenize at once: two such chunks keep all cores busy
-LONG = 512  # a longer text alone in a batch has no pads: decoders would build a mask of T x T numbers for them
-UNPADDED = 24  # nor has a shorter text alone in a call: a pad takes 3 % of its time. Between, kernels would be too many
-SHORT = 200  # of rows up to this length compiled packages may compute attention in another way: they share no batch
-# Above it, batches of so few tokens keep the scores of written-out attention near the caches: measured in a prototype
-# (8 x 256 tokens, a Zen 5), 512 to 1,024 tokens were 1.24 times as fast in int8 and 1.27 in bfloat16, 2,048 tokens 1.13
-# and 1.23 times
+# a longer text alone in a batch has no pads: decoders would build a mask of T x T numbers for them
+LONG = 512
+# nor has a shorter text alone in a call: a pad takes 3 % of its time. Between, kernels would be too
+# many
+UNPADDED = 24
+# of rows up to this length compiled packages may compute attention in another way: they share no
+# batch
+SHORT = 200
+# Above it, batches of so few tokens keep the scores of written-out attention near the caches:
+# measured in a prototype (8 x 256 tokens, a Zen 5), 512 to 1,024 tokens were 1.24 times as fast in
+# int8 and 1.27 in bfloat16, 2,048 tokens 1.13 and 1.23 times
 LONG_TOKENS = 512
 FEW_PADS = 32  # cost about as much time as one more forward pass
-ROW = 60  # tokens of a row that short texts share, on average: 56 and 62 were within 2 % (float32, a Zen 4)
+# tokens of a row that short texts share, on average: 56 and 62 were within 2 % (float32, a Zen 4)
+ROW = 60
 
 
 def chunks(texts: Iterable[str], characters: int = CHARACTERS) -> Iterator[list[str]]:
-    """Yield the texts in order, in lists of about ``characters`` characters each, which bounds memory."""
+    """Yield the texts in order, in lists of about ``characters`` characters each, which bounds
+    memory.
+    """
     chunk, size = [], 0
     for text in texts:
         chunk.append(text)
@@ -53,7 +62,9 @@ def chunks(texts: Iterable[str], characters: int = CHARACTERS) -> Iterator[list[
 
 
 def budgeted_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
-    """Group row numbers into batches of similar length, longest first, of at most ``batch_tokens`` with padding."""
+    """Group row numbers into batches of similar length, longest first, of at most ``batch_tokens``
+    with padding.
+    """
     order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
     batches: list[list[int]] = []
     start = 0
@@ -67,7 +78,9 @@ def budgeted_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int
 
 @dataclass
 class Tokens(Encoded):
-    """The tokens of a call: ids as arrays, in a tenth of the memory of lists, and what happens to them."""
+    """The tokens of a call: ids as arrays, in a tenth of the memory of lists, and what happens to
+    them.
+    """
 
     prompt: int = 0  # so many tokens at the start of each text are its prompt's, and are not pooled
     dtype: torch.dtype = torch.float32  # of the matrix products
@@ -77,20 +90,28 @@ class Tokens(Encoded):
 def with_limit(tokenizer: Tokenizer, limit: int) -> Tokenizer:
     """Return a copy that cuts texts at another length; other encoders may share the tokenizer."""
     if limit < len(tokenizer.pair_template):
-        raise InputError(f"a token limit of {limit} is too small: a pair needs {len(tokenizer.pair_template)}")
+        raise InputError(
+            f"a token limit of {limit} is too small: a pair needs {len(tokenizer.pair_template)}"
+        )
     other = copy.copy(tokenizer)
     other.limit = limit
     return other
 
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
-    """Tokenize many texts in chunks, because the lists of all ids at once would take ten times as much memory."""
+    """Tokenize many texts in chunks, because the lists of all ids at once would take ten times as
+    much memory.
+    """
     tokens = Tokens([], [], [])
-    # In two threads, because the library computes outside of Python's lock and hands its results over within it. Few
-    # texts start none.
+    # In two threads, because the library computes outside of Python's lock and hands its results
+    # over within it. Few texts start none.
     few = sum(map(len, texts)) < TOKENIZED
     with nullcontext() if few else ThreadPoolExecutor(2) as pool:
-        parts = pool.map(tokenizer.encode, chunks(texts, TOKENIZED)) if pool else [tokenizer.encode(texts)]
+        parts = (
+            pool.map(tokenizer.encode, chunks(texts, TOKENIZED))
+            if pool
+            else [tokenizer.encode(texts)]
+        )
         for encoded in parts:
             tokens.ids += [array("i", ids) for ids in encoded.ids]
             tokens.truncated += encoded.truncated
@@ -99,11 +120,13 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """N texts in R rows of T tokens: several short texts share a row, as [CLS] a [SEP] [CLS] b [SEP] with few pads.
+    """N texts in R rows of T tokens: several short texts share a row, as [CLS] a [SEP] [CLS] b
+    [SEP] with few pads.
 
-    ``ids``, ``positions`` and ``text_index`` are (R, T): a token, its place in its own text, and the number of that
-    text in the batch, -1 for the few pads. ``places`` (N, S) has the places of each text's tokens in the flattened
-    rows, -1 beyond its end. ``texts`` are the numbers of the N texts in the call, ``tokens`` counts all but the pads.
+    ``ids``, ``positions`` and ``text_index`` are (R, T): a token, its place in its own text, and
+    the number of that text in the batch, -1 for the few pads. ``places`` (N, S) has the places of
+    each text's tokens in the flattened rows, -1 beyond its end. ``texts`` are the numbers of the N
+    texts in the call, ``tokens`` counts all but the pads.
     """
 
     ids: Tensor
@@ -117,8 +140,14 @@ class PackedBatch:
 
 
 def valid_texts(texts: Iterable[str]) -> Iterator[str]:
-    """The texts one by one; ``InputError`` gives the index of one that is not a valid Unicode string."""
-    if isinstance(texts, str | dict | set) or hasattr(texts, "columns") or not isinstance(texts, Iterable):
+    """The texts one by one; ``InputError`` gives the index of one that is not a valid Unicode
+    string.
+    """
+    if (
+        isinstance(texts, str | dict | set)
+        or hasattr(texts, "columns")
+        or not isinstance(texts, Iterable)
+    ):
         check_texts(texts)  # type: ignore[arg-type]  # which refuses them
     for i, text in enumerate(texts):
         check_texts([text], i)
@@ -126,20 +155,29 @@ def valid_texts(texts: Iterable[str]) -> Iterator[str]:
 
 
 def check_tokens(encoded: Encoded, texts: Sequence[str]) -> Encoded:
-    """Return what was given. Raises ``InputError`` for a text without a token, which an encoder cannot read."""
+    """Return what was given. Raises ``InputError`` for a text without a token, which an encoder
+    cannot read.
+    """
     for text, ids in zip(texts, encoded.ids, strict=True):
         if not len(ids):
-            raise InputError(f"the text {one_line(text)} has no token, and this tokenizer adds none: remove the text")
+            raise InputError(
+                f"the text {one_line(text)} has no token, and this tokenizer adds none: remove the "
+                f"text"
+            )
     return encoded
 
 
 def same_text(text_index: Tensor) -> Tensor:
-    """Mark tokens of a row that belong to the same text: ``text_index`` (R, T) -> attention mask (R, 1, T, T)."""
+    """Mark tokens of a row that belong to the same text: ``text_index`` (R, T) -> attention mask
+    (R, 1, T, T).
+    """
     return text_index[:, None, :, None] == text_index[:, None, None, :]
 
 
 def unpack(hidden: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Take rows apart: hidden (R, T, D), ``places`` (N, S) -> each text by itself (N, S, D), its mask (N, S)."""
+    """Take rows apart: hidden (R, T, D), ``places`` (N, S) -> each text by itself (N, S, D), its
+    mask (N, S).
+    """
     return hidden.flatten(0, 1)[places.clamp_min(0)], places >= 0
 
 
@@ -151,10 +189,13 @@ def reporting(batches: Iterator[Any], progress: Bar | None) -> Iterator[Any]:
             progress.update(len(batch.texts))
 
 
-def packed_batches(tokens: Tokens, batch_tokens: int, long_tokens: float = math.inf) -> Iterator[PackedBatch]:
+def packed_batches(
+    tokens: Tokens, batch_tokens: int, long_tokens: float = math.inf
+) -> Iterator[PackedBatch]:
     """Pack texts into batches of at most ``batch_tokens`` tokens, the longest rows first.
 
-    A row larger than that is a batch by itself. Rows above ``SHORT`` share one of at most ``long_tokens``.
+    A row larger than that is a batch by itself. Rows above ``SHORT`` share one of at most
+    ``long_tokens``.
     """
     if not tokens.ids:
         return
@@ -164,7 +205,8 @@ def packed_batches(tokens: Tokens, batch_tokens: int, long_tokens: float = math.
     lengths = np.fromiter(map(len, tokens.ids), np.int64, len(tokens.ids))  # (N,)
     rows = share_rows(lengths, min(ROW, batch_tokens))
     tokens_of = [int(lengths[row].sum()) for row in rows]
-    # The longest first: rows of similar length share a batch, and memory does not grow towards the end.
+    # The longest first: rows of similar length share a batch, and memory does not grow towards the
+    # end.
     order = np.argsort(-np.array(tokens_of, dtype=np.int64), kind="stable").tolist()
     batch: list[np.ndarray] = []
     width = 0  # tokens of the current batch's rows: its first row's, rounded
@@ -172,7 +214,8 @@ def packed_batches(tokens: Tokens, batch_tokens: int, long_tokens: float = math.
         size = tokens_of[number]
         most = batch_tokens if width <= SHORT else min(batch_tokens, long_tokens)
         full = width * (len(batch) + 1) > most
-        # A row may be padded by an eighth. Beyond that, a batch more costs as much as FEW_PADS pads in all rows left.
+        # A row may be padded by an eighth. Beyond that, a batch more costs as much as FEW_PADS pads
+        # in all rows left.
         pads = width - size
         wasteful = 8 * pads > width and pads * (len(rows) - place) > FEW_PADS
         other_attention = rounded(size) <= SHORT < width
@@ -187,16 +230,17 @@ def packed_batches(tokens: Tokens, batch_tokens: int, long_tokens: float = math.
 
 
 def share_rows(lengths: np.ndarray, tokens: int = ROW) -> list[np.ndarray]:
-    """Group texts into rows of about ``tokens`` tokens, as equal as possible; a longer text has a row to itself.
+    """Group texts into rows of about ``tokens`` tokens, as equal as possible; a longer text has a
+    row to itself.
 
-    Attention in such a row costs little, and several sentences fit into it. With rows of equal length all batches of a
-    call have one shape.
+    Attention in such a row costs little, and several sentences fit into it. With rows of equal
+    length all batches of a call have one shape.
     """
     order = np.argsort(-lengths, kind="stable")  # equal ones in the caller's order
     alone = int((lengths > tokens).sum())
     short = lengths[order[alone:]]
-    # The longest text left goes to the emptiest row, which the heap has in front: of several, to the first. One integer
-    # is a row's tokens, and below them its number.
+    # The longest text left goes to the emptiest row, which the heap has in front: of several, to
+    # the first. One integer is a row's tokens, and below them its number.
     heap = list(range(math.ceil(short.sum() / tokens)))
     number = (1 << 32) - 1
     row_of = []
@@ -218,11 +262,17 @@ def rounded(tokens: int) -> int:
 
 
 def single_batch(tokens: Tokens) -> PackedBatch:
-    """Write the only text of a call into a row: what ``make_batch`` does, in a fraction of its time."""
+    """Write the only text of a call into a row: what ``make_batch`` does, in a fraction of its
+    time.
+    """
     count = len(tokens.ids[0])
     width = count if count <= UNPADDED or count > LONG else rounded(count)
     places = np.arange(count)[None]  # (1, S)
-    ids, positions, text_index = np.zeros((1, width), np.int64), np.zeros((1, width), np.int64), np.full((1, width), -1)
+    ids, positions, text_index = (
+        np.zeros((1, width), np.int64),
+        np.zeros((1, width), np.int64),
+        np.full((1, width), -1),
+    )
     ids[:, :count] = tokens.ids[0]
     positions[:, :count] = places
     text_index[:, :count] = 0
@@ -231,7 +281,9 @@ def single_batch(tokens: Tokens) -> PackedBatch:
     return PackedBatch(rows[0], rows[1], rows[2], torch.from_numpy(places), *about)
 
 
-def make_batch(tokens: Tokens, lengths: np.ndarray, rows: Sequence[np.ndarray], width: int) -> PackedBatch:
+def make_batch(
+    tokens: Tokens, lengths: np.ndarray, rows: Sequence[np.ndarray], width: int
+) -> PackedBatch:
     """Write the texts of R rows into tensors (R, ``width``)."""
     texts = np.concatenate(rows)
     counts = lengths[texts]  # (N,)
@@ -241,13 +293,18 @@ def make_batch(tokens: Tokens, lengths: np.ndarray, rows: Sequence[np.ndarray], 
     before = counts.cumsum() - counts  # tokens of the texts before each text, (N,)
     sizes = np.array([len(row) for row in rows])
     row_of = np.repeat(np.arange(len(rows)), sizes)  # (N,)
-    # where the texts begin in the flattened rows: those before them in other rows take no place of their own row
+    # where the texts begin in the flattened rows: those before them in other rows take no place of
+    # their own row
     first = row_of * width + before - before[sizes.cumsum() - sizes][row_of]  # (N,)
     text_of = np.repeat(np.arange(len(texts)), counts)  # of each token, as all below
     within = np.arange(total) - before[text_of]
     here = first[text_of] + within
     size = len(rows) * width
-    ids, positions, text_index = np.zeros(size, np.int64), np.zeros(size, np.int64), np.full(size, -1)
+    ids, positions, text_index = (
+        np.zeros(size, np.int64),
+        np.zeros(size, np.int64),
+        np.full(size, -1),
+    )
     ids[here] = np.frombuffer(b"".join([tokens.ids[text] for text in texts]), dtype=np.intc)
     positions[here], text_index[here] = within, text_of
     places = np.full((len(texts), longest), -1)
@@ -262,33 +319,56 @@ def check_inputs(
 ) -> None:
     """Raise ``ValueError`` for inputs that would crash the model or silently give wrong numbers.
 
-    These are a shape other than (B, T), a row of the mask without a real token, and what ``check_ids`` refuses.
+    These are a shape other than (B, T), a row of the mask without a real token, and what
+    ``check_ids`` refuses.
     """
     if isinstance(ids, dict):
-        raise TypeError('ids must be a tensor (B, T), not a dict: features["input_ids"], features["attention_mask"]')
+        raise TypeError(
+            'ids must be a tensor (B, T), not a dict: features["input_ids"], '
+            'features["attention_mask"]'
+        )
     check_shape("ids", ids, None, None)
     for name, x in (("mask", mask), ("token_types", token_types)):
         if x is not None:
             check_shape(name, x, *ids.shape)
     if ids.is_cuda and torch.cuda.is_current_stream_capturing():
         return  # whoever records a graph has checked its input: values cannot be read then
-    # On a GPU a lookup beyond a table is a failed assertion on the device, after which the process cannot use it.
+    # On a GPU a lookup beyond a table is a failed assertion on the device, after which the process
+    # cannot use it.
     check_ids(config, ids, ids.shape[1], token_types)
     if mask is None:
         return
     real = mask.bool().any(dim=1)  # (B,)
     if not real.all():
-        raise ValueError(f"row {int(real.int().argmin())} of the mask has no real token: attention would be 0/0")
+        raise ValueError(
+            f"row {int(real.int().argmin())} of the mask has no real token: attention would be 0/0"
+        )
 
 
-def check_ids(config: BertConfig, ids: Tensor | np.ndarray, longest: int, token_types: Tensor | None = None) -> None:
-    """Raise ``ValueError`` for ids or token types that the model does not have, or more tokens than positions."""
+def check_ids(
+    config: BertConfig, ids: Tensor | np.ndarray, longest: int, token_types: Tensor | None = None
+) -> None:
+    """Raise ``ValueError`` for ids or token types that the model does not have, or more tokens than
+    positions.
+    """
     if longest > config.positions:
-        raise ValueError(f"{longest} tokens, but the position table has {config.positions}: let the tokenizer cut them")
-    tables = [("ids", ids, config.vocab_size, "in its vocabulary: do tokenizer and weights belong together?")]
+        raise ValueError(
+            f"{longest} tokens, but the position table has {config.positions}: let the tokenizer "
+            f"cut them"
+        )
+    tables = [
+        (
+            "ids",
+            ids,
+            config.vocab_size,
+            "in its vocabulary: do tokenizer and weights belong together?",
+        )
+    ]
     if token_types is not None:
         tables.append(("token_types", token_types, config.type_vocab_size, "types"))
     for name, values, size, things in tables:
         low, high = int(values.min()), int(values.max())
         if low < 0 or high >= max(size, 1):  # a model without token types is given zeros
-            raise ValueError(f"{name} run from {low} to {high}, this model has {size or 'no'} {things}")
+            raise ValueError(
+                f"{name} run from {low} to {high}, this model has {size or 'no'} {things}"
+            )

@@ -1,8 +1,10 @@
-"""Read and write CrossEncoder folders of sentence-transformers: an encoder under transformers' classifier.
+"""Read and write CrossEncoder folders of sentence-transformers: an encoder under transformers'
+classifier.
 
     hidden (B, T, D) -> [CLS] (B, D) -> dense, tanh (B, D) -> linear (B, C) -> sigmoid, or nothing
 
-With one label the output is a pair's score; with several, the logits of classes, or behind a sigmoid of labels.
+With one label the output is a pair's score; with several, the logits of classes, or behind a
+sigmoid of labels.
 """
 
 from collections.abc import Sequence
@@ -36,20 +38,30 @@ from minisbert.models.pooling import Pooling
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.files import write_json
 
-# activations after the classifier, as the files name them, and the task of a ``PairModel`` that each means
-SIGMOID_PATH, IDENTITY_PATH = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
+# activations after the classifier, as the files name them, and the task of a ``PairModel`` that
+# each means
+SIGMOID_PATH, IDENTITY_PATH = (
+    "torch.nn.modules.activation.Sigmoid",
+    "torch.nn.modules.linear.Identity",
+)
 PAIR_TASKS = {SIGMOID_PATH: "binary", IDENTITY_PATH: "logit"}  # with one output
-LABEL_TASKS = {IDENTITY_PATH: "classes", SIGMOID_PATH: "labels"}  # with several: one of them is true, or each may be
+LABEL_TASKS = {
+    IDENTITY_PATH: "classes",
+    SIGMOID_PATH: "labels",
+}  # with several: one of them is true, or each may be
 
 
 class ClassifierHead(JointHead):
-    """The head of transformers' ``BertForSequenceClassification``: BERT's pooler, dropout, a linear layer.
+    """The head of transformers' ``BertForSequenceClassification``: BERT's pooler, dropout, a linear
+    layer.
 
-    ``between`` is the pooler's activation, which depends on the family. transformers' RoBERTa and ELECTRA have a second
-    dropout, before the pooler.
+    ``between`` is the pooler's activation, which depends on the family. transformers' RoBERTa and
+    ELECTRA have a second dropout, before the pooler.
     """
 
-    def __init__(self, width: int, dropout: float = 0.0, outputs: int = 1, between: type[nn.Module] = nn.Tanh):
+    def __init__(
+        self, width: int, dropout: float = 0.0, outputs: int = 1, between: type[nn.Module] = nn.Tanh
+    ):
         super().__init__(width, width, outputs, dropout)
         self.mlp[1] = between()  # for the ReLU
 
@@ -59,17 +71,29 @@ def read_cross_encoder(
 ) -> tuple[SentenceEncoder, ClassifierHead, str, list[str]]:
     """Read the encoder, with [CLS] as its pooling, the head, the task and the labels of a folder.
 
-    Raises ``InputError`` for another family's classifier, and for a file or tensor that is missing or misshapen.
+    Raises ``InputError`` for another family's classifier, and for a file or tensor that is missing
+    or misshapen.
     """
-    supported = {architecture: (dense, out, between) for architecture, dense, out, between in CLASSIFIERS.values()}
+    supported = {
+        architecture: (dense, out, between)
+        for architecture, dense, out, between in CLASSIFIERS.values()
+    }
     if folder.classifier not in supported:
-        raise unsupported(folder.path / CONFIG, "architectures", folder.classifier, f"{', '.join(supported)} are")
+        raise unsupported(
+            folder.path / CONFIG, "architectures", folder.classifier, f"{', '.join(supported)} are"
+        )
     if folder.modules not in ([], [("Transformer", ".")]):
-        raise unsupported(folder.path / MODULES_FILE, "modules", folder.modules, "a CrossEncoder has one Transformer")
+        raise unsupported(
+            folder.path / MODULES_FILE,
+            "modules",
+            folder.modules,
+            "a CrossEncoder has one Transformer",
+        )
     dense, out, between = supported[folder.classifier]
     family, config = folder.config
     path, tensors = read_encoder(folder)
-    # The head's tensors leave the dictionary, so that whatever else is no part of the encoder is refused below.
+    # The head's tensors leave the dictionary, so that whatever else is no part of the encoder is
+    # refused below.
     names, stored = {}, {}
     for ours, name in head_names(dense, out).items():
         names[ours] = family.canonical(name)
@@ -88,7 +112,8 @@ def read_cross_encoder(
         head = ClassifierHead(config.hidden_size, rate, outputs, between)
     fill(head, stored, path, names)
     bert = load_transformer(folder, (path, tensors))
-    # The head reads the hidden state of [CLS], so that the encoder's pooling is only used if it is saved by itself.
+    # The head reads the hidden state of [CLS], so that the encoder's pooling is only used if it is
+    # saved by itself.
     encoder = SentenceEncoder(read_tokenizer(folder, limit), bert, Pooling("cls"), normalize=False)
     return encoder, head, task, labels
 
@@ -104,13 +129,20 @@ def head_names(dense: str, out: str) -> dict[str, str]:
 
 
 def read_task(folder: ModelFolder, outputs: int) -> str:
-    """Return the task that the activation after the classifier means. Raises ``InputError`` for another activation."""
+    """Return the task that the activation after the classifier means. Raises ``InputError`` for
+    another activation.
+    """
     path, config, activation = folder.path / SENTENCE, folder.json_settings(CONFIG), None
     if folder.described:
         settings = folder.json_settings(SENTENCE)
-        activation, prompt = settings.get("activation_fn", str), settings.get("default_prompt_name", str)
+        activation, prompt = (
+            settings.get("activation_fn", str),
+            settings.get("default_prompt_name", str),
+        )
         if prompt is not None:
-            raise unsupported(path, "default_prompt_name", prompt, "a CrossEncoder's prompts are not")
+            raise unsupported(
+                path, "default_prompt_name", prompt, "a CrossEncoder's prompts are not"
+            )
     if activation is None:  # older files, and still older ones
         path = folder.path / CONFIG
         activation = config.get("sentence_transformers", dict, {}).get("activation_fn")
@@ -135,10 +167,14 @@ def check_writable(encoder: SentenceEncoder, head: ClassifierHead) -> None:
         raise InputError(f"a CrossEncoder of {kind} is not supported; {', '.join(CLASSIFIERS)} are")
     between = CLASSIFIERS[kind][-1]
     if not isinstance(head.mlp[1], between):
-        raise InputError(f"a CrossEncoder of {kind} has {between.__name__} in its head, not {head.mlp[1]}")
+        raise InputError(
+            f"a CrossEncoder of {kind} has {between.__name__} in its head, not {head.mlp[1]}"
+        )
     source = encoder.tokenizer.source
     if source and source.text_settings.get("do_lower_case"):
-        raise InputError("do_lower_case of sentence_bert_config.json has no place in a CrossEncoder's files")
+        raise InputError(
+            "do_lower_case of sentence_bert_config.json has no place in a CrossEncoder's files"
+        )
 
 
 def write_cross_encoder(
@@ -159,7 +195,9 @@ def write_cross_encoder(
         "label2id": {label: i for i, label in enumerate(labels)},
         dropout: head.settings["dropout"],
         "sentence_transformers": {"activation_fn": activation},
-        "minisbert": {"task": task},  # sentence-transformers has no word for a regression, whose activation is none
+        "minisbert": {
+            "task": task
+        },  # sentence-transformers has no word for a regression, whose activation is none
     }
     write_json(folder / CONFIG, stored_config(encoder.bert.config) | about)
     tensors = {}
@@ -170,5 +208,7 @@ def write_cross_encoder(
         tensors[name] = head.get_parameter(ours).float()
     write_safetensors(tensors, folder / WEIGHTS)
     write_tokenizer(encoder.tokenizer, folder)
-    stated = ModelFolder(folder).json(TOKENIZER_CONFIG)  # the place of a CrossEncoder's maximum length
+    stated = ModelFolder(folder).json(
+        TOKENIZER_CONFIG
+    )  # the place of a CrossEncoder's maximum length
     write_json(folder / TOKENIZER_CONFIG, stated | {"model_max_length": encoder.tokenizer.limit})

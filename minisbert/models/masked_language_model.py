@@ -1,4 +1,5 @@
-"""Predict masked words with BERT's masked-language head: how every sentence encoder's weights began (BERT, 3.1).
+"""Predict masked words with BERT's masked-language head: how every sentence encoder's weights began
+(BERT, 3.1).
 
 model = MaskedLanguageModel.load("runs/from-nothing/model")
 model.fill_mask("A cat [MASK] on the mat.")  # [("sits", 0.31), ("is", 0.12), ...]
@@ -57,7 +58,8 @@ DECODER_BIAS = "cls.predictions.decoder.bias"
 class MaskedHead(nn.Module):
     """A dense layer, GELU and LayerNorm, then the product with every word: (..., D) -> (..., V).
 
-    ``words`` (V, D) is the table of word embeddings again (it is tied), unless the file has another.
+    ``words`` (V, D) is the table of word embeddings again (it is tied), unless the file has
+    another.
     """
 
     def __init__(self, width: int, words: int, eps: float):
@@ -72,7 +74,9 @@ class MaskedHead(nn.Module):
 
 
 def load_head(folder: ModelFolder, bert: Bert) -> MaskedHead:
-    """Open the masked-language head in an encoder's folder. Raises ``InputError`` by file and key if it has none."""
+    """Open the masked-language head in an encoder's folder. Raises ``InputError`` by file and key
+    if it has none.
+    """
     config = bert.config
     if config.model_type not in MASKED_CLASSES:
         reason = f"a masked-language head is read from a {' or a '.join(MASKED_CLASSES.values())}"
@@ -92,7 +96,9 @@ def load_head(folder: ModelFolder, bert: Bert) -> MaskedHead:
     for name in names.values():
         if name not in tensors:
             expected = MASKED_CLASSES[config.model_type]
-            raise InputError(f"{path} has no {name}: the masked-language head of a {expected} is needed")
+            raise InputError(
+                f"{path} has no {name}: the masked-language head of a {expected} is needed"
+            )
     with unfilled():  # the weights are replaced at once
         head = MaskedHead(config.hidden_size, config.vocab_size, config.layer_norm_eps)
     fill(head, {name: tensors[name] for name in names.values()}, path, names)
@@ -102,14 +108,17 @@ def load_head(folder: ModelFolder, bert: Bert) -> MaskedHead:
 
 
 def save_masked(bert: Bert, head: MaskedHead, folder: Path) -> None:
-    """Write ``config.json`` and ``model.safetensors`` of encoder and head, as transformers has them, float32."""
+    """Write ``config.json`` and ``model.safetensors`` of encoder and head, as transformers has
+    them, float32.
+    """
     family, names = ENCODER_FAMILIES[bert.config.model_type], HEAD_NAMES[bert.config.model_type]
     tied = head.words is bert.embeddings.word.weight
     about = {"architectures": [MASKED_CLASSES[family.model_type]], "tie_word_embeddings": tied}
     write_json(folder / CONFIG, stored_config(bert.config) | about)
     tensors = {family.prefix + name: tensor for name, tensor in named_tensors(bert).items()}
     tensors |= {names[ours]: parameter.float() for ours, parameter in head.named_parameters()}
-    # transformers ties the words on loading, and expects the bias under a second name if they are not tied.
+    # transformers ties the words on loading, and expects the bias under a second name if they are
+    # not tied.
     if tied:
         del tensors[names["words"]]
     elif family.model_type == "bert":
@@ -120,7 +129,8 @@ def save_masked(bert: Bert, head: MaskedHead, folder: Path) -> None:
 class MaskedLanguageModel(SentenceEncoder):
     """A ``SentenceEncoder`` that also predicts masked words.
 
-    ``save`` writes a BertForMaskedLM beside the modules of sentence-transformers, so the folder opens as either.
+    ``save`` writes a BertForMaskedLM beside the modules of sentence-transformers, so the folder
+    opens as either.
     """
 
     def __init__(self, head: MaskedHead, *parts: Any):
@@ -134,19 +144,34 @@ class MaskedLanguageModel(SentenceEncoder):
         self.special_ids = [i for i, token in added.items() if token.special]
 
     @classmethod
-    def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
+    def from_folder(
+        cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None
+    ) -> Self:
         plain = SentenceEncoder.from_folder(folder, pooling, limit)
-        parts = plain.tokenizer, plain.bert, plain.pooling, plain.normalize, plain.dense, plain.settings
+        parts = (
+            plain.tokenizer,
+            plain.bert,
+            plain.pooling,
+            plain.normalize,
+            plain.dense,
+            plain.settings,
+        )
         return cls(load_head(folder.encoder, plain.bert), *parts).eval()
 
-    def logits(self, ids: Tensor, mask: Tensor | None, chosen: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Score each word at the N places that ``chosen`` (B, T) marks: ids (B, T) -> logits (N, V)."""
+    def logits(
+        self, ids: Tensor, mask: Tensor | None, chosen: Tensor, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """Score each word at the N places that ``chosen`` (B, T) marks: ids (B, T) -> logits (N,
+        V).
+        """
         hidden = self.hidden(ids, mask, None, dtype)[chosen]  # (N, D)
         with torch.autocast(ids.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
             return self.head(hidden).to(self.dtype)
 
     def fill_mask(self, text: str, top: int = 5) -> list[tuple[str, float]]:
-        """Return the ``top`` most probable words for the first [MASK] of a text, with their probabilities."""
+        """Return the ``top`` most probable words for the first [MASK] of a text, with their
+        probabilities.
+        """
         check_count("top", top)
         ids = torch.tensor(self.tokenizer.encode([text]).ids, device=self.device)  # (1, T)
         places = (ids == self.mask_id).nonzero()
@@ -158,7 +183,9 @@ class MaskedLanguageModel(SentenceEncoder):
             probabilities = self.logits(ids, None, chosen)[0].softmax(dim=0)  # (V,)
         # topk refuses a number beyond the size of the vocabulary.
         best = probabilities.topk(min(top, len(probabilities)))
-        words = cast(list[str], self.tokenizer.tokens(best.indices.tolist()))  # of ids that have one
+        words = cast(
+            list[str], self.tokenizer.tokens(best.indices.tolist())
+        )  # of ids that have one
         return list(zip(words, best.values.tolist(), strict=True))
 
     def write(self, folder: Path) -> None:

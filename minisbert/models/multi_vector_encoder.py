@@ -4,9 +4,10 @@
     queries, documents = encoder.encode(["a cat?"], query=True), encoder.encode(["A cat sits.", "Rain."])
     encoder.top_k(queries, documents, 1)  # scores and document numbers, (1, 1) each
 
-Each token's hidden state goes through a linear layer without bias and is scaled to length 1. A query may be padded with
-[MASK] tokens that are compared like its words, which mostly reweights these (Giacalone and Zanibbi 2024); in documents
-punctuation is skipped. Folders are those of sentence-transformers' class of the same name.
+Each token's hidden state goes through a linear layer without bias and is scaled to length 1. A
+query may be padded with [MASK] tokens that are compared like its words, which mostly reweights
+these (Giacalone and Zanibbi 2024); in documents punctuation is skipped. Folders are those of
+sentence-transformers' class of the same name.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +37,14 @@ from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import Batch, normalize
 from minisbert.core.tokenizer import Tokenizer, pad_batch
-from minisbert.models.batching import Tokens, budgeted_batches, check_ids, check_tokens, reporting, with_limit
+from minisbert.models.batching import (
+    Tokens,
+    budgeted_batches,
+    check_ids,
+    check_tokens,
+    reporting,
+    with_limit,
+)
 from minisbert.models.pooling import Dense, Pooling, load_dense_layer
 from minisbert.models.properties import check_choice, check_count, role_prompt, with_prompt
 from minisbert.models.sentence_encoder import BATCH_SIZE, TEXT_TOKENS, SentenceEncoder
@@ -44,14 +52,16 @@ from minisbert.search.by_tokens import Matrices, late_top_k
 from minisbert.system.files import write_json
 from minisbert.system.progress import Bar, bar_of
 
-# PyLate's keys in config_sentence_transformers.json begin with these; sentence-transformers converts such folders
+# PyLate's keys in config_sentence_transformers.json begin with these; sentence-transformers
+# converts such folders
 PYLATE = ("query_", "document_", "skiplist_", "attend_to_", "do_query_")
 TOKENS = "token_embeddings"
 
 
 @dataclass(frozen=True)
 class Expansion:
-    """``query_expansion``: pad queries to ``length`` tokens; the strategy ``fixed`` also cuts longer ones.
+    """``query_expansion``: pad queries to ``length`` tokens; the strategy ``fixed`` also cuts
+    longer ones.
 
     ``attend`` lets the query's own tokens attend to the added ones.
     """
@@ -63,13 +73,20 @@ class Expansion:
 
     @classmethod
     def read(cls, settings: JsonSettings) -> "Expansion":
-        length, strategy = settings.size("length", True), settings.choice("strategy", "fixed", "min")
-        return cls(length, strategy, settings.get("attend", bool, False), settings.get("token", str))
+        length, strategy = (
+            settings.size("length", True),
+            settings.choice("strategy", "fixed", "min"),
+        )
+        return cls(
+            length, strategy, settings.get("attend", bool, False), settings.get("token", str)
+        )
 
 
 @dataclass(frozen=True)
 class MultiVectorSettings(EncoderSettings):
-    """``config_sentence_transformers.json``, the lengths in ``sentence_bert_config.json``, and MultiVectorMask's."""
+    """``config_sentence_transformers.json``, the lengths in ``sentence_bert_config.json``, and
+    MultiVectorMask's.
+    """
 
     similarity_fn_name: str = "maxsim"
     model_type: str = "MultiVectorEncoder"
@@ -85,12 +102,20 @@ class MultiVectorSettings(EncoderSettings):
 
 
 def read_multi_vector_settings(folder: ModelFolder) -> MultiVectorSettings:
-    """Read a folder's settings. Raises ``InputError`` by file and key for those that are not supported."""
+    """Read a folder's settings. Raises ``InputError`` by file and key for those that are not
+    supported.
+    """
     foreign = any(key.startswith(PYLATE) for key in folder.json(SENTENCE))
     masks = folder.places["MultiVectorMask"]
     if foreign or not masks:
-        raise InputError(f"{folder.path} has PyLate's or Stanford's layout: save it with sentence-transformers first")
-    lengths, mask = folder.encoder.json_settings(TEXT_SETTINGS), folder.json_settings(f"{masks[0]}/{CONFIG}")
+        raise InputError(
+            f"{folder.path} has PyLate's or Stanford's layout: save it with sentence-transformers "
+            f"first"
+        )
+    lengths, mask = (
+        folder.encoder.json_settings(TEXT_SETTINGS),
+        folder.json_settings(f"{masks[0]}/{CONFIG}"),
+    )
     query_length, expanded = lengths.size("query_length"), lengths.get("query_expansion", dict)
     expansion = None
     if expanded:
@@ -112,11 +137,15 @@ def read_multi_vector_settings(folder: ModelFolder) -> MultiVectorSettings:
 def normalizes_tokens(folder: ModelFolder) -> bool:
     """Return whether a Normalize module scales the vectors of tokens.
 
-    By default it scales the vector of a sentence, and leaves tokens as they are, as in sentence-transformers.
+    By default it scales the vector of a sentence, and leaves tokens as they are, as in
+    sentence-transformers.
     """
     for place in folder.places["Normalize"]:
         stated = folder.json(f"{place}/{CONFIG}")
-        if stated.get("module_input_name") == TOKENS and stated.get("module_output_name") in (None, TOKENS):
+        if stated.get("module_input_name") == TOKENS and stated.get("module_output_name") in (
+            None,
+            TOKENS,
+        ):
             return True
     return False
 
@@ -131,7 +160,9 @@ class TokenRows(Tokens):
 
 @dataclass
 class TokenBatch(Batch):
-    """A padded batch: ``mask`` (B, T) marks the tokens to attend to, ``compared`` (B, T) those that have a vector."""
+    """A padded batch: ``mask`` (B, T) marks the tokens to attend to, ``compared`` (B, T) those that
+    have a vector.
+    """
 
     compared: Tensor
     dtype: torch.dtype  # of the matrix products
@@ -148,7 +179,12 @@ class MultiVectorEncoder(SentenceEncoder):
     from_tensors = staticmethod(Matrices.from_tensors)
 
     def __init__(
-        self, tokenizer: Tokenizer, bert: Bert, dense: Dense, settings: MultiVectorSettings, normalize: bool = True
+        self,
+        tokenizer: Tokenizer,
+        bert: Bert,
+        dense: Dense,
+        settings: MultiVectorSettings,
+        normalize: bool = True,
     ):
         super().__init__(tokenizer, bert, Pooling("mean"), normalize, [dense], settings)
         vocabulary = tokenizer.backend.get_vocab()
@@ -161,13 +197,19 @@ class MultiVectorEncoder(SentenceEncoder):
             fillers = [vocabulary[name] for name in names if name in vocabulary]
             if not fillers:
                 token = " or ".join(names)
-                raise InputError(f"{TEXT_SETTINGS}: query_expansion: the tokenizer has no token {token}")
+                raise InputError(
+                    f"{TEXT_SETTINGS}: query_expansion: the tokenizer has no token {token}"
+                )
             self.filler = fillers[0]
 
     @classmethod
-    def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
+    def from_folder(
+        cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None
+    ) -> Self:
         if pooling is not None:
-            raise InputError(f"pooling {pooling}: {folder.path} is a MultiVectorEncoder, which pools nothing")
+            raise InputError(
+                f"pooling {pooling}: {folder.path} is a MultiVectorEncoder, which pools nothing"
+            )
         settings, normalize = read_multi_vector_settings(folder), normalizes_tokens(folder)
         bert = load_transformer(folder.encoder)
         dense = load_dense_layer(folder, folder.places["Dense"][0], TOKENS)
@@ -186,7 +228,9 @@ class MultiVectorEncoder(SentenceEncoder):
         if expansion and expansion.strategy == "fixed":
             limit = expansion.length
         # the tokenizer's own limit is not that of queries or documents
-        tokenizer = with_limit(self.tokenizer, min(limit or self.tokenizer.limit, self.bert.config.positions))
+        tokenizer = with_limit(
+            self.tokenizer, min(limit or self.tokenizer.limit, self.bert.config.positions)
+        )
         encoded = check_tokens(tokenizer.encode(texts), texts)
         rows = [list(ids) for ids in encoded.ids]
         own = [len(ids) for ids in rows]
@@ -197,21 +241,30 @@ class MultiVectorEncoder(SentenceEncoder):
     def forward(  # type: ignore[override]  # a vector per token
         self, rows: list[Sequence[int]], own: list[int], query: bool
     ) -> tuple[Tensor, Tensor]:
-        """Run the ids and lengths of ``rows`` -> vectors (B, T, K), and which are compared, (B, T)."""
-        hidden, compared = self.states(self.padded(TokenRows(rows, [], [], own=own, query=query), range(len(rows))))
+        """Run the ids and lengths of ``rows`` -> vectors (B, T, K), and which are compared, (B,
+        T).
+        """
+        hidden, compared = self.states(
+            self.padded(TokenRows(rows, [], [], own=own, query=query), range(len(rows)))
+        )
         return self.vectors(hidden), compared
 
     def batches(  # type: ignore[override]
         self, tokens: TokenRows, batch_size: int | None = None
     ) -> Iterator[TokenBatch]:
-        """Pad texts of like length, the longest first: texts that share a row could not have fillers."""
-        groups = budgeted_batches([len(ids) for ids in tokens.ids], TEXT_TOKENS * (batch_size or BATCH_SIZE))
+        """Pad texts of like length, the longest first: texts that share a row could not have
+        fillers.
+        """
+        groups = budgeted_batches(
+            [len(ids) for ids in tokens.ids], TEXT_TOKENS * (batch_size or BATCH_SIZE)
+        )
         return reporting((self.padded(tokens, texts) for texts in groups), tokens.progress)
 
     def padded(self, tokens: TokenRows, texts: Sequence[int]) -> TokenBatch:
         """Make a batch of some of the texts."""
         rows = [tokens.ids[text] for text in texts]
-        # Not the mask of ``pad_batch``: a filler is a real token that may have to stay hidden from the others.
+        # Not the mask of ``pad_batch``: a filler is a real token that may have to stay hidden from
+        # the others.
         ids, _ = pad_batch(rows, self.tokenizer.pad_id)  # (B, T)
         ids = ids.to(self.device)
         positions = torch.arange(ids.shape[1], device=self.device)  # (T,)
@@ -219,8 +272,12 @@ class MultiVectorEncoder(SentenceEncoder):
         real = positions < lengths[:, None]  # (B, T), with added tokens
         attended = real
         if tokens.query and self.expansion and not self.expansion.attend:
-            # subtle: a filler that no token attends to still has a vector: it attends to the query's own tokens
-            attended = positions < torch.tensor([tokens.own[text] for text in texts], device=self.device)[:, None]
+            # subtle: a filler that no token attends to still has a vector: it attends to the
+            # query's own tokens
+            attended = (
+                positions
+                < torch.tensor([tokens.own[text] for text in texts], device=self.device)[:, None]
+            )
         compared = real  # in documents usually all tokens but punctuation
         if ("query" if tokens.query else "document") in self.settings.skiplist_tasks:
             compared = real & ~torch.isin(ids, self.skipped_ids.to(ids.device))
@@ -233,13 +290,17 @@ class MultiVectorEncoder(SentenceEncoder):
 
     def vectors(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         """Hidden states (B, T, D) -> vectors of the tokens (B, T, K)."""
-        with torch.autocast(self.device.type, enabled=False):  # the dense layer, as pooling, is never in bfloat16
+        with torch.autocast(
+            self.device.type, enabled=False
+        ):  # the dense layer, as pooling, is never in bfloat16
             vectors = self.dense(hidden.to(self.dtype))  # (B, T, K)
         return normalize(vectors) if self.normalize else vectors
 
     def token_states(self, batch: TokenBatch) -> list[Tensor]:  # type: ignore[override]
         """The vectors (T, K) of each text's tokens, of those that are compared."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=batch.dtype == torch.bfloat16):
+        with torch.autocast(
+            self.device.type, torch.bfloat16, enabled=batch.dtype == torch.bfloat16
+        ):
             hidden, compared = self.states(batch)
         return [vectors[real] for vectors, real in zip(self.vectors(hidden), compared, strict=True)]
 
@@ -255,14 +316,22 @@ class MultiVectorEncoder(SentenceEncoder):
         prompt_name: str | None = None,
         **options: Any,
     ) -> Matrices:
-        """Encode texts to ``Matrices``. ``query`` says if they are queries or documents; by default the prompt does.
+        """Encode texts to ``Matrices``. ``query`` says if they are queries or documents; by default
+        the prompt does.
 
-        With ``query`` and without a prompt they get the model's prompt for queries, or for documents, if it has one.
-        Raises ``InputError`` as ``SentenceEncoder.encode`` does, and for its options that need a vector per text.
+        With ``query`` and without a prompt they get the model's prompt for queries, or for
+        documents, if it has one. Raises ``InputError`` as ``SentenceEncoder.encode`` does, and for
+        its options that need a vector per text.
         """
-        # Code for any encoder may pass the options of ``SentenceEncoder.encode`` with the values that they have anyway.
+        # Code for any encoder may pass the options of ``SentenceEncoder.encode`` with the values
+        # that they have anyway.
         for name, value in options.items():
-            if name != "convert_to_numpy" and value not in (None, False, "sentence_embedding", "float32"):
+            if name != "convert_to_numpy" and value not in (
+                None,
+                False,
+                "sentence_embedding",
+                "float32",
+            ):
                 raise InputError(f"{name}: a MultiVectorEncoder has a vector per token, not one")
         check_choice("query", query, (None, True, False))
         check_count("batch_size", batch_size)
@@ -273,7 +342,9 @@ class MultiVectorEncoder(SentenceEncoder):
             prompt = role_prompt(self.settings, "query" if query else "document")
         if isinstance(texts, str):
             texts = [texts]
-        texts, _ = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
+        texts, _ = with_prompt(
+            check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name
+        )
         tokens = self.rows(texts, query)
         self.truncated = sum(tokens.truncated)
         with bar_of(show_progress_bar, len(texts)) as tokens.progress:
@@ -292,7 +363,9 @@ class MultiVectorEncoder(SentenceEncoder):
         """Compute ``max_sim`` of every text of a, as a query, with every one of b: (N, M)."""
         for matrices in (a, b):
             if not isinstance(matrices, Matrices):
-                raise InputError(f"similarity compares the Matrices of encode, not {one_line(matrices)}")
+                raise InputError(
+                    f"similarity compares the Matrices of encode, not {one_line(matrices)}"
+                )
         if len(a) == 0:
             return np.empty((0, len(b)), np.float32)
         return np.stack([b.scores(a[i]) for i in range(len(a))])
@@ -308,8 +381,13 @@ class MultiVectorEncoder(SentenceEncoder):
         of_tokens = {"module_input_name": TOKENS, "module_output_name": TOKENS}
         cast(Dense, self.dense[0]).write(folder / dense, **of_tokens)
         settings = self.settings
-        about = {"skiplist_words": settings.skiplist_words, "skiplist_tasks": settings.skiplist_tasks}
+        about = {
+            "skiplist_words": settings.skiplist_words,
+            "skiplist_tasks": settings.skiplist_tasks,
+        }
         write_json(folder / mask / CONFIG, about | {"keep_only_token_ids": None})
         for place in normalize:
             write_json(folder / place / CONFIG, of_tokens)
-        write_settings(folder, self.settings, text_settings(self.tokenizer), model_type="MultiVectorEncoder")
+        write_settings(
+            folder, self.settings, text_settings(self.tokenizer), model_type="MultiVectorEncoder"
+        )

@@ -1,4 +1,5 @@
-"""Score pairs of sentences: an encoder and a head (``core/heads.py``) in one object, saved in one folder.
+"""Score pairs of sentences: an encoder and a head (``core/heads.py``) in one object, saved in one
+folder.
 
 model = PairModel(encoder, siamese(encoder.width))
 model.predict([("A cat sits.", "A kitten is sitting.")])  # (1,) from 0 to 1, after training
@@ -24,9 +25,20 @@ from minisbert.core.heads import ConcatHead, CrossHead, Head, JointHead
 from minisbert.core.tokenizer import Encoded, Tokenizer, pad_batch
 from minisbert.core.weights import fill
 from minisbert.models.batching import budgeted_batches, check_tokens
-from minisbert.models.cross_encoder import ClassifierHead, check_writable, read_cross_encoder, write_cross_encoder
+from minisbert.models.cross_encoder import (
+    ClassifierHead,
+    check_writable,
+    read_cross_encoder,
+    write_cross_encoder,
+)
 from minisbert.models.properties import as_array, check_count
-from minisbert.models.sentence_encoder import BATCH_SIZE, TEXT_TOKENS, NotFinite, SentenceEncoder, evaluating
+from minisbert.models.sentence_encoder import (
+    BATCH_SIZE,
+    TEXT_TOKENS,
+    NotFinite,
+    SentenceEncoder,
+    evaluating,
+)
 from minisbert.system.devices import move_to
 from minisbert.system.files import atomic_folder, write_json
 from minisbert.system.progress import bar_of
@@ -34,7 +46,8 @@ from minisbert.system.torch_internals import fastest_linear
 
 SEVERAL = ("classes", "labels")  # tasks with an output for each label
 TASKS = ("regression", "binary", "logit", *SEVERAL)
-# the heads by their names in ``head.json``; the siamese head is a ``ConcatHead`` with other features
+# the heads by their names in ``head.json``; the siamese head is a ``ConcatHead`` with other
+# features
 PAIR_HEADS = {"cross-encoder": JointHead, "concat": ConcatHead, "cross-attention": CrossHead}
 HEAD_PAIRS = 4096  # vectors that a head gets at a time
 
@@ -59,7 +72,9 @@ class PairScorer:
 
     @property
     def max_length(self) -> int:
-        """The largest number of tokens of a row, special tokens included; longer texts or pairs are cut."""
+        """The largest number of tokens of a row, special tokens included; longer texts or pairs are
+        cut.
+        """
         return self.tokenizer.limit
 
     def predict(
@@ -74,16 +89,22 @@ class PairScorer:
         convert_to_tensor: bool = False,
         num_workers: int | None = None,
     ) -> Any:
-        """Score pairs of texts -> (N,), or logits (N, C) of classes; one pair -> its score (as sentence-transformers).
+        """Score pairs of texts -> (N,), or logits (N, C) of classes; one pair -> its score (as
+        sentence-transformers).
 
-        A regression's scores are 0 to 1, but not clamped, because equal scores have no rank. Those of "yes" or "no",
-        and of labels that may all be true, are probabilities. ``apply_softmax`` makes probabilities of classes.
-        ``activation_fn`` gets the head's outputs (N, 1) or (N, C) instead, such as ``torch.nn.Identity()``; by default
-        ``self.activation_fn``, which ``load`` sets. ``batch_size`` as in ``TextEncoder.encode``. ``convert_to_tensor``
-        gives a tensor on the CPU, ``convert_to_numpy=False`` a list of them. ``num_workers`` is ignored, as there.
+        A regression's scores are 0 to 1, but not clamped, because equal scores have no rank. Those
+        of "yes" or "no", and of labels that may all be true, are probabilities. ``apply_softmax``
+        makes probabilities of classes. ``activation_fn`` gets the head's outputs (N, 1) or (N, C)
+        instead, such as ``torch.nn.Identity()``; by default ``self.activation_fn``, which ``load``
+        sets. ``batch_size`` as in ``TextEncoder.encode``. ``convert_to_tensor`` gives a tensor on
+        the CPU, ``convert_to_numpy=False`` a list of them. ``num_workers`` is ignored, as there.
         Raises ``InputError`` for anything but pairs of valid strings.
         """
-        single = isinstance(pairs, list | tuple) and len(pairs) == 2 and all(isinstance(text, str) for text in pairs)
+        single = (
+            isinstance(pairs, list | tuple)
+            and len(pairs) == 2
+            and all(isinstance(text, str) for text in pairs)
+        )
         rows: Any = [pairs] if single else pairs
         if isinstance(rows, str) or not isinstance(rows, Iterable):
             raise InputError(f"predict takes pairs of texts, not {one_line(rows)}")
@@ -95,18 +116,28 @@ class PairScorer:
             seconds.append(pair[1])
         activation = activation_fn or self.activation_fn
         if activation is not None and not callable(activation):
-            raise InputError(f"activation_fn must be a function of a tensor, not {one_line(activation)}")
-        scores = self.outputs(firsts, seconds, batch_size, bool(show_progress_bar))  # (N,) or (N, C)
+            raise InputError(
+                f"activation_fn must be a function of a tensor, not {one_line(activation)}"
+            )
+        scores = self.outputs(
+            firsts, seconds, batch_size, bool(show_progress_bar)
+        )  # (N,) or (N, C)
         if activation is not None:
-            # the caller's sees what it would see in sentence-transformers, (N, 1) for a single score
+            # the caller's sees what it would see in sentence-transformers, (N, 1) for a single
+            # score
             with torch.no_grad():  # it may be a layer with weights
-                scores = activation(scores.reshape(len(scores), max(1, len(self.labels))))  # (N, 1) or (N, C)
+                scores = activation(
+                    scores.reshape(len(scores), max(1, len(self.labels)))
+                )  # (N, 1) or (N, C)
             if self.task not in SEVERAL:
                 scores = scores.squeeze(-1)
         elif self.task in ("binary", "labels"):
             scores = scores.sigmoid()
-        # as in sentence-transformers, where only the sigmoid of labels stands in the place of a softmax
-        if apply_softmax and (self.task == "classes" or (self.task == "labels" and activation is not None)):
+        # as in sentence-transformers, where only the sigmoid of labels stands in the place of a
+        # softmax
+        if apply_softmax and (
+            self.task == "classes" or (self.task == "labels" and activation is not None)
+        ):
             scores = scores.softmax(dim=-1)
         if convert_to_tensor or (single and not convert_to_numpy):
             return scores[0] if single else scores
@@ -127,10 +158,11 @@ class PairScorer:
         activation_fn: Callable[[Tensor], Tensor] | None = None,
         num_workers: int | None = None,
     ) -> list[dict[str, Any]]:
-        """Sort the documents by their score with the query, best first: ``[{"corpus_id": 2, "score": 0.97}, ...]``.
+        """Sort the documents by their score with the query, best first: ``[{"corpus_id": 2,
+        "score": 0.97}, ...]``.
 
-        ``return_documents`` adds the "text" of each. Ties by number. ``top_k`` None ranks all. ``activation_fn`` and
-        ``num_workers`` as in ``predict``.
+        ``return_documents`` adds the "text" of each. Ties by number. ``top_k`` None ranks all.
+        ``activation_fn`` and ``num_workers`` as in ``predict``.
         """
         if self.task in SEVERAL:
             raise InputError(f"a model of {len(self.labels)} {self.task} gives no score to rank by")
@@ -139,35 +171,51 @@ class PairScorer:
             check_count("top_k", top_k)
         pairs = [(query, text) for text in documents]
         scores = self.predict(
-            pairs, batch_size=batch_size, show_progress_bar=show_progress_bar, activation_fn=activation_fn
+            pairs,
+            batch_size=batch_size,
+            show_progress_bar=show_progress_bar,
+            activation_fn=activation_fn,
         )
         ranked = []
         # Stable, so that of equal scores the first document comes first.
         for row in np.argsort(-scores, kind="stable")[:top_k].tolist():
-            result: dict[str, Any] = {"corpus_id": row, "score": float(scores[row])}  # json cannot write NumPy's
+            result: dict[str, Any] = {
+                "corpus_id": row,
+                "score": float(scores[row]),
+            }  # json cannot write NumPy's
             if return_documents:
                 result["text"] = documents[row]
             ranked.append(result)
         return ranked
 
     def outputs(
-        self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int = BATCH_SIZE, progress: bool = False
+        self,
+        firsts: Sequence[str],
+        seconds: Sequence[str],
+        batch_size: int = BATCH_SIZE,
+        progress: bool = False,
     ) -> Tensor:
-        """Return the outputs that the losses take, on the CPU: (N,), or logits (N, C) for several labels.
+        """Return the outputs that the losses take, on the CPU: (N,), or logits (N, C) for several
+        labels.
 
         Raises ``InputError`` for texts that do not make pairs, and if an output is not finite.
         """
         check_count("batch_size", batch_size)
         if len(firsts) != len(seconds):
-            raise InputError(f"{len(firsts)} first and {len(seconds)} second sentences do not make pairs")
+            raise InputError(
+                f"{len(firsts)} first and {len(seconds)} second sentences do not make pairs"
+            )
         with self.computing():
             outputs = self._outputs(firsts, seconds, batch_size, progress)
         if not outputs.isfinite().all():
             raise NotFinite("a score is NaN or infinite: the model's weights are too large")
         return outputs
 
-    def _outputs(self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool) -> Tensor:
-        # All pairs are tokenized before the first is computed: batches are of pairs of similar length.
+    def _outputs(
+        self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool
+    ) -> Tensor:
+        # All pairs are tokenized before the first is computed: batches are of pairs of similar
+        # length.
         encoded = self.tokenize(firsts, seconds)
         self.truncated = sum(encoded.truncated)
         lengths = self.lengths(encoded)
@@ -181,7 +229,9 @@ class PairScorer:
         return outputs
 
     def tokenize(self, firsts: Sequence[str], seconds: Sequence[str]) -> Encoded:
-        """Tokenize N pairs to N joined rows, or to 2N: all first sentences, then all second ones."""
+        """Tokenize N pairs to N joined rows, or to 2N: all first sentences, then all second
+        ones.
+        """
         if self.joint:
             return check_tokens(self.tokenizer.encode_pairs(firsts, seconds), firsts)
         a, b = (check_tokens(self.tokenizer.encode(texts), texts) for texts in (firsts, seconds))
@@ -192,11 +242,19 @@ class PairScorer:
         if self.joint:
             return [len(ids) for ids in encoded.ids]
         half = len(encoded) // 2
-        # Both texts of a pair are padded to the longer one, because they are rows of the same batch.
-        return [2 * max(len(a), len(b)) for a, b in zip(encoded.ids[:half], encoded.ids[half:], strict=True)]
+        # Both texts of a pair are padded to the longer one, because they are rows of the same
+        # batch.
+        return [
+            2 * max(len(a), len(b))
+            for a, b in zip(encoded.ids[:half], encoded.ids[half:], strict=True)
+        ]
 
-    def batch(self, encoded: Encoded, rows: Sequence[int]) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return ids, mask and token types (R, T) of the pairs ``rows``, on the model's device; None as in ``Bert``."""
+    def batch(
+        self, encoded: Encoded, rows: Sequence[int]
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return ids, mask and token types (R, T) of the pairs ``rows``, on the model's device;
+        None as in ``Bert``.
+        """
         chosen = list(rows)
         # The second sentences follow all first ones, as ``forward`` splits them.
         if not self.joint:
@@ -214,30 +272,45 @@ class PairScorer:
 class PairModel(PairScorer, nn.Module):
     """An encoder and a head: pairs of sentences to scores.
 
-    ``task`` says what the outputs are: ``regression``, a similarity from 0 to 1; ``binary``, the logit of "yes";
-    ``classes``, a logit for each of ``labels``, of which one is true; ``labels``, the same if several may be;
-    ``logit``, a number on any scale, as of some CrossEncoders. The head moves to the encoder's device. Raises
-    ``ValueError`` if the parts do not fit.
+    ``task`` says what the outputs are: ``regression``, a similarity from 0 to 1; ``binary``, the
+    logit of "yes"; ``classes``, a logit for each of ``labels``, of which one is true; ``labels``,
+    the same if several may be; ``logit``, a number on any scale, as of some CrossEncoders. The head
+    moves to the encoder's device. Raises ``ValueError`` if the parts do not fit.
 
-    In a batch, ids (R, T) hold R = B joined pairs for the joint head. For the others R = 2B: the first B rows are the
-    first sentences, the last B rows the second ones.
+    In a batch, ids (R, T) hold R = B joined pairs for the joint head. For the others R = 2B: the
+    first B rows are the first sentences, the last B rows the second ones.
     """
 
-    def __init__(self, encoder: SentenceEncoder, head: Head, task: str = "regression", labels: Sequence[str] = ()):
+    def __init__(
+        self,
+        encoder: SentenceEncoder,
+        head: Head,
+        task: str = "regression",
+        labels: Sequence[str] = (),
+    ):
         super().__init__()
         if not isinstance(head, tuple(PAIR_HEADS.values())):
-            raise InputError(f"head must be a JointHead, ConcatHead or CrossHead, not {one_line(head)}")
+            raise InputError(
+                f"head must be a JointHead, ConcatHead or CrossHead, not {one_line(head)}"
+            )
         self.encoder, self.head, self.activation_fn = encoder, head.to(encoder.device), None
         self.task, self.labels = task, tuple(check_texts(labels))
         self.tokenizer, self.joint = encoder.tokenizer, isinstance(head, JointHead)
-        self.types = encoder.bert.config.type_vocab_size > 1  # DistilBERT has no token types, RoBERTa only one
+        self.types = (
+            encoder.bert.config.type_vocab_size > 1
+        )  # DistilBERT has no token types, RoBERTa only one
         width = encoder.bert.config.hidden_size
         if isinstance(head, ConcatHead):  # reads vectors, not hidden states
             width = encoder.width
         if head.settings["width"] != width:
-            raise ValueError(f"a head for width {head.settings['width']} gets {width} from this encoder")
+            raise ValueError(
+                f"a head for width {head.settings['width']} gets {width} from this encoder"
+            )
         if self.joint and getattr(encoder.bert, "causal", False):
-            raise ValueError("a joint head reads the first token, but in a decoder that token attends to nothing else")
+            raise ValueError(
+                "a joint head reads the first token, but in a decoder that token attends to "
+                "nothing else"
+            )
         if isinstance(head, ClassifierHead):
             check_writable(encoder, head)  # before a training, not after it
         outputs = cast(int, head.settings["outputs"])
@@ -245,9 +318,14 @@ class PairModel(PairScorer, nn.Module):
             raise ValueError(f"task must be one of {', '.join(TASKS)}, not {one_line(task)}")
         fits, rule = outputs == 1 and not self.labels, "one, without a label"
         if task in SEVERAL:
-            fits, rule = outputs > 1 and len(self.labels) == outputs, "two or more, each with a label"
+            fits, rule = (
+                outputs > 1 and len(self.labels) == outputs,
+                "two or more, each with a label",
+            )
         if not fits:
-            raise ValueError(f"{task} with {outputs} outputs and labels {list(self.labels)}: {rule}")
+            raise ValueError(
+                f"{task} with {outputs} outputs and labels {list(self.labels)}: {rule}"
+            )
 
     def forward(
         self,
@@ -265,7 +343,9 @@ class PairModel(PairScorer, nn.Module):
         elif len(ids) % 2:
             raise ValueError(f"{len(ids)} rows cannot be split into first and second sentences")
         elif isinstance(self.head, ConcatHead):
-            outputs = self.head(*self.encoder.unscaled(ids, mask, dtype).chunk(2))  # u and v, (B, D) each
+            outputs = self.head(
+                *self.encoder.unscaled(ids, mask, dtype).chunk(2)
+            )  # u and v, (B, D) each
         else:
             masks = (None, None) if mask is None else mask.chunk(2)
             outputs = self.head(*self.encoder.hidden(ids, mask, None, dtype).chunk(2), *masks)
@@ -291,10 +371,13 @@ class PairModel(PairScorer, nn.Module):
     def dtype(self) -> torch.dtype:  # type: ignore[override]
         return next(self.head.parameters()).dtype
 
-    def _outputs(self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool) -> Tensor:
+    def _outputs(
+        self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool
+    ) -> Tensor:
         if not isinstance(self.head, ConcatHead):
             return super()._outputs(firsts, seconds, batch_size, progress)
-        # This head reads two vectors, so that each distinct sentence is encoded once, however many pairs it is in.
+        # This head reads two vectors, so that each distinct sentence is encoded once, however many
+        # pairs it is in.
         encoder = copy.copy(self.encoder)
         encoder.normalize = False  # as in ``forward``
         vectors = encoder.encode(  # (2N, D)
@@ -307,13 +390,18 @@ class PairModel(PairScorer, nn.Module):
         )
         self.truncated = encoder.truncated
         u, v = vectors.to(self.device).chunk(2)
-        # In blocks, because the features of all pairs at once would take several times as much memory as the vectors.
-        outputs = [self.head(*block) for block in zip(u.split(HEAD_PAIRS), v.split(HEAD_PAIRS), strict=True)]
+        # In blocks, because the features of all pairs at once would take several times as much
+        # memory as the vectors.
+        outputs = [
+            self.head(*block)
+            for block in zip(u.split(HEAD_PAIRS), v.split(HEAD_PAIRS), strict=True)
+        ]
         scores = torch.cat(outputs).cpu()
         return scores if self.task in SEVERAL else scores.squeeze(-1)
 
     def save(self, folder: str | Path) -> None:
-        """Write the encoder as ``SentenceEncoder.save`` does, ``head.json`` and ``head.safetensors`` beside it.
+        """Write the encoder as ``SentenceEncoder.save`` does, ``head.json`` and
+        ``head.safetensors`` beside it.
 
         With a ``ClassifierHead`` the folder is a CrossEncoder of sentence-transformers.
         """
@@ -324,13 +412,20 @@ class PairModel(PairScorer, nn.Module):
                 return
             self.encoder.write(partial)
             name = next(name for name, kind in PAIR_HEADS.items() if type(self.head) is kind)
-            about = {"head": name, "task": self.task, "labels": list(self.labels), "settings": self.head.settings}
+            about = {
+                "head": name,
+                "task": self.task,
+                "labels": list(self.labels),
+                "settings": self.head.settings,
+            }
             write_json(partial / HEAD_FILE, about)
             tensors = {name: tensor.float() for name, tensor in self.head.state_dict().items()}
             write_safetensors(tensors, partial / "head.safetensors")
 
     def write_card(self, folder: Path, training: str = "", former: Path | None = None) -> None:
-        """Write the model card into a saved folder, unless the user wrote one there, or in the ``former`` folder."""
+        """Write the model card into a saved folder, unless the user wrote one there, or in the
+        ``former`` folder.
+        """
         joint = isinstance(self.head, ClassifierHead)  # as a CrossEncoder has it
         results = f"{len(self.labels)} {self.task}" if self.labels else "a score"
         about = f"It reads a pair of texts and gives {results}."
@@ -346,11 +441,12 @@ class PairModel(PairScorer, nn.Module):
         max_length: int | None = None,
         activation_fn: Callable[[Tensor], Tensor] | None = None,
     ) -> Self:
-        """Open a folder that ``save`` wrote, or a CrossEncoder's folder or name on the Hub, in eval mode.
+        """Open a folder that ``save`` wrote, or a CrossEncoder's folder or name on the Hub, in eval
+        mode.
 
-        ``max_length`` in tokens, of both texts together if the head reads them joined; ``device`` as for
-        ``SentenceEncoder.load``; ``activation_fn`` as for ``predict``. ``InputError`` for anything missing, unknown or
-        misshapen.
+        ``max_length`` in tokens, of both texts together if the head reads them joined; ``device``
+        as for ``SentenceEncoder.load``; ``activation_fn`` as for ``predict``. ``InputError`` for
+        anything missing, unknown or misshapen.
         """
         folder = ModelFolder(find_model(model))
         if has_file(folder.path / HEAD_FILE):
@@ -359,7 +455,9 @@ class PairModel(PairScorer, nn.Module):
             file, parts = CONFIG, read_cross_encoder(folder, max_length)
         else:
             advice = "name a CrossEncoder, or train a head (train --objective cross-encoder)"
-            raise InputError(f"{folder.path} has no {HEAD_FILE}, no head that was trained on pairs: {advice}")
+            raise InputError(
+                f"{folder.path} has no {HEAD_FILE}, no head that was trained on pairs: {advice}"
+            )
         with reading(folder.path / file):  # parts that do not fit
             model = cls(*parts)
         model.activation_fn, model.encoder.base_model = activation_fn, base_model_of(folder.path)
@@ -369,19 +467,37 @@ class PairModel(PairScorer, nn.Module):
 class CrossEncoder(PairModel):
     """A ``PairModel`` whose head reads both texts together, under sentence-transformers' name.
 
-    ``CrossEncoder.load("cross-encoder/ms-marco-MiniLM-L6-v2").predict([("a query", "a document")])``
+    ``CrossEncoder.load("cross-encoder/ms-marco-MiniLM-L6-v2").predict([("a query", "a
+    document")])``
     """
 
-    def __init__(self, encoder: SentenceEncoder, head: Head, task: str = "regression", labels: Sequence[str] = ()):
+    def __init__(
+        self,
+        encoder: SentenceEncoder,
+        head: Head,
+        task: str = "regression",
+        labels: Sequence[str] = (),
+    ):
         super().__init__(encoder, head, task, labels)
         if not self.joint:
-            raise InputError(f"a CrossEncoder reads pairs together, a {type(head).__name__} does not: use PairModel")
+            raise InputError(
+                f"a CrossEncoder reads pairs together, a {type(head).__name__} does not: use "
+                f"PairModel"
+            )
 
 
-def read_pair_model(folder: ModelFolder, limit: int | None) -> tuple[SentenceEncoder, Head, str, list[str]]:
-    """Read the encoder, the head, the task and the labels of a folder that ``PairModel.save`` wrote."""
+def read_pair_model(
+    folder: ModelFolder, limit: int | None
+) -> tuple[SentenceEncoder, Head, str, list[str]]:
+    """Read the encoder, the head, the task and the labels of a folder that ``PairModel.save``
+    wrote.
+    """
     about = folder.json_settings(HEAD_FILE)
-    name, task, settings = about.get("head", str), about.get("task", str), about.get("settings", dict, {})
+    name, task, settings = (
+        about.get("head", str),
+        about.get("task", str),
+        about.get("settings", dict, {}),
+    )
     labels = about.get("labels", list, [], items=str)
     encoder = SentenceEncoder.from_folder(folder, limit=limit)
     path = folder.path / "head.safetensors"
@@ -390,8 +506,12 @@ def read_pair_model(folder: ModelFolder, limit: int | None) -> tuple[SentenceEnc
             raise ValueError(f"head must be one of {', '.join(PAIR_HEADS)}, not {one_line(name)}")
         kind = PAIR_HEADS[name]
         needed = [*inspect.signature(kind).parameters]
-        if set(settings) != set(needed):  # a setting that is left out must not fall back to a default
-            raise ValueError(f"settings {one_line(settings)} must state each of {', '.join(needed)}")
+        if set(settings) != set(
+            needed
+        ):  # a setting that is left out must not fall back to a default
+            raise ValueError(
+                f"settings {one_line(settings)} must state each of {', '.join(needed)}"
+            )
         for key, value in settings.items():
             if not isinstance(value, str if key in ("concat", "variant") else int | float):
                 raise ValueError(f"settings: {key} cannot be {one_line(value)}")

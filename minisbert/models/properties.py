@@ -1,8 +1,9 @@
-"""What every encoder has beside its vectors: settings that may be changed, prompts, similarities, and types.
+"""What every encoder has beside its vectors: settings that may be changed, prompts, similarities,
+and types.
 
-A prompt is a text that some models need before each input, such as "query: " for E5. It changes the states of all
-tokens. With ``include_prompt: false`` its own tokens are not pooled.
-Imports ``search`` for the names of distances.
+A prompt is a text that some models need before each input, such as "query: " for E5. It changes the
+states of all tokens. With ``include_prompt: false`` its own tokens are not pooled. Imports
+``search`` for the names of distances.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -58,7 +59,9 @@ class EncoderProperties:
     def max_seq_length(self, tokens: int) -> None:
         check_count("max_seq_length", tokens)
         if tokens > self.most_tokens:
-            raise InputError(f"max_seq_length {tokens} is above {self.most_tokens}, the encoder's positions")
+            raise InputError(
+                f"max_seq_length {tokens} is above {self.most_tokens}, the encoder's positions"
+            )
         self.tokenizer = with_limit(self.tokenizer, int(tokens))
 
     @property
@@ -86,9 +89,13 @@ class EncoderProperties:
     @prompts.setter
     def prompts(self, prompts: Mapping[str, str]) -> None:
         strings = isinstance(prompts, Mapping)
-        strings = strings and all(isinstance(text, str) for text in [*prompts.keys(), *prompts.values()])
+        strings = strings and all(
+            isinstance(text, str) for text in [*prompts.keys(), *prompts.values()]
+        )
         if not strings:
-            raise InputError(f"prompts must be a dictionary of names and texts, not {one_line(prompts)}")
+            raise InputError(
+                f"prompts must be a dictionary of names and texts, not {one_line(prompts)}"
+            )
         default = self.settings.default_prompt_name
         if default not in prompts:
             default = None
@@ -103,7 +110,9 @@ class EncoderProperties:
     def default_prompt_name(self, name: str | None) -> None:
         if name is not None and name not in self.settings.prompts:
             names = ", ".join(map(one_line, self.settings.prompts)) or "none"
-            raise InputError(f"default_prompt_name {one_line(name)} is not one of the prompts; there are {names}")
+            raise InputError(
+                f"default_prompt_name {one_line(name)} is not one of the prompts; there are {names}"
+            )
         self.settings = replace(self.settings, default_prompt_name=name)
 
     @property
@@ -123,10 +132,11 @@ class EncoderProperties:
     get_sentence_embedding_dimension = get_embedding_dimension
 
     def similarity(self, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> Any:
-        """Compare every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype of the two.
+        """Compare every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype of
+        the two.
 
-        By ``similarity_fn_name`` the cosine, the dot product, or minus a distance. Returns a tensor if one of the two
-        is a tensor, else an array.
+        By ``similarity_fn_name`` the cosine, the dot product, or minus a distance. Returns a tensor
+        if one of the two is a tensor, else an array.
         """
         return similarity(a, b, self.similarity_fn_name)
 
@@ -135,17 +145,21 @@ class EncoderProperties:
         return similarity_pairwise(a, b, self.similarity_fn_name)
 
 
-# ---------------------------------------------------------------------------------------------- prompts
+# ----------------------------------------------------------------------------------------------
+# prompts
 
-# the names of prompts for queries and documents: the first that the model has counts, as in sentence-transformers
+# the names of prompts for queries and documents: the first that the model has counts, as in
+# sentence-transformers
 PROMPT_NAMES = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
 
 def role_prompt(settings: EncoderSettings, role: str) -> str:
-    """Return the model's prompt for a "query" or a "document", or its default; an empty string for none.
+    """Return the model's prompt for a "query" or a "document", or its default; an empty string for
+    none.
 
-    Every model that was loaded has both, empty where its folder states none. So neither its default prompt nor one that
-    it calls "passage" is used, unless ``prompts`` was assigned: sentence-transformers does the same when it runs.
+    Every model that was loaded has both, empty where its folder states none. So neither its default
+    prompt nor one that it calls "passage" is used, unless ``prompts`` was assigned:
+    sentence-transformers does the same when it runs.
     """
     for name in PROMPT_NAMES[role]:
         if name in settings.prompts:
@@ -153,8 +167,11 @@ def role_prompt(settings: EncoderSettings, role: str) -> str:
     return choose_prompt(settings)
 
 
-def choose_prompt(settings: EncoderSettings, prompt: str | None = None, name: str | None = None) -> str:
-    """Return ``prompt``, or the model's prompt called ``name``, or its default; an empty string for none.
+def choose_prompt(
+    settings: EncoderSettings, prompt: str | None = None, name: str | None = None
+) -> str:
+    """Return ``prompt``, or the model's prompt called ``name``, or its default; an empty string for
+    none.
 
     Raises ``InputError`` for both at once, and for a name that the model lacks.
     """
@@ -162,7 +179,9 @@ def choose_prompt(settings: EncoderSettings, prompt: str | None = None, name: st
         if given is not None and not isinstance(given, str):
             raise InputError(f"a prompt and its name are strings, not {one_line(given)}")
     if prompt is not None and name is not None:
-        raise InputError(f"prompt {one_line(prompt)} and prompt_name {one_line(name)}: give one of them")
+        raise InputError(
+            f"prompt {one_line(prompt)} and prompt_name {one_line(name)}: give one of them"
+        )
     if prompt is not None:
         return prompt
     if name is None:
@@ -182,15 +201,23 @@ def choose_prompt(settings: EncoderSettings, prompt: str | None = None, name: st
 @cache  # says it once
 def say_unused(name: str) -> None:
     say(
-        f"documents get no prompt: the model's is called {name}, which sentence-transformers does not use for them "
-        f'either; give prompt_name="{name}", or rename it "document" in config_sentence_transformers.json'
+        f"documents get no prompt: the model's is called {name}, which sentence-transformers does "
+        f"not use for them "
+        f'either; give prompt_name="{name}", or rename it "document" in '
+        f"config_sentence_transformers.json"
     )
 
 
 def with_prompt(
-    texts: Sequence[str], settings: EncoderSettings, tokenizer: Tokenizer, prompt: str | None, name: str | None
+    texts: Sequence[str],
+    settings: EncoderSettings,
+    tokenizer: Tokenizer,
+    prompt: str | None,
+    name: str | None,
 ) -> tuple[list[str], int]:
-    """Put the prompt before each text; also return how many tokens at the start of each are not pooled."""
+    """Put the prompt before each text; also return how many tokens at the start of each are not
+    pooled.
+    """
     prompt = choose_prompt(settings, prompt, name)
     skip = 0
     if prompt and not settings.include_prompt:
@@ -199,9 +226,11 @@ def with_prompt(
 
 
 def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> int:
-    """Count the tokens at the start of a text that belong to its prompt: [CLS] and the prompt, without [SEP].
+    """Count the tokens at the start of a text that belong to its prompt: [CLS] and the prompt,
+    without [SEP].
 
-    As in sentence-transformers, counted in the prompt alone: at its end the text may change a token.
+    As in sentence-transformers, counted in the prompt alone: at its end the text may change a
+    token.
     """
     ids = tokenizer.encode([prompt]).ids[0]
     last = tokenizer.backend.get_added_tokens_decoder().get(ids[-1])
@@ -210,7 +239,8 @@ def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> int:
     return len(ids)
 
 
-# ------------------------------------------------------------------------------------------ similarities
+# ------------------------------------------------------------------------------------------
+# similarities
 
 Rows = np.ndarray | Tensor | Sequence  # vectors (N, D), or one (D,)
 
@@ -223,7 +253,9 @@ def as_array(x: Tensor) -> np.ndarray:
 
 
 def as_rows(vectors: Rows) -> np.ndarray:
-    """Convert vectors to an array (N, D); a single vector is one row. Raises ``InputError`` for anything else."""
+    """Convert vectors to an array (N, D); a single vector is one row. Raises ``InputError`` for
+    anything else.
+    """
     if isinstance(vectors, Tensor):
         vectors = as_array(vectors.detach().cpu())
     try:
@@ -236,10 +268,11 @@ def as_rows(vectors: Rows) -> np.ndarray:
 
 
 def similarity(a: Rows, b: Rows, name: str = "cosine") -> np.ndarray | Tensor:
-    """Compare every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype of the two.
+    """Compare every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype of the
+    two.
 
-    By ``name`` the cosine, the "dot" product, or minus the "euclidean" or "manhattan" distance. Returns a tensor on the
-    CPU if one of the two is a tensor, else an array.
+    By ``name`` the cosine, the "dot" product, or minus the "euclidean" or "manhattan" distance.
+    Returns a tensor on the CPU if one of the two is a tensor, else an array.
     """
     u, v = comparable(a, b)
     if name == "dot":
@@ -247,7 +280,8 @@ def similarity(a: Rows, b: Rows, name: str = "cosine") -> np.ndarray | Tensor:
     elif name == "cosine":
         result = cosine_matrix(u, v)
     else:
-        # subtle: by products of matrices, the default for many rows, a small distance would be rounding error
+        # subtle: by products of matrices, the default for many rows, a small distance would be
+        # rounding error
         result = -torch.cdist(u, v, DISTANCES[name], compute_mode="donot_use_mm_for_euclid_dist")
     return as_given(result, a, b)
 
@@ -267,12 +301,15 @@ def similarity_pairwise(a: Rows, b: Rows, name: str = "cosine") -> np.ndarray | 
 
 
 def comparable(a: Rows, b: Rows) -> tuple[Tensor, Tensor]:
-    """Convert both to tensors (N, D), (M, D) in their finer dtype; ``InputError`` unless they can be compared."""
+    """Convert both to tensors (N, D), (M, D) in their finer dtype; ``InputError`` unless they can
+    be compared.
+    """
     a, b = as_rows(a), as_rows(b)
     if a.shape[1] != b.shape[1]:
         raise InputError(f"vectors of width {a.shape[1]} and {b.shape[1]} cannot be compared")
     dtype = np.result_type(a, b, np.float32)
-    # Copies: torch warns about arrays that cannot be written to, as ``np.load(mmap_mode="r")`` gives them.
+    # Copies: torch warns about arrays that cannot be written to, as ``np.load(mmap_mode="r")``
+    # gives them.
     u, v = torch.tensor(a.astype(dtype)), torch.tensor(b.astype(dtype))
     for x in (u, v):
         if not x.norm(dim=1).isfinite().all():
@@ -287,7 +324,8 @@ def as_given(result: Tensor, a: Rows, b: Rows) -> np.ndarray | Tensor:
     return result.numpy()
 
 
-# ----------------------------------------------------------------------------------- the types of ``encode``
+# ----------------------------------------------------------------------------------- the types of
+# ``encode``
 
 Texts = str | Sequence[str]
 Yes = Literal[True]
@@ -321,27 +359,55 @@ class EncodeCall(Protocol):
     # one text, then several: every string is a sequence of strings, too
     @overload
     def __call__(  # type: ignore[overload-overlap]
-        self, texts: str, *, output_value: Literal["token_embeddings"], **options: Unpack[TokenOptions]
+        self,
+        texts: str,
+        *,
+        output_value: Literal["token_embeddings"],
+        **options: Unpack[TokenOptions],
     ) -> Tensor: ...
     @overload
     def __call__(
-        self, texts: Sequence[str], *, output_value: Literal["token_embeddings"], **options: Unpack[TokenOptions]
+        self,
+        texts: Sequence[str],
+        *,
+        output_value: Literal["token_embeddings"],
+        **options: Unpack[TokenOptions],
     ) -> list[Tensor]: ...
     @overload
     def __call__(
-        self, texts: Texts, *, convert_to_tensor: Yes, convert_to_numpy: bool = ..., **options: Unpack[TextOptions]
+        self,
+        texts: Texts,
+        *,
+        convert_to_tensor: Yes,
+        convert_to_numpy: bool = ...,
+        **options: Unpack[TextOptions],
     ) -> Tensor: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]
-        self, texts: str, *, convert_to_numpy: No, convert_to_tensor: No = ..., **options: Unpack[Options]
+        self,
+        texts: str,
+        *,
+        convert_to_numpy: No,
+        convert_to_tensor: No = ...,
+        **options: Unpack[Options],
     ) -> Tensor: ...
     @overload
     def __call__(
-        self, texts: Sequence[str], *, convert_to_numpy: No, convert_to_tensor: No = ..., **options: Unpack[Options]
+        self,
+        texts: Sequence[str],
+        *,
+        convert_to_numpy: No,
+        convert_to_tensor: No = ...,
+        **options: Unpack[Options],
     ) -> list[Tensor]: ...
     @overload
     def __call__(
-        self, texts: Texts, *, convert_to_numpy: Yes = ..., convert_to_tensor: No = ..., **options: Unpack[TextOptions]
+        self,
+        texts: Texts,
+        *,
+        convert_to_numpy: Yes = ...,
+        convert_to_tensor: No = ...,
+        **options: Unpack[TextOptions],
     ) -> np.ndarray: ...
     # a flag that the checker cannot see, and arguments by position
     @overload

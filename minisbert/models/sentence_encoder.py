@@ -1,13 +1,16 @@
-"""Load, run and save a sentence encoder: steps of the book's class for more kinds of models, and at full speed.
+"""Load, run and save a sentence encoder: steps of the book's class for more kinds of models, and at
+full speed.
 
     encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
     vectors = encoder.encode(["A cat sits.", "A kitten is sitting."])  # (2, 384) float32
     encoder.similarity(vectors, vectors)  # (2, 2) cosines
 
-    texts ── with_prompt ── tokenize ──> Tokens ── the book's encode_tokens ──> vectors (N, D) ── quantize ──> result
+    texts ── with_prompt ── tokenize ──> Tokens ── the book's encode_tokens ──> vectors (N, D) ──
+    quantize ──> result
 
-``TextEncoder`` is that path for every encoder; a subclass overrides steps of ``encode_tokens``: ``batches``,
-``states``, ``vectors``. Imports ``search`` for the hooks by which a command searches vectors of any kind.
+``TextEncoder`` is that path for every encoder; a subclass overrides steps of ``encode_tokens``:
+``batches``, ``states``, ``vectors``. Imports ``search`` for the hooks by which a command searches
+vectors of any kind.
 """
 
 import math
@@ -85,7 +88,9 @@ class NotFinite(InputError):
 
 
 class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
-    """``load``, ``encode`` and its relatives. A subclass defines ``from_folder``, ``computing`` and ``vectors``."""
+    """``load``, ``encode`` and its relatives. A subclass defines ``from_folder``, ``computing`` and
+    ``vectors``.
+    """
 
     folder_class: ClassVar[str]  # class whose folders ``load`` accepts, a user's subclass too
     normalize: bool  # scale each vector to length 1
@@ -99,18 +104,29 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
     truncated = 0  # texts that the last ``encode`` had to cut
     base_model: str | None = None  # the Hub's name of what was loaded, for the model card
     _reminded = False  # that it has prompts
-    # How a command searches and stores what ``encode`` returns: the options of ``encode`` for searching, ``top_k``, and
-    # the tensors of a file. Sparse vectors and vectors per token override all five.
+    # How a command searches and stores what ``encode`` returns: the options of ``encode`` for
+    # searching, ``top_k``, and the tensors of a file. Sparse vectors and vectors per token override
+    # all five.
     vectors_are: ClassVar[Literal["dense", "sparse", "per token"]] = "dense"
     search_options: ClassVar[dict[str, Any]] = {}
 
-    def top_k(self, queries: Any, corpus: Any, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Search by the model's own similarity: vectors of queries (Q, D), corpus (N, D) -> scores and rows, (Q, k)."""
+    def top_k(
+        self, queries: Any, corpus: Any, k: int, progress: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Search by the model's own similarity: vectors of queries (Q, D), corpus (N, D) -> scores
+        and rows, (Q, k).
+        """
         return top_k(queries, corpus, k, progress, self.similarity_fn_name)
 
     def write_card(self, folder: Path, training: str = "", former: Path | None = None) -> None:
-        """Write the model card into a saved folder, unless the user wrote one there, or in the ``former`` folder."""
-        vector = {"dense": "a vector", "sparse": "a sparse vector", "per token": "a vector per token"}[self.vectors_are]
+        """Write the model card into a saved folder, unless the user wrote one there, or in the
+        ``former`` folder.
+        """
+        vector = {
+            "dense": "a vector",
+            "sparse": "a sparse vector",
+            "per token": "a vector per token",
+        }[self.vectors_are]
         limit = f" of at most {self.max_seq_length:,} tokens" * (self.max_seq_length < LARGEST_SIZE)
         scaled = ", scaled to length 1" * self.normalize
         about = f"It turns a text{limit} into {vector} of {self.width:,} numbers ({self.pooling_mode} pooling{scaled})."
@@ -144,13 +160,15 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         default_prompt_name: str | None = None,
         similarity_fn_name: str | None = None,
     ) -> Self:
-        """Open a model in eval mode: a name (downloaded if it is missing) or a folder in sentence-transformers' layout.
+        """Open a model in eval mode: a name (downloaded if it is missing) or a folder in
+        sentence-transformers' layout.
 
-        Arguments that are not None override the folder's settings: ``pooling``; ``max_seq_length`` in tokens;
-        ``truncate_dim`` columns; ``prompts``, added to the folder's; ``default_prompt_name``; ``similarity_fn_name``. A
-        plain BERT states no pooling and gets the mean. ``device`` is "auto" (CUDA, else Apple's GPU, else the
-        CPU), "cpu", "cuda" or "mps". ``minisbert.load`` opens models of any class, and compiled ones. Raises
-        ``InputError`` for anything missing, damaged or not supported.
+        Arguments that are not None override the folder's settings: ``pooling``; ``max_seq_length``
+        in tokens; ``truncate_dim`` columns; ``prompts``, added to the folder's;
+        ``default_prompt_name``; ``similarity_fn_name``. A plain BERT states no pooling and gets the
+        mean. ``device`` is "auto" (CUDA, else Apple's GPU, else the CPU), "cpu", "cuda" or "mps".
+        ``minisbert.load`` opens models of any class, and compiled ones. Raises ``InputError`` for
+        anything missing, damaged or not supported.
         """
         choose_device(device)  # an error before the model is read
         folder = ModelFolder(find_model(model), cls.folder_class)
@@ -160,7 +178,9 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         return encoder if cls.stays_on_cpu else move_to(encoder, encoder.bert, device)
 
     @classmethod
-    def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
+    def from_folder(
+        cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None
+    ) -> Self:
         """Open the encoder in a folder, on the CPU."""
         raise NotImplementedError
 
@@ -183,19 +203,25 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         return self
 
     def computing(self, dtype: str | None) -> AbstractContextManager:
-        """Return the context in which batches are computed. Raises ``InputError`` for an unsupported dtype."""
+        """Return the context in which batches are computed. Raises ``InputError`` for an
+        unsupported dtype.
+        """
         raise NotImplementedError
 
     def batches(  # type: ignore[override]  # tokens with more fields than the book's
         self, tokens: Tokens, batch_size: int | None = None
     ) -> Iterator[Any]:
-        """Split a call's texts into batches of as many tokens as ``batch_size`` texts of 64 tokens have."""
+        """Split a call's texts into batches of as many tokens as ``batch_size`` texts of 64 tokens
+        have.
+        """
         batches = packed_batches(tokens, TEXT_TOKENS * (batch_size or BATCH_SIZE), self.long_tokens)
         return batches if tokens.progress is None else reporting(batches, tokens.progress)
 
     def token_states(self, batch: Any) -> list[Tensor]:
         """Compute the hidden states (T, D) of each text of a batch."""
-        raise InputError("a compiled encoder gives vectors, not the hidden states of tokens: load it uncompiled")
+        raise InputError(
+            "a compiled encoder gives vectors, not the hidden states of tokens: load it uncompiled"
+        )
 
     @typed_encode
     def encode(
@@ -214,10 +240,12 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         truncate_dim: int | None = None,
         dtype: str | None = None,
     ) -> Any:
-        """Texts -> (N, D) array, row i for text i; one text -> (D,). float32 (float64 after ``double()``).
+        """Texts -> (N, D) array, row i for text i; one text -> (D,). float32 (float64 after
+        ``double()``).
 
-        Texts longer than ``max_seq_length`` are cut and counted in ``self.truncated``. An empty text has a vector, that
-        of [CLS] [SEP]. Raises ``InputError`` for anything but valid strings, for options out of range, and for NaN.
+        Texts longer than ``max_seq_length`` are cut and counted in ``self.truncated``. An empty
+        text has a vector, that of [CLS] [SEP]. Raises ``InputError`` for anything but valid
+        strings, for options out of range, and for NaN.
 
         prompt                before each text; ``prompt_name`` for one of ``prompts``; otherwise the model's default
         batch_size            a batch has as many tokens as this many texts of 64 tokens (None: 32; on a GPU, what fits)
@@ -231,15 +259,29 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         dtype                 of the arithmetic: "float32", "bfloat16" or "auto"; None for the model's, usually float32
         """
         prompts = self.settings.prompts
-        if prompt is None and prompt_name is None and self.settings.default_prompt_name is None and not self._reminded:
+        if (
+            prompt is None
+            and prompt_name is None
+            and self.settings.default_prompt_name is None
+            and not self._reminded
+        ):
             named = [name for names in PROMPT_NAMES.values() for name in names if prompts.get(name)]
-            if named[:1] == ["query"] and len(named) > 1:  # it has one for queries and one for documents
+            if (
+                named[:1] == ["query"] and len(named) > 1
+            ):  # it has one for queries and one for documents
                 self._reminded = True
-                say(f"encoding without a prompt: call encode_query, or give prompt_name, one of {', '.join(named)}")
+                say(
+                    f"encoding without a prompt: call encode_query, or give prompt_name, one of "
+                    f"{', '.join(named)}"
+                )
         single = isinstance(texts, str)
         texts = check_texts(cast(Sequence[str], [texts] if single else texts))
         skip = 0
-        if prompt is not None or prompt_name is not None or self.settings.default_prompt_name is not None:
+        if (
+            prompt is not None
+            or prompt_name is not None
+            or self.settings.default_prompt_name is not None
+        ):
             texts, skip = with_prompt(texts, self.settings, self.tokenizer, prompt, prompt_name)
         if batch_size is not None:
             check_count("batch_size", batch_size)
@@ -256,10 +298,14 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         with bar_of(show_progress_bar, len(texts)) as tokens.progress:
             if output_value == "token_embeddings":
                 if normalize_embeddings or truncate_dim is not None or not is_float:
-                    raise InputError("normalize_embeddings, truncate_dim, precision: for vectors of texts only")
+                    raise InputError(
+                        "normalize_embeddings, truncate_dim, precision: for vectors of texts only"
+                    )
                 states = self._states_of(tokens, batch_size, dtype)
                 return states[0] if single else states
-            vectors = self.vectors_of(tokens, batch_size, truncate_dim, bool(normalize_embeddings), dtype)
+            vectors = self.vectors_of(
+                tokens, batch_size, truncate_dim, bool(normalize_embeddings), dtype
+            )
         if not is_float:
             vectors = codes_of(vectors, cast(str, precision))
         if single:
@@ -278,18 +324,23 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         normalize_embeddings: bool = False,
         dtype: str | None = None,
     ) -> Tensor:
-        """Encode texts that are tokenized -> (N, D) on the CPU. The server, which counts tokens, calls it."""
+        """Encode texts that are tokenized -> (N, D) on the CPU. The server, which counts tokens,
+        calls it.
+        """
         columns = self.settings.truncate_dim or self.width
         if truncate_dim is not None:
             self.check_columns(truncate_dim)
             columns = int(truncate_dim)
         columns = min(columns, self.width)
-        # texts of the same tokens are computed once: repeated rows are common, and so are texts cut to the same start
+        # texts of the same tokens are computed once: repeated rows are common, and so are texts cut
+        # to the same start
         keys = [ids.tobytes() for ids in cast(list[array], tokens.ids)]
         distinct = dict(zip(keys, tokens.ids, strict=True))
         row_of = {key: row for row, key in enumerate(distinct)}
         if tokens.prompt and min(map(len, tokens.ids), default=math.inf) <= tokens.prompt:
-            raise InputError("a text has no token of its own after its prompt, and include_prompt is false")
+            raise InputError(
+                "a text has no token of its own after its prompt, and include_prompt is false"
+            )
         computed = replace(tokens, ids=list(distinct.values()))
         if tokens.progress is not None:
             tokens.progress.update(len(keys) - len(distinct))
@@ -299,8 +350,12 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
                 found = self.encode_tokens(computed, batch_size)  # type: ignore[arg-type]  # (n, width)
         except torch.OutOfMemoryError as error:
             batch_tokens = TEXT_TOKENS * (batch_size or BATCH_SIZE)
-            raise too_little_memory(self.device, batch_tokens, self.hidden_size, TEXT_TOKENS) from error
-        vectors = torch.from_numpy(found)  # outside of inference mode: gradients may be computed with it
+            raise too_little_memory(
+                self.device, batch_tokens, self.hidden_size, TEXT_TOKENS
+            ) from error
+        vectors = torch.from_numpy(
+            found
+        )  # outside of inference mode: gradients may be computed with it
         if not np.isfinite(found).all():
             raise not_finite(self.tokenizer, computed, vectors)
         if columns < self.width:
@@ -321,15 +376,24 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
                     states[text] = matrix.cpu()
         if not all(matrix.isfinite().all() for matrix in states):
             raise not_finite(self.tokenizer, tokens, states)
-        return [matrix.clone() for matrix in states]  # outside of inference mode: gradients may be computed
+        return [
+            matrix.clone() for matrix in states
+        ]  # outside of inference mode: gradients may be computed
 
     def encode_stream(
-        self, texts: Iterable[str], *, show_progress_bar: bool = False, total: int | None = None, **options: Any
+        self,
+        texts: Iterable[str],
+        *,
+        show_progress_bar: bool = False,
+        total: int | None = None,
+        **options: Any,
     ) -> Iterator[Any]:
-        """Encode more texts than fit in memory: yield the results of a few thousand texts at a time, in order.
+        """Encode more texts than fit in memory: yield the results of a few thousand texts at a
+        time, in order.
 
-        ``texts`` may be a generator. ``total`` is their number, if known, for the time left; ``options`` are those of
-        ``encode``. ``self.truncated`` keeps counting. Raises ``InputError`` as ``encode`` does, at the first bad text.
+        ``texts`` may be a generator. ``total`` is their number, if known, for the time left;
+        ``options`` are those of ``encode``. ``self.truncated`` keeps counting. Raises
+        ``InputError`` as ``encode`` does, at the first bad text.
         """
         truncated = self.truncated = 0
         with bar_of(show_progress_bar, total) as bar:
@@ -340,12 +404,16 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
 
     @typed_encode
     def encode_query(self, texts: str | Sequence[str], **options: Any) -> Any:
-        """``encode`` with the model's prompt for queries, called "query", and without its default prompt."""
+        """``encode`` with the model's prompt for queries, called "query", and without its default
+        prompt.
+        """
         return self._encode_role("query", texts, options)
 
     @typed_encode
     def encode_document(self, texts: str | Sequence[str], **options: Any) -> Any:
-        """``encode`` with the model's prompt for documents, called "document", and without its default prompt."""
+        """``encode`` with the model's prompt for documents, called "document", and without its
+        default prompt.
+        """
         return self._encode_role("document", texts, options)
 
     def _encode_role(self, role: str, texts: str | Sequence[str], options: dict[str, Any]) -> Any:
@@ -355,19 +423,28 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
 
 
 def not_finite(tokenizer: Tokenizer, tokens: Tokens, results: Tensor | list[Tensor]) -> NotFinite:
-    """Make the error with the first text whose numbers, a row or a matrix of ``results``, are not finite."""
+    """Make the error with the first text whose numbers, a row or a matrix of ``results``, are not
+    finite.
+    """
     damaged = [number for number, result in enumerate(results) if not result.isfinite().all()]
-    # The first one may only have shared a row with the text at fault: the cause is the weights, not the text.
+    # The first one may only have shared a row with the text at fault: the cause is the weights, not
+    # the text.
     name, others = one_line(tokenizer.backend.decode(list(tokens.ids[damaged[0]]))), ""
     if len(damaged) > 1:
         others = f", like those of {len(damaged) - 1:,} more texts"
-    return NotFinite(f"the vector of {name} holds NaN or infinity{others}: the model's weights are too large")
+    return NotFinite(
+        f"the vector of {name} holds NaN or infinity{others}: the model's weights are too large"
+    )
 
 
 def codes_of(vectors: Tensor, precision: str) -> Tensor:
-    """Quantise vectors (N, D) to (N, D) or (N, D / 8) codes of a ``precision``; none if there are none."""
+    """Quantise vectors (N, D) to (N, D) or (N, D / 8) codes of a ``precision``; none if there are
+    none.
+    """
     if precision in ("int8", "uint8") and len(vectors) == 1:
-        raise InputError(f"precision {precision} divides the range of each column, and one text has none")
+        raise InputError(
+            f"precision {precision} divides the range of each column, and one text has none"
+        )
     rows = as_array(vectors)
     if not len(rows):  # an empty input gives an empty array of the right dtype and width
         rows = np.zeros((CALIBRATED, vectors.shape[1]), np.float32)
@@ -375,7 +452,8 @@ def codes_of(vectors: Tensor, precision: str) -> Tensor:
 
 
 class SentenceEncoder(TextEncoder):
-    """``load`` a model, ``encode`` texts, compare them by ``similarity``, ``save`` what was trained.
+    """``load`` a model, ``encode`` texts, compare them by ``similarity``, ``save`` what was
+    trained.
 
     ``forward`` is what training calls: ids (B, T) and mask (B, T) -> vectors (B, D).
     """
@@ -391,41 +469,59 @@ class SentenceEncoder(TextEncoder):
         dense: Sequence[Dense] = (),
         settings: EncoderSettings | None = None,
     ):
-        if bert is None or pooling is None:  # as sentence-transformers' class is called, with a name alone
+        if (
+            bert is None or pooling is None
+        ):  # as sentence-transformers' class is called, with a name alone
             raise TypeError(f"use {type(self).__name__}.load({str(tokenizer)!r})")
         super().__init__(tokenizer, bert, pooling, normalize)
-        self.dense, self.hidden_size = nn.Sequential(*dense), bert.config.hidden_size  # no dense layer in most models
+        self.dense, self.hidden_size = (
+            nn.Sequential(*dense),
+            bert.config.hidden_size,
+        )  # no dense layer in most models
         for layer in dense:
             if layer.linear.in_features != self.width:
                 received = f"gets {self.width} (other pooling?)"
                 raise InputError(f"a dense layer for {layer.linear.in_features} columns {received}")
             self.width = layer.linear.out_features
         self.settings = settings or EncoderSettings()
-        if "pooler" in pooling.names and (len(pooling.names) > 1 or not dense or not self.settings.include_prompt):
-            raise InputError(f"pooling {pooling.mode}: 'pooler' needs its dense layer, no other beside it, and [CLS]")
+        if "pooler" in pooling.names and (
+            len(pooling.names) > 1 or not dense or not self.settings.include_prompt
+        ):
+            raise InputError(
+                f"pooling {pooling.mode}: 'pooler' needs its dense layer, no other beside it, and "
+                f"[CLS]"
+            )
 
     @classmethod
-    def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
+    def from_folder(
+        cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None
+    ) -> Self:
         bert = load_transformer(folder.encoder)
         module = Pooling(folder.choose_pooling(pooling), bert.config.hidden_size)
-        # not if the caller chose attention for a folder that has another pooling: it starts untrained, as the mean
+        # not if the caller chose attention for a folder that has another pooling: it starts
+        # untrained, as the mean
         if module.score is not None and "attention" in (folder.pooling or "").split("+"):
             path = folder.path / folder.places["Pooling"][0] / WEIGHTS
             fill(module, read_weights(path), path)
         dense = [load_dense_layer(folder, place) for place in folder.places["Dense"]]
         if module.mode == "pooler":
             if bert.pooler is None:
-                raise InputError("this checkpoint has no pooler weights: choose another pooling than 'pooler'")
+                raise InputError(
+                    "this checkpoint has no pooler weights: choose another pooling than 'pooler'"
+                )
             dense.insert(0, Dense(bert.pooler))
             bert.pooler = None  # it is trained and saved where it is read
         tokenizer = read_tokenizer(folder.encoder, limit)
-        return cls(tokenizer, bert, module, folder.normalize, dense, EncoderSettings.read(folder)).eval()
+        return cls(
+            tokenizer, bert, module, folder.normalize, dense, EncoderSettings.read(folder)
+        ).eval()
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        """Texts -> ``input_ids``, ``attention_mask`` and, if the encoder has any, ``token_type_ids``, (N, T) each.
+        """Texts -> ``input_ids``, ``attention_mask`` and, if the encoder has any,
+        ``token_type_ids``, (N, T) each.
 
-        As sentence-transformers names them; ``encoder(features["input_ids"], features["attention_mask"])``. No texts
-        have no features.
+        As sentence-transformers names them; ``encoder(features["input_ids"],
+        features["attention_mask"])``. No texts have no features.
         """
         if not len(check_texts(texts)):
             return {}
@@ -438,12 +534,18 @@ class SentenceEncoder(TextEncoder):
             features["token_type_ids"], _ = pad_batch(encoded.token_types, 0)
         return features
 
-    def forward(self, ids: Tensor, mask: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
-        """ids (B, T), mask (B, T) True for real tokens -> vectors (B, D). ``dtype`` as in ``hidden``."""
+    def forward(
+        self, ids: Tensor, mask: Tensor | None = None, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """ids (B, T), mask (B, T) True for real tokens -> vectors (B, D). ``dtype`` as in
+        ``hidden``.
+        """
         vectors = self.unscaled(ids, mask, dtype)
         return normalize(vectors) if self.normalize else vectors
 
-    def unscaled(self, ids: Tensor, mask: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
+    def unscaled(
+        self, ids: Tensor, mask: Tensor | None = None, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
         """Return the vectors (B, D) before they are scaled to length 1, as the heads read them."""
         return self.pool(self.hidden(ids, mask, None, dtype), mask)
 
@@ -454,17 +556,20 @@ class SentenceEncoder(TextEncoder):
         token_types: Tensor | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """Return the hidden states (B, T, D) of ``Bert.forward``, its matrix products computed in ``dtype``.
+        """Return the hidden states (B, T, D) of ``Bert.forward``, its matrix products computed in
+        ``dtype``.
 
-        In bfloat16 only the encoder computes in it: pooling, heads and losses keep their precision, since sums over
-        many numbers belong in float32 (Micikevicius et al. 2018, section 3).
+        In bfloat16 only the encoder computes in it: pooling, heads and losses keep their precision,
+        since sums over many numbers belong in float32 (Micikevicius et al. 2018, section 3).
         """
         check_inputs(self.bert.config, ids, mask, token_types)
         with torch.autocast(ids.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
             return self.bert(ids, mask, token_types).to(self.dtype)
 
     def pool(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Hidden states (B, T, D) -> one vector per text (B, W), not scaled yet, after the dense layers if any."""
+        """Hidden states (B, T, D) -> one vector per text (B, W), not scaled yet, after the dense
+        layers if any.
+        """
         return self.dense(self.pooling(hidden, mask))
 
     # what a compiled encoder stores is read from the parts here, which may be moved or exchanged
@@ -490,27 +595,36 @@ class SentenceEncoder(TextEncoder):
         products = torch.float32
         if dtype is not None:
             products, _ = choose_dtype(dtype, self.device)
-        # pooling, like the losses, is never in bfloat16, not even if the caller has switched autocast on
+        # pooling, like the losses, is never in bfloat16, not even if the caller has switched
+        # autocast on
         with evaluating(self), fastest_linear(), torch.autocast(self.device.type, enabled=False):
             yield products
 
     def states(  # type: ignore[override]  # each kind of encoder makes its own batches
         self, batch: PackedBatch
     ) -> tuple[Tensor, Tensor]:
-        """Run the encoder with the smallest mask that the batch allows, and leave the prompts' tokens out."""
+        """Run the encoder with the smallest mask that the batch allows, and leave the prompts'
+        tokens out.
+        """
         check_ids(self.bert.config, batch.ids, batch.places.shape[1])
         ids, positions, text_index, places = (
             x.to(self.device) for x in (batch.ids, batch.positions, batch.text_index, batch.places)
         )
         mask = None
         if len(places) > len(ids):
-            mask = same_text(text_index)  # texts share rows: each token attends to those of its own text, (R, 1, T, T)
+            mask = same_text(
+                text_index
+            )  # texts share rows: each token attends to those of its own text, (R, 1, T, T)
         elif batch.tokens < ids.numel():
             mask = text_index >= 0  # a row for each text, and pads: (R, T)
         else:
             positions = None  # without a mask and positions, attention takes its fastest kernel
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=batch.dtype == torch.bfloat16):
-            hidden, real = unpack(self.bert(ids, mask, None, None, positions).to(self.dtype), places)
+        with torch.autocast(
+            self.device.type, torch.bfloat16, enabled=batch.dtype == torch.bfloat16
+        ):
+            hidden, real = unpack(
+                self.bert(ids, mask, None, None, positions).to(self.dtype), places
+            )
         return hidden[:, batch.prompt :], real[:, batch.prompt :]
 
     def token_states(self, batch: PackedBatch) -> list[Tensor]:
@@ -520,8 +634,8 @@ class SentenceEncoder(TextEncoder):
     def save(self, folder: str | Path) -> None:
         """Write the model as a folder that sentence-transformers opens too, complete or not at all.
 
-        A model there is replaced; ``InputError`` if that would lose another file. A ``README.md`` there that you wrote
-        or edited is kept; otherwise the model's card is written.
+        A model there is replaced; ``InputError`` if that would lose another file. A ``README.md``
+        there that you wrote or edited is kept; otherwise the model's card is written.
         """
         with atomic_folder(folder) as partial:
             self.write(partial)
@@ -535,27 +649,32 @@ class SentenceEncoder(TextEncoder):
         if self.normalize:
             modules.append("Normalize")
         places = write_modules(folder, modules)
-        write_pooling(self.pooling, folder / places[1], self.hidden_size, self.settings.include_prompt)
+        write_pooling(
+            self.pooling, folder / places[1], self.hidden_size, self.settings.include_prompt
+        )
         for dense, place in zip(self.dense, places[2:], strict=False):
             cast(Dense, dense).write(folder / place)
         write_settings(folder, self.settings, text_settings(self.tokenizer))
 
 
 _lock = threading.Lock()
-_modes: WeakKeyDictionary[nn.Module, list[bool]] = WeakKeyDictionary()  # a stack for each module, one entry per call
+_modes: WeakKeyDictionary[nn.Module, list[bool]] = (
+    WeakKeyDictionary()
+)  # a stack for each module, one entry per call
 
 
 @contextmanager
 def evaluating(*models: nn.Module) -> Iterator[None]:
-    """Switch to eval mode without gradients; then restore the mode of each module (a caller may have frozen some).
+    """Switch to eval mode without gradients; then restore the mode of each module (a caller may
+    have frozen some).
 
     Several threads may evaluate one model: the last of them restores the modes.
     """
     modules: list[nn.Module] = []
     for model in models:
         modules += model.modules()
-    # A module remembers its modes in a stack. The thread that entered first has pushed the caller's mode, any other one
-    # pushes False; whoever leaves last pops the caller's.
+    # A module remembers its modes in a stack. The thread that entered first has pushed the caller's
+    # mode, any other one pushes False; whoever leaves last pops the caller's.
     with _lock:
         for module in modules:
             _modes.setdefault(module, []).append(module.training)

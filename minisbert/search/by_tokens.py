@@ -1,9 +1,11 @@
-"""Search by tokens, exactly: a weight for each word of the vocabulary, or a vector for each token of a text.
+"""Search by tokens, exactly: a weight for each word of the vocabulary, or a vector for each token
+of a text.
 
-Legend: N texts, V words of the vocabulary, Q queries, K columns of a token's vector. Sparse vectors are torch's CSR
-tensors: row i has the columns ``indices[indptr[i] : indptr[i + 1]]``, ascending, and in the same places the ``values``.
-[[0, 2, 0], [3, 0, 1]] is indptr [0, 1, 3], indices [1, 0, 2], values [2, 3, 1]. Late interaction (ColBERT, Khattab and
-Zaharia 2020) compares each token of a query with each of a text.
+Legend: N texts, V words of the vocabulary, Q queries, K columns of a token's vector. Sparse vectors
+are torch's CSR tensors: row i has the columns ``indices[indptr[i] : indptr[i + 1]]``, ascending,
+and in the same places the ``values``. [[0, 2, 0], [3, 0, 1]] is indptr [0, 1, 3], indices [1, 0,
+2], values [2, 3, 1]. Late interaction (ColBERT, Khattab and Zaharia 2020) compares each token of a
+query with each of a text.
 """
 
 import warnings
@@ -25,7 +27,9 @@ CSR = ("indptr", "indices", "values", "width")  # names of the tensors in a file
 
 @contextmanager
 def no_beta_warning() -> Iterator[None]:
-    """Leave out what torch says of the first CSR tensor in a process: that such tensors are in beta."""
+    """Leave out what torch says of the first CSR tensor in a process: that such tensors are in
+    beta.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
         yield
@@ -33,7 +37,9 @@ def no_beta_warning() -> Iterator[None]:
 
 @no_beta_warning()
 def sparse_rows(dense: Tensor, top: int | None = None) -> Tensor:
-    """Convert dense rows (N, V) to CSR; with ``top`` only the largest numbers of each row, ties by column."""
+    """Convert dense rows (N, V) to CSR; with ``top`` only the largest numbers of each row, ties by
+    column.
+    """
     if top is not None:
         # a stable sort and not topk, which chooses freely among equal numbers
         best = dense.argsort(dim=1, descending=True, stable=True)[:, :top]
@@ -44,21 +50,29 @@ def sparse_rows(dense: Tensor, top: int | None = None) -> Tensor:
 def sparse_tensors(rows: Tensor) -> dict[str, Tensor]:
     """Return CSR rows (N, V) as the four tensors of a file."""
     width = torch.tensor(rows.shape[1])
-    return dict(zip(CSR, (rows.crow_indices(), rows.col_indices(), rows.values(), width), strict=True))
+    return dict(
+        zip(CSR, (rows.crow_indices(), rows.col_indices(), rows.values(), width), strict=True)
+    )
 
 
 @no_beta_warning()
 def from_sparse_tensors(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Invert ``sparse_tensors``; ``KeyError`` for a missing tensor, ``ValueError`` if they do not fit together."""
+    """Invert ``sparse_tensors``; ``KeyError`` for a missing tensor, ``ValueError`` if they do not
+    fit together.
+    """
     indptr, indices, values, width = (tensors[name] for name in CSR)
     try:
-        return torch.sparse_csr_tensor(indptr, indices, values, (len(indptr) - 1, int(width)), check_invariants=True)
+        return torch.sparse_csr_tensor(
+            indptr, indices, values, (len(indptr) - 1, int(width)), check_invariants=True
+        )
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"the tensors of sparse rows do not fit together: {error}") from error
 
 
 def numbers_of(rows: Tensor, similarity: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row, column and weight of each number of CSR rows (N, V); for the cosine each row is scaled to length 1."""
+    """Row, column and weight of each number of CSR rows (N, V); for the cosine each row is scaled
+    to length 1.
+    """
     counts, values = rows.crow_indices().diff().numpy(), rows.values().numpy()
     row_of = np.repeat(np.arange(len(counts)), counts)
     weights = values.astype(np.float64)
@@ -69,28 +83,38 @@ def numbers_of(rows: Tensor, similarity: str) -> tuple[np.ndarray, np.ndarray, n
 
 
 class InvertedIndex:
-    """For each word the documents that have it, and with which weight: a corpus (N, V) in CSR, sorted by word.
+    """For each word the documents that have it, and with which weight: a corpus (N, V) in CSR,
+    sorted by word.
 
-    These posting lists lie one behind the other in two arrays, and a query reads only those of its words. Sorting takes
-    longer than many searches: keep the index to search again.
+    These posting lists lie one behind the other in two arrays, and a query reads only those of its
+    words. Sorting takes longer than many searches: keep the index to search again.
     """
 
     def __init__(self, corpus: Tensor, similarity: str = "dot"):
         if similarity not in ("dot", "cosine"):
-            raise InputError(f"sparse vectors are searched by their dot products or cosines, not by {similarity}")
+            raise InputError(
+                f"sparse vectors are searched by their dot products or cosines, not by {similarity}"
+            )
         self.similarity, self.shape = similarity, (corpus.shape[0], corpus.shape[1])
         documents, words, weights = numbers_of(corpus, similarity)
-        order = np.argsort(words, kind="stable")  # by word, and for each word its documents in order
+        order = np.argsort(
+            words, kind="stable"
+        )  # by word, and for each word its documents in order
         self.documents, self.weights = documents[order], weights[order]
-        self.starts = np.concatenate([[0], np.cumsum(np.bincount(words, minlength=corpus.shape[1]))])  # (V + 1,)
+        self.starts = np.concatenate(
+            [[0], np.cumsum(np.bincount(words, minlength=corpus.shape[1]))]
+        )  # (V + 1,)
 
-    def top_k(self, queries: Tensor, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    def top_k(
+        self, queries: Tensor, k: int, progress: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and documents, (Q, k) each, of CSR queries (Q, V), in ``rank``'s order."""
         _, words, weights = numbers_of(queries, self.similarity)
         rows = queries.crow_indices().numpy()
 
         def scores(query: int) -> np.ndarray:
-            # in float64 a product of two float32 numbers is exact, so the order of the sum changes no score
+            # in float64 a product of two float32 numbers is exact, so the order of the sum changes
+            # no score
             sums = np.zeros(self.shape[0])
             for i in range(rows[query], rows[query + 1]):
                 posting = slice(self.starts[words[i]], self.starts[words[i] + 1])
@@ -101,11 +125,13 @@ class InvertedIndex:
         return rank(scores, (queries.shape[0], queries.shape[1]), self.shape, k, progress)
 
 
-# ------------------------------------------------------------------------------------ late interaction
+# ------------------------------------------------------------------------------------ late
+# interaction
 
 
 def max_sim(query: Tensor, document: Tensor) -> Tensor:
-    """Sum, over the query's tokens, of the highest similarity to any document token: (Tq, K), (Td, K) -> scalar.
+    """Sum, over the query's tokens, of the highest similarity to any document token: (Tq, K), (Td,
+    K) -> scalar.
 
     [[1, 0], [0, 1]] and [[.6, .8], [1, 0], [0, -1]] give 1 + .8 = 1.8; exchanged, .8 + 1 + 0.
     """
@@ -114,7 +140,9 @@ def max_sim(query: Tensor, document: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Matrices:
-    """Matrices (T, K) of N texts: all rows in one array, (sum of T, K), and where each text begins, (N + 1,)."""
+    """Matrices (T, K) of N texts: all rows in one array, (sum of T, K), and where each text begins,
+    (N + 1,).
+    """
 
     rows: np.ndarray
     starts: np.ndarray
@@ -140,10 +168,15 @@ class Matrices:
         return len(self), self.rows.shape[1]
 
     def scores(self, query: np.ndarray) -> np.ndarray:
-        """Compute ``max_sim`` of a query (Tq, K) with each text, (N,); minus infinity for a text without tokens."""
+        """Compute ``max_sim`` of a query (Tq, K) with each text, (N,); minus infinity for a text
+        without tokens.
+        """
         best = np.full((len(self), len(query)), -np.inf, self.rows.dtype)  # (N, Tq)
         full = np.flatnonzero(np.diff(self.starts))
-        if len(full):  # subtle: reduceat takes an empty segment for one row, so texts without tokens are left out
+        if len(
+            full
+            # subtle: reduceat takes an empty segment for one row, so texts without tokens are left out
+        ):
             # one product with all tokens of all texts, then the maximum of each text's segment
             best[full] = np.maximum.reduceat(self.rows @ query.T, self.starts[full])
         return best.sum(axis=1)
@@ -161,21 +194,30 @@ class Matrices:
         return cls(rows, starts)
 
 
-def late_top_k(queries: Matrices, corpus: Matrices, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
+def late_top_k(
+    queries: Matrices, corpus: Matrices, k: int, progress: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """Return scores and texts, (Q, k) each, by ``max_sim`` with every text, in ``rank``'s order."""
     return rank(lambda i: corpus.scores(queries[i]), queries.shape, corpus.shape, k, progress)
 
 
 def rank(
-    scores: Callable[[int], np.ndarray], queries: tuple[int, int], corpus: tuple[int, int], k: int, progress: bool
+    scores: Callable[[int], np.ndarray],
+    queries: tuple[int, int],
+    corpus: tuple[int, int],
+    k: int,
+    progress: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k highest scores of each query and their documents, (Q, k) each: best first, ties by index.
+    """Return the k highest scores of each query and their documents, (Q, k) each: best first, ties
+    by index.
 
-    ``scores(i)`` are those of query i with all N documents. Raises ``InputError`` if the widths of the shapes
-    ``queries`` (Q, V) and ``corpus`` (N, V) differ, and if k exceeds N.
+    ``scores(i)`` are those of query i with all N documents. Raises ``InputError`` if the widths of
+    the shapes ``queries`` (Q, V) and ``corpus`` (N, V) differ, and if k exceeds N.
     """
     if queries[1] != corpus[1]:
-        raise InputError(f"queries have width {queries[1]} and the corpus {corpus[1]}: the widths must be equal")
+        raise InputError(
+            f"queries have width {queries[1]} and the corpus {corpus[1]}: the widths must be equal"
+        )
     check_k(k, corpus[0], "the corpus size")
     best = np.empty((queries[0], k), np.float32)
     places = np.empty((queries[0], k), np.int64)

@@ -4,10 +4,10 @@
     int8      codes (N, D) int8 and ranges (2, D) float32: a quarter of the bytes
     binary    bits (N, ceil(D / 8)) uint8, one bit per column: a 32nd
 
-All but ``.npy`` are safetensors files whose metadata say what the vectors were made from. A file that is something else
-is never replaced, and codes, which ``encode --quantize`` writes, are never rebuilt. ``search/quantized.py`` turns
-vectors to codes and back; queries stay float32. An encoder is an argument here, of any class: models are above this
-room.
+All but ``.npy`` are safetensors files whose metadata say what the vectors were made from. A file
+that is something else is never replaced, and codes, which ``encode --quantize`` writes, are never
+rebuilt. ``search/quantized.py`` turns vectors to codes and back; queries stay float32. An encoder
+is an argument here, of any class: models are above this room.
 """
 
 import dataclasses
@@ -27,56 +27,90 @@ from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_texts
 from minisbert.core.weights import read_safetensors
 from minisbert.search.dense import ReadByRows
-from minisbert.search.quantized import calibrate, from_bits, from_int8, hamming_top_k, rescore, to_bits, to_int8
+from minisbert.search.quantized import (
+    calibrate,
+    from_bits,
+    from_int8,
+    hamming_top_k,
+    rescore,
+    to_bits,
+    to_int8,
+)
 from minisbert.system.console import cut_message, say
 from minisbert.system.files import atomic_file, check_ending
 
 INDEX_MARK = {"minisbert": "vectors"}  # in the metadata of such a file
 MODEL_OPTIONS = ("pooling", "max_length", "width")  # a model's hash covers them
-FLOATS = ("vectors", "values", "rows")  # the tensor of floats in an index of dense, sparse or many vectors
-UNHASHED = ("prompts", "default_prompt_name", "similarity_fn_name")  # settings that change no vector by themselves
+FLOATS = (
+    "vectors",
+    "values",
+    "rows",
+)  # the tensor of floats in an index of dense, sparse or many vectors
+UNHASHED = (
+    "prompts",
+    "default_prompt_name",
+    "similarity_fn_name",
+)  # settings that change no vector by themselves
 RESCORE = 4  # candidates by bits for each result
 BLOCK_NUMBERS = 2**22  # to rescore at once
 
 
 def write_npy(chunks: Iterator[np.ndarray], count: int, path: Path) -> int:
-    """Write chunks (n, D) to one ``.npy`` file, (count, D), with one of them in memory at a time; return D.
+    """Write chunks (n, D) to one ``.npy`` file, (count, D), with one of them in memory at a time;
+    return D.
 
     The header comes first and contains the shape, so the number of rows must be known.
     """
     with open(path, "wb") as file:
-        # not np.save, which needs the whole array; nor a memory map, whose full disk is a signal and not an error
+        # not np.save, which needs the whole array; nor a memory map, whose full disk is a signal
+        # and not an error
         written = width = 0
         for chunk in chunks:
             if not isinstance(chunk, np.ndarray):
-                raise InputError("this model does not return one (N, D) array; use --out FILE.safetensors")
+                raise InputError(
+                    "this model does not return one (N, D) array; use --out FILE.safetensors"
+                )
             if written == 0:
                 width = chunk.shape[1]
-                header = {"descr": np.lib.format.dtype_to_descr(chunk.dtype), "fortran_order": False}
+                header = {
+                    "descr": np.lib.format.dtype_to_descr(chunk.dtype),
+                    "fortran_order": False,
+                }
                 np.lib.format.write_array_header_1_0(file, header | {"shape": (count, width)})
             file.write(np.ascontiguousarray(chunk).data)
             written += len(chunk)
     if written != count:
-        raise InputError(f"{count:,} texts were counted, but {written:,} encoded: has the file changed in between?")
+        raise InputError(
+            f"{count:,} texts were counted, but {written:,} encoded: has the file changed in "
+            f"between?"
+        )
     return width
 
 
-def encode_with_progress(encoder: Any, texts: Sequence[str], prompt: str | None = None, query: bool = False) -> Any:
-    """Call ``encode``, or ``encode_query``, with a progress line, and report how many texts were truncated."""
-    encode = encoder.encode_query if query else encoder.encode  # ColBERT fills queries up, whatever their prompt
+def encode_with_progress(
+    encoder: Any, texts: Sequence[str], prompt: str | None = None, query: bool = False
+) -> Any:
+    """Call ``encode``, or ``encode_query``, with a progress line, and report how many texts were
+    truncated.
+    """
+    encode = (
+        encoder.encode_query if query else encoder.encode
+    )  # ColBERT fills queries up, whatever their prompt
     vectors = encode(texts, show_progress_bar=True, prompt=prompt, **encoder.search_options)
     if encoder.truncated:
         say(cut_message(encoder.tokenizer.limit, encoder.truncated, len(texts)))
     return vectors
 
 
-# ------------------------------------------------------------------------------------------ what vectors are made from
+# ------------------------------------------------------------------------------------------ what
+# vectors are made from
 
 
 def made_from(encoder: Any, texts: Iterable[str], prompt: str, model: Any = None) -> dict[str, str]:
     """Return what determines the vectors of texts with this prompt, as stored in a file's metadata.
 
-    Of a compiled encoder, whose weights are in its program, ``model`` is the model that it was made from.
+    Of a compiled encoder, whose weights are in its program, ``model`` is the model that it was made
+    from.
     """
     # quoted, since ["a", "b"] and ["a\nb"] differ
     digest = hashlib.sha256()
@@ -93,7 +127,9 @@ def made_from(encoder: Any, texts: Iterable[str], prompt: str, model: Any = None
 
 
 def model_hash(encoder: Any, model: Any = None) -> str:
-    """Hash all that determines vectors except the prompt: configuration, tokenizer, names and bytes of weights."""
+    """Hash all that determines vectors except the prompt: configuration, tokenizer, names and bytes
+    of weights.
+    """
     model = model or encoder
     # with a late-interaction model's lengths and skipped words
     settings = dataclasses.asdict(model.settings)
@@ -109,7 +145,9 @@ def model_hash(encoder: Any, model: Any = None) -> str:
         "cut_start": model.tokenizer.cut_start,
         "settings": {name: value for name, value in settings.items() if name not in UNHASHED},
         "tokenizer": model.tokenizer.backend.to_str(),
-        "dtype": getattr(encoder, "compiled_dtype", "float32"),  # int8 gives other vectors than float32
+        "dtype": getattr(
+            encoder, "compiled_dtype", "float32"
+        ),  # int8 gives other vectors than float32
     }
     # sorted, because a dictionary's order may change without a change of meaning
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
@@ -120,7 +158,9 @@ def model_hash(encoder: Any, model: Any = None) -> str:
 
 
 def differences(made: Mapping[str, str], wanted: Mapping[str, str]) -> str:
-    """Describe how stored settings differ from the wanted ones: "prompt 'passage: ', not ''"; empty if they match."""
+    """Describe how stored settings differ from the wanted ones: "prompt 'passage: ', not ''"; empty
+    if they match.
+    """
     changed = [name for name in wanted if made.get(name) != wanted[name]]
     if set(changed) & set(MODEL_OPTIONS):
         # such an option changes the model's hash, too: to add "another model" would mislead
@@ -128,15 +168,20 @@ def differences(made: Mapping[str, str], wanted: Mapping[str, str]) -> str:
     others = {"texts": "other texts", "model": "another model"}
     changes = []
     for name in changed:
-        changes.append(others.get(name) or f"{name} {one_line(made.get(name))}, not {one_line(wanted[name])}")
+        changes.append(
+            others.get(name) or f"{name} {one_line(made.get(name))}, not {one_line(wanted[name])}"
+        )
     return "; ".join(changes)
 
 
-# ------------------------------------------------------------------------------------------ the index
+# ------------------------------------------------------------------------------------------ the
+# index
 
 
 def index_metadata(path: Path | None) -> dict[str, str] | None:
-    """Read the metadata of an index or codes; None without a file, ``InputError`` if the file is something else."""
+    """Read the metadata of an index or codes; None without a file, ``InputError`` if the file is
+    something else.
+    """
     check_ending("--index", path, ".safetensors")
     if path is None or not path.is_file():
         return None
@@ -144,16 +189,23 @@ def index_metadata(path: Path | None) -> dict[str, str] | None:
     with suppress(InputError):  # a text file, a damaged one: not an index either
         metadata = read_metadata(path)
     if not INDEX_MARK.items() <= metadata.items():
-        raise InputError(f"{path} is not an index, or is damaged, and is not replaced: remove it or name another file")
+        raise InputError(
+            f"{path} is not an index, or is damaged, and is not replaced: remove it or name "
+            f"another file"
+        )
     return metadata
 
 
-def indexed_vectors(encoder: Any, texts: Sequence[str], path: str | Path, prompt: str = "", model: Any = None) -> Any:
-    """Return the vectors of the texts, read from the index at ``path`` or encoded and written there.
+def indexed_vectors(
+    encoder: Any, texts: Sequence[str], path: str | Path, prompt: str = "", model: Any = None
+) -> Any:
+    """Return the vectors of the texts, read from the index at ``path`` or encoded and written
+    there.
 
-    An array (N, D), or what the encoder makes instead; from codes, ``Decoded`` or ``Bits``. ``model`` as for
-    ``made_from``. Rebuilds an index of another model or other texts, and says so. Raises ``InputError`` for such codes,
-    if the file is not an index, and if it holds other vectors than its header says.
+    An array (N, D), or what the encoder makes instead; from codes, ``Decoded`` or ``Bits``.
+    ``model`` as for ``made_from``. Rebuilds an index of another model or other texts, and says so.
+    Raises ``InputError`` for such codes, if the file is not an index, and if it holds other vectors
+    than its header says.
     """
     texts, path = check_texts(texts), Path(path)
     wanted = made_from(encoder, texts, prompt, model)
@@ -167,7 +219,8 @@ def indexed_vectors(encoder: Any, texts: Sequence[str], path: str | Path, prompt
             remedy = f"give what it was made with, or write it again with encode --quantize {made['quantized']}"
             raise InputError(f"{path} was made with {changed}: {remedy}")
         say(f"{path} was made with {changed}: rebuilding it")
-    # opened before the work: a path that cannot be written is found at once, and the old index stays until the end
+    # opened before the work: a path that cannot be written is found at once, and the old index
+    # stays until the end
     with atomic_file(path) as partial:
         vectors = encode_with_progress(encoder, texts, prompt)
         write_safetensors(encoder.to_tensors(vectors), partial, INDEX_MARK | wanted)
@@ -176,13 +229,17 @@ def indexed_vectors(encoder: Any, texts: Sequence[str], path: str | Path, prompt
 
 
 def read_vectors(encoder: Any, path: Path, count: int, width: int) -> Any:
-    """Read ``count`` vectors of a width; ``InputError`` for another shape or dtype, NaN and infinity."""
+    """Read ``count`` vectors of a width; ``InputError`` for another shape or dtype, NaN and
+    infinity.
+    """
     tensors = read_safetensors(path)
     with reading(path):
         if "bits" in tensors or "codes" in tensors:
             return from_codes(tensors, count, width)
         floats = [tensors[name] for name in FLOATS if name in tensors]
-        usable = all(x.dtype in (torch.float32, torch.float64) and x.isfinite().all() for x in floats)
+        usable = all(
+            x.dtype in (torch.float32, torch.float64) and x.isfinite().all() for x in floats
+        )
         vectors = encoder.from_tensors(tensors)
         if not usable or tuple(vectors.shape) != (count, width):
             needed = f"{count:,} vectors of width {width}, finite and in float32"
@@ -207,13 +264,17 @@ def write_codes(vectors: np.ndarray, kind: str, path: Path, metadata: Mapping[st
 
 
 def from_codes(tensors: Mapping[str, torch.Tensor], count: int, width: int) -> "Decoded | Bits":
-    """Open ``count`` vectors of a width from the tensors of a file; ``ValueError`` if they do not fit."""
+    """Open ``count`` vectors of a width from the tensors of a file; ``ValueError`` if they do not
+    fit.
+    """
     if "bits" in tensors:
         codes, shape, dtype = tensors["bits"], (count, -(-width // 8)), torch.uint8
     else:
         codes, shape, dtype = tensors["codes"], (count, width), torch.int8
     if tuple(codes.shape) != shape or codes.dtype != dtype:
-        raise ValueError(f"the codes are {codes.dtype} of shape {tuple(codes.shape)}, not {dtype} of {shape}")
+        raise ValueError(
+            f"the codes are {codes.dtype} of shape {tuple(codes.shape)}, not {dtype} of {shape}"
+        )
     if "bits" in tensors:
         return Bits(codes.numpy(), width)
     # stay codes in memory: a block becomes float32 when the search reads it
@@ -241,13 +302,18 @@ class Bits:
     bits: np.ndarray
     width: int
 
-    def top_k(self, queries: np.ndarray, k: int, times: int = RESCORE) -> tuple[np.ndarray, np.ndarray]:
-        """Return scores and indices, (Q, k) each, best first, of float32 queries (Q, D) with the signs.
+    def top_k(
+        self, queries: np.ndarray, k: int, times: int = RESCORE
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return scores and indices, (Q, k) each, best first, of float32 queries (Q, D) with the
+        signs.
 
-        Candidates are the ``times`` k rows whose bits differ least from those of the query. A score is the cosine of
-        the query and a vector of -1 and 1, so it is lower than that of the vectors themselves: 0.8 where that is 1.
+        Candidates are the ``times`` k rows whose bits differ least from those of the query. A score
+        is the cosine of the query and a vector of -1 and 1, so it is lower than that of the vectors
+        themselves: 0.8 where that is 1.
         """
-        # bits choose candidates, the float query sorts them: a Hamming distance has few values and many ties
+        # bits choose candidates, the float query sorts them: a Hamming distance has few values and
+        # many ties
         most = min(times * k, len(self.bits))
         height = max(1, BLOCK_NUMBERS // (most * self.width))  # queries at a time
         scores = np.empty((len(queries), k), np.float32)

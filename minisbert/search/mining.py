@@ -1,8 +1,9 @@
-"""Mine hard negatives for (anchor, positive) pairs: texts close to an anchor, by a model, that are not its positives.
+"""Mine hard negatives for (anchor, positive) pairs: texts close to an anchor, by a model, that are
+not its positives.
 
-Rules, defaults and results are those of sentence-transformers' ``mine_hard_negatives`` with ``output_format="triplet"``
-and ``sampling_strategy="top"``. One is added: near-duplicates of the anchor or its positives, equal but for case and
-white space, are no candidates.
+Rules, defaults and results are those of sentence-transformers' ``mine_hard_negatives`` with
+``output_format="triplet"`` and ``sampling_strategy="top"``. One is added: near-duplicates of the
+anchor or its positives, equal but for case and white space, are no candidates.
 """
 
 import math
@@ -32,16 +33,20 @@ class Triplet(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules that choose negatives among candidates. Raises ``InputError`` for rules that no candidate can meet.
+    """Rules that choose negatives among candidates. Raises ``InputError`` for rules that no
+    candidate can meet.
 
-    With the lowest score p of an anchor and its positives, a candidate with the score c is left out if
-    c + absolute_margin > p, c > p - relative_margin |p|, c > max_score or c < min_score. Of those that remain, best
-    first, ``range_min`` are skipped, and the next ``num_negatives`` are taken.
+    With the lowest score p of an anchor and its positives, a candidate with the score c is left out
+    if c + absolute_margin > p, c > p - relative_margin |p|, c > max_score or c < min_score. Of
+    those that remain, best first, ``range_min`` are skipped, and the next ``num_negatives`` are
+    taken.
     """
 
     num_negatives: int = 3
     range_min: int = 0
-    range_max: int | None = None  # candidates of each anchor; None: as many as will probably do (``depth``)
+    range_max: int | None = (
+        None  # candidates of each anchor; None: as many as will probably do (``depth``)
+    )
     absolute_margin: float | None = None
     relative_margin: float | None = None
     max_score: float | None = None
@@ -58,10 +63,14 @@ class Rules:
                 raise InputError(f"{name} must be finite, got {limit!r}")
         if self.range_max is not None and self.range_max - self.range_min < self.num_negatives:
             ranks = f"ranks {self.range_min} to {self.range_max}"
-            raise InputError(f"{ranks} have no room for {self.num_negatives} negatives: raise range_max")
+            raise InputError(
+                f"{ranks} have no room for {self.num_negatives} negatives: raise range_max"
+            )
 
     def depth(self, most: int) -> int:
-        """Return how many ranks to search for an anchor; ``most`` is the largest number of positives of any anchor."""
+        """Return how many ranks to search for an anchor; ``most`` is the largest number of
+        positives of any anchor.
+        """
         if self.range_max is not None:
             return self.range_max + most
         count = self.num_negatives
@@ -70,8 +79,12 @@ class Rules:
             count *= 10  # some will fail
         return self.range_min + count + 2 * most
 
-    def failures(self, scores: np.ndarray, positive: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield each rule and which candidates fail it: scores (A, C), lowest positive (A, 1) -> (A, C)."""
+    def failures(
+        self, scores: np.ndarray, positive: np.ndarray
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield each rule and which candidates fail it: scores (A, C), lowest positive (A, 1) ->
+        (A, C).
+        """
         if self.absolute_margin is not None:
             yield "absolute margin", scores + self.absolute_margin > positive
         if self.relative_margin is not None:
@@ -85,7 +98,9 @@ class Rules:
 
 @dataclass(frozen=True)
 class Candidates:
-    """A anchors and N documents, no text twice in either. Documents are a corpus, then the positives that it lacks."""
+    """A anchors and N documents, no text twice in either. Documents are a corpus, then the
+    positives that it lacks.
+    """
 
     anchors: list[str]
     documents: list[str]
@@ -95,7 +110,9 @@ class Candidates:
 
 
 def candidates_of(pairs: Sequence[tuple[str, str]], corpus: Sequence[str] = ()) -> Candidates:
-    """Group the pairs by anchor, in the order of their first; documents in the order of corpus and pairs."""
+    """Group the pairs by anchor, in the order of their first; documents in the order of corpus and
+    pairs.
+    """
     corpus = check_texts(corpus)
     for pair in pairs if isinstance(pairs, Iterable) else [pairs]:
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
@@ -114,8 +131,12 @@ def candidates_of(pairs: Sequence[tuple[str, str]], corpus: Sequence[str] = ()) 
         anchor_rows = list(dict.fromkeys(with_repeats))
         texts = {plain(anchor), *(plain(documents[row]) for row in anchor_rows)}
         positives.append(anchor_rows)
-        copies.append([row for text in texts for row in alike.get(text, []) if row not in anchor_rows])
-    return Candidates(list(by_anchor), documents, positives, copies, most=max(map(len, by_anchor.values())))
+        copies.append(
+            [row for text in texts for row in alike.get(text, []) if row not in anchor_rows]
+        )
+    return Candidates(
+        list(by_anchor), documents, positives, copies, most=max(map(len, by_anchor.values()))
+    )
 
 
 def plain(text: str) -> str:
@@ -129,8 +150,12 @@ class Mined:
 
     negatives: RowLists = field(default_factory=list)  # best first
     scores: list[list[float]] = field(default_factory=list)  # their similarities to the anchor
-    positive_scores: list[list[float]] = field(default_factory=list)  # of each anchor and its positives
-    failed: dict[str, int] = field(default_factory=dict)  # candidates by the first rule that they failed
+    positive_scores: list[list[float]] = field(
+        default_factory=list
+    )  # of each anchor and its positives
+    failed: dict[str, int] = field(
+        default_factory=dict
+    )  # candidates by the first rule that they failed
 
 
 def mine(
@@ -143,11 +168,16 @@ def mine(
 ) -> Mined:
     """Find negatives by exact search in vectors of anchors (A, D) and documents (N, D).
 
-    ``similarity`` is one of ``top_k``'s. Equal scores are in the order of the documents. Raises ``InputError`` as
-    ``top_k`` does.
+    ``similarity`` is one of ``top_k``'s. Equal scores are in the order of the documents. Raises
+    ``InputError`` as ``top_k`` does.
     """
     mined, count, depth = Mined(), len(documents), rules.depth(task.most)
-    for start in Bar(range(0, len(anchors), ANCHOR_BLOCK), desc="comparing", unit=" blocks of anchors", shown=progress):
+    for start in Bar(
+        range(0, len(anchors), ANCHOR_BLOCK),
+        desc="comparing",
+        unit=" blocks of anchors",
+        shown=progress,
+    ):
         some = slice(start, start + ANCHOR_BLOCK)
         positives, copies = task.positives[some], task.copies[some]
         # copies take no rank: search for so many more, then move them behind all others and cut
@@ -155,13 +185,20 @@ def mine(
         scores, rows = top_k(anchors[some], documents, most, similarity=similarity)  # (A, C)
         copied = belongs(rows, copies, count)
         order = copied.argsort(axis=1, kind="stable")[:, :depth]
-        scores, rows, copied = (np.take_along_axis(x, order, axis=1) for x in (scores, rows, copied))
+        scores, rows, copied = (
+            np.take_along_axis(x, order, axis=1) for x in (scores, rows, copied)
+        )
 
         # the positives may rank too low to be among them
         counts = list(map(len, positives))
-        which = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))  # (n,), the anchor of each score
+        which = torch.arange(len(counts)).repeat_interleave(
+            torch.tensor(counts)
+        )  # (n,), the anchor of each score
         positive_rows = torch.tensor([row for own in positives for row in own])[:, None]  # (n, 1)
-        left, right = Vectors(anchors[some], "anchors", similarity), Vectors(documents, "documents", similarity)
+        left, right = (
+            Vectors(anchors[some], "anchors", similarity),
+            Vectors(documents, "documents", similarity),
+        )
         of_positives = scores_of(left, which, right, positive_rows).flatten().split(counts)
         lowest = torch.stack([part.min() for part in of_positives])[:, None].numpy()  # (A, 1)
         remaining = ~belongs(rows, positives, count) & ~copied
@@ -180,7 +217,9 @@ def mine(
 
 
 def belongs(rows: np.ndarray, lists: RowLists, count: int) -> np.ndarray:
-    """Return which of the rows (A, C), numbers below ``count``, are in the list of their anchor: (A, C)."""
+    """Return which of the rows (A, C), numbers below ``count``, are in the list of their anchor:
+    (A, C).
+    """
     # (anchor, row) as one number, so that one look-up serves all anchors
     members = [anchor * count + row for anchor, some in enumerate(lists) for row in some]
     return np.isin(np.arange(len(rows))[:, None] * count + rows, np.array(members, dtype=np.int64))
@@ -188,7 +227,9 @@ def belongs(rows: np.ndarray, lists: RowLists, count: int) -> np.ndarray:
 
 def triplets(task: Candidates, mined: Mined) -> Iterator[Triplet]:
     """Yield (anchor, positive, negative) for every positive and every negative of an anchor."""
-    for anchor, positives, negatives in zip(task.anchors, task.positives, mined.negatives, strict=True):
+    for anchor, positives, negatives in zip(
+        task.anchors, task.positives, mined.negatives, strict=True
+    ):
         for positive in positives:
             for negative in negatives:
                 yield Triplet(anchor, task.documents[positive], task.documents[negative])

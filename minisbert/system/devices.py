@@ -1,7 +1,8 @@
 """Devices, dtype and memory: where tensors live, and what the hardware multiplies fastest.
 
-bfloat16 keeps float32's range in half the bits, with 8 bits of precision (two to three digits). Hardware that
-multiplies it natively is about twice as fast or more; hardware that emulates it is many times slower.
+bfloat16 keeps float32's range in half the bits, with 8 bits of precision (two to three digits).
+Hardware that multiplies it natively is about twice as fast or more; hardware that emulates it is
+many times slower.
 """
 
 import ctypes
@@ -24,11 +25,13 @@ CPU_INFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the flags are unknown 
 Model = TypeVar("Model", bound=nn.Module)
 MPS_DIFFERENCE = 1e-3  # of hidden states; float32 on another device differs by about 1e-6
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
-TOKEN_BYTES = 60  # of GPU memory for each token of a batch and column of its hidden state; 44 measured in float32
+# of GPU memory for each token of a batch and column of its hidden state; 44 measured in float32
+TOKEN_BYTES = 60
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, AVX-512, ARM
-# What a CPU must have, the library that multiplies float32 fastest there (BLAS is torch's own, MKL on x86), and the
-# fastest dtype; the first row that fits counts. MKL uses no AVX-512 on AMD: on a Zen 5 it reaches 200 GFLOP/s and
-# oneDNN 450, in bfloat16 950. On Intel's CPUs both reach the same, and without AMX bfloat16 is slower (docs/results.md)
+# What a CPU must have, the library that multiplies float32 fastest there (BLAS is torch's own, MKL
+# on x86), and the fastest dtype; the first row that fits counts. MKL uses no AVX-512 on AMD: on a
+# Zen 5 it reaches 200 GFLOP/s and oneDNN 450, in bfloat16 950. On Intel's CPUs both reach the same,
+# and without AMX bfloat16 is slower (docs/results.md)
 FASTEST: tuple[tuple[set[str], str, torch.dtype], ...] = (
     ({"amx_bf16"}, "BLAS", torch.bfloat16),
     ({"AuthenticAMD", "avx512_bf16"}, "oneDNN", torch.bfloat16),
@@ -39,7 +42,9 @@ FASTEST: tuple[tuple[set[str], str, torch.dtype], ...] = (
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """Return the CPU's vendor and instruction sets, as Linux names them; none if they cannot be read."""
+    """Return the CPU's vendor and instruction sets, as Linux names them; none if they cannot be
+    read.
+    """
     try:
         return frozenset(CPU_INFO.read_text(encoding="utf-8", errors="replace").split())
     except OSError:
@@ -53,12 +58,16 @@ def fastest_products() -> tuple[str, torch.dtype]:
 
 
 def products_attend() -> bool:
-    """Say if attention in bfloat16 is faster as two products, by oneDNN, than as torch's operation, which calls MKL."""
+    """Say if attention in bfloat16 is faster as two products, by oneDNN, than as torch's operation,
+    which calls MKL.
+    """
     return fastest_products() == ("oneDNN", torch.bfloat16)
 
 
 def instruction_sets() -> list[str]:
-    """Return the CPU's vector and matrix instructions, which compiled code may use; if unknown, those torch uses."""
+    """Return the CPU's vector and matrix instructions, which compiled code may use; if unknown,
+    those torch uses.
+    """
     families = ("avx", "amx", "fma", "sse4", "bmi", "f16c", "sve", "asimd")
     found = sorted(flag for flag in cpu_flags() if flag.startswith(families))
     return found or [platform.machine(), torch.backends.cpu.get_cpu_capability()]
@@ -79,7 +88,11 @@ def choose_device(name: str | torch.device) -> torch.device:
     try:
         # round trip: the meta device accepts tensors but cannot copy them back
         torch.empty(1, device=name).cpu()
-    except (RuntimeError, AssertionError, ImportError) as error:  # which one depends on how torch was built
+    except (
+        RuntimeError,
+        AssertionError,
+        ImportError,
+    ) as error:  # which one depends on how torch was built
         reason = re.split(r"(?<=\.)\s|\n", str(error).strip())[0]  # torch lists all its backends
         if "Expected one of" in reason:  # twenty names, most of which nobody has
             reason = "choose auto, cpu, cuda, cuda:1 or mps"
@@ -88,7 +101,8 @@ def choose_device(name: str | torch.device) -> torch.device:
 
 
 def move_to(model: Model, bert: nn.Module, name: str | torch.device) -> Model:
-    """Move a model to a device by name. Apple's GPU, which no test covers, must give a batch the CPU's hidden states.
+    """Move a model to a device by name. Apple's GPU, which no test covers, must give a batch the
+    CPU's hidden states.
 
     If it does not, ``auto`` stays on the CPU, and "mps" raises ``InputError``.
     """
@@ -99,14 +113,18 @@ def move_to(model: Model, bert: nn.Module, name: str | torch.device) -> Model:
     def hidden_states() -> Tensor:  # (2, 8, D)
         device = next(bert.parameters()).device
         ids = torch.arange(16, device=device).reshape(2, 8)
-        mask = torch.arange(8, device=device) < torch.tensor([[8], [5]], device=device)  # the second row is padded
+        mask = torch.arange(8, device=device) < torch.tensor(
+            [[8], [5]], device=device
+        )  # the second row is padded
         with torch.inference_mode():
             return (bert(ids, mask) * mask[:, :, None]).cpu()
 
     expected = hidden_states()
     model = model.to(place)
     difference = float((hidden_states() - expected).abs().max() / expected.abs().max())
-    found = f"Apple's GPU computes a batch with a relative difference of {difference:.0e} from the CPU"
+    found = (
+        f"Apple's GPU computes a batch with a relative difference of {difference:.0e} from the CPU"
+    )
     if difference <= MPS_DIFFERENCE:  # not for NaN
         say(found)
         return model
@@ -119,9 +137,10 @@ def move_to(model: Model, bert: nn.Module, name: str | torch.device) -> Model:
 @cache
 def call_mkl_alone() -> None:
     """Call MKL's functions once, before a model can be computed in several threads."""
-    # subtle: threads that call one of them for the first time at once may get one of low precision, off by 2e-5 in a
-    # vector (github.com/pytorch/pytorch/issues/188792); after a call by one thread all get the right one. NumPy holds
-    # the numbers: when torch first takes memory, it reads the variable that `save_training_memory` sets
+    # subtle: threads that call one of them for the first time at once may get one of low precision,
+    # off by 2e-5 in a vector (github.com/pytorch/pytorch/issues/188792); after a call by one thread
+    # all get the right one. NumPy holds the numbers: when torch first takes memory, it reads the
+    # variable that `save_training_memory` sets
     for function in (torch.erf, torch.exp, torch.log, torch.sqrt, torch.tanh):
         for dtype in (np.float32, np.float64):
             number = torch.from_numpy(np.ones(1, dtype))
@@ -129,10 +148,15 @@ def call_mkl_alone() -> None:
 
 
 def bfloat16_hardware(device: torch.device) -> tuple[bool, str]:
-    """Return whether the device multiplies bfloat16 in hardware, and why: ``(True, "the CPU has avx512_bf16")``."""
+    """Return whether the device multiplies bfloat16 in hardware, and why: ``(True, "the CPU has
+    avx512_bf16")``.
+    """
     if device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)  # Ampere, 8.0, is the first
-        return capability >= (8, 0), f"the GPU has compute capability {capability[0]}.{capability[1]}, 8.0 is needed"
+        return capability >= (
+            8,
+            0,
+        ), f"the GPU has compute capability {capability[0]}.{capability[1]}, 8.0 is needed"
     if device.type != "cpu":
         return False, f"bfloat16 support of {device.type} is unknown"
     flags = cpu_flags()
@@ -145,17 +169,23 @@ def bfloat16_hardware(device: torch.device) -> tuple[bool, str]:
 
 
 def choose_dtype(name: str, device: torch.device) -> tuple[torch.dtype, str]:
-    """Return the dtype of matrix products for ``auto``, ``float32`` or ``bfloat16``, and the reason in a few words.
+    """Return the dtype of matrix products for ``auto``, ``float32`` or ``bfloat16``, and the reason
+    in a few words.
 
     Raises ``InputError`` for bfloat16 on hardware without it, where it would be many times slower.
     """
     if name == "float32":
         return torch.float32, "as requested"
     if name == "int8":
-        raise InputError("dtype int8 is for compiled models: minisbert compile --dtype int8, then --compiled")
+        raise InputError(
+            "dtype int8 is for compiled models: minisbert compile --dtype int8, then --compiled"
+        )
     if name not in ("auto", "bfloat16"):
-        raise InputError(f"dtype {name!r} is not one of auto, float32, bfloat16, and of a compiled model int8")
-    # emulated bfloat16 is correct and many times slower, which looks like a hang: refused, not warned of
+        raise InputError(
+            f"dtype {name!r} is not one of auto, float32, bfloat16, and of a compiled model int8"
+        )
+    # emulated bfloat16 is correct and many times slower, which looks like a hang: refused, not
+    # warned of
     able, reason = bfloat16_hardware(device)
     if not able and name == "bfloat16":
         raise InputError(f"bfloat16 cannot be used: {reason}; choose float32")
@@ -165,21 +195,32 @@ def choose_dtype(name: str, device: torch.device) -> tuple[torch.dtype, str]:
 
 
 def fitting_tokens(device: torch.device, width: int) -> int:
-    """Return how many tokens, pads counted, an encoder of width D surely computes at once in a GPU's free memory."""
+    """Return how many tokens, pads counted, an encoder of width D surely computes at once in a
+    GPU's free memory.
+    """
     free, _ = torch.cuda.mem_get_info(device)
     held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return (free + held) // (TOKEN_BYTES * width)
 
 
-def too_little_memory(device: torch.device, tokens: int, width: int, text_tokens: int) -> InputError:
+def too_little_memory(
+    device: torch.device, tokens: int, width: int, text_tokens: int
+) -> InputError:
     """Say which batch size fits where a GPU lacks the memory for a batch of ``tokens``."""
     fits = min(fitting_tokens(device, width), tokens // 2) // text_tokens
-    advice = f"batch_size={fits} fits" if fits else "not even a few texts fit: free some, or choose device cpu"
-    return InputError(f"{device} has too little free memory for batch_size={tokens // text_tokens}: {advice}")
+    advice = (
+        f"batch_size={fits} fits"
+        if fits
+        else "not even a few texts fit: free some, or choose device cpu"
+    )
+    return InputError(
+        f"{device} has too little free memory for batch_size={tokens // text_tokens}: {advice}"
+    )
 
 
 def use_threads(count: int | None) -> None:
-    """Compute with ``count`` CPU threads in torch and the tokenizer, or with their defaults if None.
+    """Compute with ``count`` CPU threads in torch and the tokenizer, or with their defaults if
+    None.
 
     Call it before the first text is tokenized, when the tokenizer starts its threads.
     """
@@ -214,20 +255,24 @@ def set_random_state(states: dict[str, Tensor], device: torch.device) -> None:
 
 
 def save_training_memory() -> None:
-    """Limit oneDNN's cache, and let torch ask Linux for pages of 2 MiB for large tensors. Call it before the first one.
+    """Limit oneDNN's cache, and let torch ask Linux for pages of 2 MiB for large tensors. Call it
+    before the first one.
 
-    oneDNN compiles a kernel for every shape, and length-grouped batches have many: its default of 1,024 cached kernels
-    takes hundreds of MiB. Each micro-batch allocates a gradient of all word embeddings, 47 MB in MiniLM: Linux takes
-    longer to provide it in pages of 4 KiB than torch to fill it. Torch >= 2.2 (github.com/pytorch/pytorch/pull/115990).
+    oneDNN compiles a kernel for every shape, and length-grouped batches have many: its default of
+    1,024 cached kernels takes hundreds of MiB. Each micro-batch allocates a gradient of all word
+    embeddings, 47 MB in MiniLM: Linux takes longer to provide it in pages of 4 KiB than torch to
+    fill it. Torch >= 2.2 (github.com/pytorch/pytorch/pull/115990).
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def keep_freed_memory() -> None:
-    """Let glibc reuse the memory that tensors free instead of returning it to the system. For commands, at start.
+    """Let glibc reuse the memory that tensors free instead of returning it to the system. For
+    commands, at start.
 
-    Otherwise the system must zero new pages for each layer's results, 10 % of encoding time. The process never shrinks.
+    Otherwise the system must zero new pages for each layer's results, 10 % of encoding time. The
+    process never shrinks.
     """
     with suppress(OSError):  # no glibc
         library = ctypes.CDLL("libc.so.6")

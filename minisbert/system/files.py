@@ -1,4 +1,6 @@
-"""Reading with errors that name file and line; atomic writes: a file or folder appears complete or not at all."""
+"""Reading with errors that name file and line; atomic writes: a file or folder appears complete or
+not at all.
+"""
 
 import errno
 import json
@@ -20,17 +22,23 @@ BROKEN_DISK = (errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", er
 
 
 def decode(content: bytes, where: str, line: int = 1) -> str:
-    """Decode UTF-8 bytes; ``InputError`` names the first bad line, where ``line`` is the number of the first line."""
+    """Decode UTF-8 bytes; ``InputError`` names the first bad line, where ``line`` is the number of
+    the first line.
+    """
     try:
         return content.decode()
     except UnicodeDecodeError as error:
         line += error.object[: error.start].count(b"\n")
         byte = f"0x{error.object[error.start]:02x}"
-        raise InputError(f"{where}, line {line}: not UTF-8 (byte {byte}); save it as UTF-8, or unpack it") from error
+        raise InputError(
+            f"{where}, line {line}: not UTF-8 (byte {byte}); save it as UTF-8, or unpack it"
+        ) from error
 
 
 def open_bytes(path: str | Path) -> IO[bytes]:
-    """Open a file for reading; ``InputError`` if it is missing, a folder, or a named pipe, which may have no writer."""
+    """Open a file for reading; ``InputError`` if it is missing, a folder, or a named pipe, which
+    may have no writer.
+    """
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder, a file is needed")
     # the shell's own: /dev/stdin, /dev/fd/63
@@ -41,7 +49,9 @@ def open_bytes(path: str | Path) -> IO[bytes]:
 
 
 def read_text(path: str | Path) -> str:
-    """Read a UTF-8 file; ``InputError`` if it is missing, a folder, or not UTF-8 (with the line)."""
+    """Read a UTF-8 file; ``InputError`` if it is missing, a folder, or not UTF-8 (with the
+    line).
+    """
     with open_bytes(path) as file:
         return decode(file.read(), str(path)).removeprefix("\ufeff")  # a byte order mark
 
@@ -55,7 +65,9 @@ def write_json(path: Path, content: object) -> None:
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Name the file in the error of a full or broken disk, which has no name, and in that of a hidden new file."""
+    """Name the file in the error of a full or broken disk, which has no name, and in that of a
+    hidden new file.
+    """
     try:
         yield
     except OSError as error:
@@ -79,11 +91,13 @@ def check_output(out: str | Path | None, *inputs: str | Path | None) -> None:
         if not path or not os.path.exists(path):  # a model by its name
             continue
         source = Path(os.path.realpath(path))
-        # samefile finds hard links and names that differ in case on a disk that ignores it; of a pipe, /dev/fd/63, only
-        # the name as it was given can be opened
+        # samefile finds hard links and names that differ in case on a disk that ignores it; of a
+        # pipe, /dev/fd/63, only the name as it was given can be opened
         same = target.exists() and os.path.samefile(target, path)
         if same or target.is_relative_to(source) or source.is_relative_to(target):
-            raise InputError(f"{out} overlaps {path}, which this command reads: write to another place")
+            raise InputError(
+                f"{out} overlaps {path}, which this command reads: write to another place"
+            )
 
 
 @contextmanager
@@ -103,23 +117,28 @@ def atomic_file(target: str | Path) -> Iterator[Path]:
             new.unlink(missing_ok=True)
 
 
-# what a model that is replaced may take along; tokenizer.json has what is in the vocabularies of older versions
-OF_FORMER_MODEL = re.compile(r"\.gitattributes|vocab\.(txt|json)|merges\.txt|\d+_\w+/(config\.json|model\.safetensors)")
+# what a model that is replaced may take along; tokenizer.json has what is in the vocabularies of
+# older versions
+OF_FORMER_MODEL = re.compile(
+    r"\.gitattributes|vocab\.(txt|json)|merges\.txt|\d+_\w+/(config\.json|model\.safetensors)"
+)
 
 
 @contextmanager
 def atomic_folder(target: str | Path) -> Iterator[Path]:
     """Yield a temporary folder; rename it to ``target`` on success, remove it on any failure.
 
-    A model that is there is replaced; ``InputError`` if the folder has any other file that the new one lacks, which
-    would be lost.
+    A model that is there is replaced; ``InputError`` if the folder has any other file that the new
+    one lacks, which would be lost.
     """
     if not isinstance(target, str | os.PathLike):
         raise InputError(f"the path of a folder is needed, not {one_line(target)}")
     if Path(target).exists() and not Path(target).is_dir():
         raise InputError(f"{target} is a file or a device, a folder is needed")
     if Path.cwd().is_relative_to(os.path.realpath(target)):
-        raise InputError(f"{target} cannot be replaced because it is the current folder; name another folder")
+        raise InputError(
+            f"{target} cannot be replaced because it is the current folder; name another folder"
+        )
     target, new = beside(target)
     try:
         with naming(target):
@@ -129,8 +148,13 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
             for path in [path for path in target.rglob("*") if not path.is_dir()]:
                 name = path.relative_to(target)
                 if not (new / name).exists() and not OF_FORMER_MODEL.fullmatch(name.as_posix()):
-                    raise InputError(f"{path} would be lost: move it away, or choose another folder than {target}")
-            old = new.with_name(f"{new.name}.old")  # renamed, so that a kill or a full disk here loses neither
+                    raise InputError(
+                        f"{path} would be lost: move it away, or choose another folder than "
+                        f"{target}"
+                    )
+            old = new.with_name(
+                f"{new.name}.old"
+            )  # renamed, so that a kill or a full disk here loses neither
             if target.is_dir():
                 os.replace(target, old)
             try:
@@ -145,15 +169,20 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
 
 
 def beside(target: str | Path) -> tuple[Path, Path]:
-    """Return the target, links followed, and a new hidden name next to it, whose parent folder is made."""
+    """Return the target, links followed, and a new hidden name next to it, whose parent folder is
+    made.
+    """
     target = Path(os.path.realpath(target))  # replace what a link points to, not the link
     target.parent.mkdir(parents=True, exist_ok=True)
-    # next to it, because a rename to another file system is not atomic; a token, because several processes may write
+    # next to it, because a rename to another file system is not atomic; a token, because several
+    # processes may write
     return target, target.with_name(f".{target.name}.{NEW}{secrets.token_hex(4)}")
 
 
 def lock(file: IO[str]) -> None:
-    """Lock an open file until it is closed; ``BlockingIOError`` if it is in use. Without locks do nothing."""
+    """Lock an open file until it is closed; ``BlockingIOError`` if it is in use. Without locks do
+    nothing.
+    """
     with suppress(ImportError):  # Windows
         import fcntl  # not FileLock, which may empty or delete the file
 
@@ -179,13 +208,16 @@ def flush(*paths: Path) -> None:
 
 
 def check_owner(path: Path) -> None:
-    """Raise ``InputError`` if a user other than this one and root can change the file, or exchange it in its folder."""
+    """Raise ``InputError`` if a user other than this one and root can change the file, or exchange
+    it in its folder.
+    """
     if not hasattr(os, "getuid"):  # Windows
         return
     import grp
     import pwd
 
-    # Ubuntu and Fedora give each user a group of the same name, and make folders writable for it: it has no one else
+    # Ubuntu and Fedora give each user a group of the same name, and make folders writable for it:
+    # it has no one else
     private_group = None
     with suppress(KeyError):  # a container may run under a number that has no name
         user = pwd.getpwuid(os.getuid())
@@ -202,4 +234,6 @@ def check_owner(path: Path) -> None:
         if place.is_dir() and status.st_mode & stat.S_ISVTX:
             writable = 0
         if status.st_uid not in (0, os.getuid()) or writable:
-            raise InputError(f"{path} is a program, and other users can change {place}: chown it, chmod go-w")
+            raise InputError(
+                f"{path} is a program, and other users can change {place}: chown it, chmod go-w"
+            )

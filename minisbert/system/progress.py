@@ -1,4 +1,6 @@
-"""Progress of long work on stderr, by tqdm: a bar on a terminal, a line every ten seconds in a file."""
+"""Progress of long work on stderr, by tqdm: a bar on a terminal, a line every ten seconds in a
+file.
+"""
 
 import shutil
 import sys
@@ -31,15 +33,23 @@ class Bar(tqdm):
 
     monitor_interval = 0  # no thread beside the work
 
-    def __init__(self, items: Any = None, *, total: float | None = None, shown: bool = True, **options: Any):
+    def __init__(
+        self, items: Any = None, *, total: float | None = None, shown: bool = True, **options: Any
+    ):
         seconds = 0.1 if sys.stderr.isatty() else 10
         options |= {"mininterval": seconds, "delay": seconds, "leave": False, "unit_scale": True}
         options |= {"file": Messages(), "ncols": shutil.get_terminal_size().columns - 1}
         super().__init__(items, total=total, disable=not shown, **options)
 
 
-def bar_of(shown: bool | Bar | None, total: int | None, unit: str = " texts") -> AbstractContextManager[Bar | None]:
-    """Return the bar of an ``encode``: a new one, the caller's, which stays open, or None if none is shown."""
+def bar_of(
+    shown: bool | Bar | None, total: int | None, unit: str = " texts"
+) -> AbstractContextManager[Bar | None]:
+    """Return the bar of an ``encode``: a new one, the caller's, which stays open, or None if none
+    is shown.
+    """
     if isinstance(shown, Bar):
         return nullcontext(shown)
-    return Bar(total=total, unit=unit) if shown else nullcontext()  # a hidden bar would cost a short text time
+    return (
+        Bar(total=total, unit=unit) if shown else nullcontext()
+    )  # a hidden bar would cost a short text time

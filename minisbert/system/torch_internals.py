@@ -12,15 +12,21 @@ from torch.overrides import TorchFunctionMode
 
 from minisbert.system.devices import fastest_products
 
-# the linear layer that ``torch.compile`` chooses on a CPU: on AMD's with AVX-512 twice as fast as torch's own
+# the linear layer that ``torch.compile`` chooses on a CPU: on AMD's with AVX-512 twice as fast as
+# torch's own
 ONEDNN = (
     torch.backends.mkldnn.is_available()
     and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 )
 
-# its linear layer of unsigned activations and signed weights: vector instructions without avx512_vnni, too
-QLINEAR = ONEDNN and hasattr(torch.ops.onednn, "qlinear_prepack") and hasattr(torch.ops.onednn, "qlinear_pointwise")
+# its linear layer of unsigned activations and signed weights: vector instructions without
+# avx512_vnni, too
+QLINEAR = (
+    ONEDNN
+    and hasattr(torch.ops.onednn, "qlinear_prepack")
+    and hasattr(torch.ops.onednn, "qlinear_pointwise")
+)
 if QLINEAR:
     # torch cannot export the layout of a constant weight without being told its size
     with suppress(RuntimeError):  # of a later version, which can
@@ -28,7 +34,9 @@ if QLINEAR:
 
 
 def products(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply a (R, D) with the rows of b (C, D): (R, C), in float32 on the CPU; b may be ``laid_out``."""
+    """Multiply a (R, D) with the rows of b (C, D): (R, C), in float32 on the CPU; b may be
+    ``laid_out``.
+    """
     with torch.autocast("cpu", enabled=False):
         if ONEDNN:
             return torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
@@ -36,7 +44,9 @@ def products(a: Tensor, b: Tensor) -> Tensor:
 
 
 def laid_out(matrix: Tensor) -> Tensor:
-    """Lay out a float32 matrix (C, D) for oneDNN, for ``products`` only; unchanged if oneDNN does not run."""
+    """Lay out a float32 matrix (C, D) for oneDNN, for ``products`` only; unchanged if oneDNN does
+    not run.
+    """
     if ONEDNN:
         return torch.ops.mkldnn._reorder_linear_weight(matrix)
     return matrix
@@ -45,7 +55,9 @@ def laid_out(matrix: Tensor) -> Tensor:
 class OneDNNLinear(TorchFunctionMode):
     """Route float32 linear layers on the CPU to oneDNN while gradients are disabled."""
 
-    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, arguments: Any = (), options: Any = None
+    ) -> Any:
         if function is nn.functional.linear and len(arguments) == 3 and suits(*arguments[:2]):
             x, weight, bias = arguments
             return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
@@ -60,19 +72,24 @@ def suits(x: Tensor, weight: Tensor) -> bool:
 
 
 def fastest_linear() -> AbstractContextManager:
-    """Return a context in which linear layers without gradients are oneDNN's on CPUs where those are faster."""
+    """Return a context in which linear layers without gradients are oneDNN's on CPUs where those
+    are faster.
+    """
     return OneDNNLinear() if ONEDNN and fastest_products()[0] == "oneDNN" else nullcontext()
 
 
 def int8_products(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply a (R, D) with the rows of b (C, D), both int8 on the CPU: (R, C) int32; with avx512_vnni by oneDNN."""
+    """Multiply a (R, D) with the rows of b (C, D), both int8 on the CPU: (R, C) int32; with
+    avx512_vnni by oneDNN.
+    """
     if hasattr(torch, "_int_mm"):
         return torch._int_mm(a, b.mT)
     return a.int() @ b.mT.int()
 
 
 def unsigned_products(a: Tensor, b: Tensor, scale: Tensor) -> Tensor:
-    """Multiply a (R, D) uint8 with the rows of b (C, D) int8, times ``scale`` (C,), on the CPU: (R, C) float32.
+    """Multiply a (R, D) uint8 with the rows of b (C, D) int8, times ``scale`` (C,), on the CPU: (R,
+    C) float32.
 
     Exact for b from -64 to 64: AVX2 without VNNI adds pairs of products in 16 bits.
     """
@@ -87,7 +104,9 @@ def unsigned_products(a: Tensor, b: Tensor, scale: Tensor) -> Tensor:
 
 
 def add_each(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Add the second tensor of each pair to the first in place, in a few operations for all of them."""
+    """Add the second tensor of each pair to the first in place, in a few operations for all of
+    them.
+    """
     firsts, seconds = zip(*pairs, strict=True)
     torch._foreach_add_(firsts, seconds)
 
@@ -113,12 +132,18 @@ def package_runner(path: Path) -> Callable[..., Sequence[Tensor]]:
 
 
 def ragged_attention(query: Tensor) -> Callable[..., Tensor] | None:
-    """Return attention within texts that follow each other in a row, for a query (S, H, K) like this one, or None.
+    """Return attention within texts that follow each other in a row, for a query (S, H, K) like
+    this one, or None.
 
-    A function of query, key, value, the texts' edges (N + 1,) int32 and the longest text, to (S, H, K). The kernel is
-    for half precision on a GPU from Ampere on; torch 2.10 has a function for it, older ones the operation behind it.
+    A function of query, key, value, the texts' edges (N + 1,) int32 and the longest text, to (S, H,
+    K). The kernel is for half precision on a GPU from Ampere on; torch 2.10 has a function for it,
+    older ones the operation behind it.
     """
-    if query.dtype not in (torch.bfloat16, torch.float16) or query.shape[-1] % 8 or query.device.type != "cuda":
+    if (
+        query.dtype not in (torch.bfloat16, torch.float16)
+        or query.shape[-1] % 8
+        or query.device.type != "cuda"
+    ):
         return None
     if torch.cuda.get_device_capability(query.device) < (8, 0):
         return None
@@ -126,5 +151,7 @@ def ragged_attention(query: Tensor) -> Callable[..., Tensor] | None:
         varlen: Callable = importlib.import_module("torch.nn.attention.varlen").varlen_attn
     except ImportError:
         forward = torch.ops.aten._flash_attention_forward
-        return lambda q, k, v, edges, longest: forward(q, k, v, edges, edges, longest, longest, 0.0, False, False)[0]
+        return lambda q, k, v, edges, longest: forward(
+            q, k, v, edges, edges, longest, longest, 0.0, False, False
+        )[0]
     return lambda q, k, v, edges, longest: varlen(q, k, v, edges, edges, longest, longest)

@@ -2,9 +2,10 @@
 
     torchrun --nproc_per_node=2 -m minisbert train ...
 
-Every process holds the whole model and computes its share of each batch. The outputs are gathered, so every process
-has the loss of the whole batch, in-batch negatives included; each backpropagates what belongs to its own rows, and
-DistributedDataParallel combines the gradients. Without torchrun the group is a single process, and nothing is sent.
+Every process holds the whole model and computes its share of each batch. The outputs are gathered,
+so every process has the loss of the whole batch, in-batch negatives included; each backpropagates
+what belongs to its own rows, and DistributedDataParallel combines the gradients. Without torchrun
+the group is a single process, and nothing is sent.
 """
 
 import os
@@ -23,7 +24,9 @@ from minisbert.system.console import run_command, say, settle_output
 from minisbert.system.devices import choose_device
 from minisbert.training.gradient_cache import Cut, GradientCache, compute_in_parts, whole
 
-PATIENCE = timedelta(days=7)  # the others wait while rank 0 evaluates; NCCL's own limit is ten minutes
+PATIENCE = timedelta(
+    days=7
+)  # the others wait while rank 0 evaluates; NCCL's own limit is ten minutes
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,9 @@ class ProcessGroup:
     waiting: Any = None  # torch's group for what may take long
 
     def wrap(self, network: nn.Module, cut: Cut = whole) -> nn.Module:
-        """Wrap the network for these processes; if ``cut`` divides a batch, its gradients are cached."""
+        """Wrap the network for these processes; if ``cut`` divides a batch, its gradients are
+        cached.
+        """
         if self.size > 1:
             return DistributedNetwork(network, self, cut)
         if cut is whole:
@@ -44,9 +49,11 @@ class ProcessGroup:
         return GradientCache(network, cut)
 
     def reseed(self, seed: int, step: int) -> None:
-        """Before a step: seed the dropout masks of each process but rank 0, whose generator is saved.
+        """Before a step: seed the dropout masks of each process but rank 0, whose generator is
+        saved.
 
-        They depend only on the seed, the rank and the step, so a resumed run has those of an uninterrupted one.
+        They depend only on the seed, the rank and the step, so a resumed run has those of an
+        uninterrupted one.
         """
         if self.rank != 0:
             mixed = np.random.SeedSequence([seed, self.rank, step]).generate_state(1, np.uint64)
@@ -61,9 +68,11 @@ class ProcessGroup:
         return share or list(rows[:1])
 
     def gather(self, outputs: Tensor, count: int) -> Tensor:
-        """Gather all processes' outputs (b, ...) of a batch of ``count`` rows: (count, ...), the same in every process.
+        """Gather all processes' outputs (b, ...) of a batch of ``count`` rows: (count, ...), the
+        same in every process.
 
-        Gradients flow to this process's own rows only; the others' are computed by the processes that own them.
+        Gradients flow to this process's own rows only; the others' are computed by the processes
+        that own them.
         """
         shares = list(map(len, np.array_split(range(count), self.size)))
         local = outputs[: shares[self.rank]]
@@ -84,12 +93,16 @@ class ProcessGroup:
         """Send the number of rank 0 to every process and return it."""
         values = [value]
         if self.size > 1:
-            distributed.broadcast_object_list(values, src=0, group=self.waiting, device=torch.device("cpu"))
+            distributed.broadcast_object_list(
+                values, src=0, group=self.waiting, device=torch.device("cpu")
+            )
         return values[0]
 
 
 class DistributedNetwork(nn.Module):
-    """Wrap a network from row numbers to outputs (B, ...): each process computes its share of the rows."""
+    """Wrap a network from row numbers to outputs (B, ...): each process computes its share of the
+    rows.
+    """
 
     def __init__(self, network: nn.Module, group: ProcessGroup, cut: Cut = whole):
         super().__init__()
@@ -100,7 +113,8 @@ class DistributedNetwork(nn.Module):
     def forward(self, rows: list[int]) -> Tensor:
         shares = [self.group.share(rows, rank) for rank in range(self.group.size)]
         local = shares[self.group.rank]
-        # subtle: all processes cache gradients or none does, because they must send and receive in the same order
+        # subtle: all processes cache gradients or none does, because they must send and receive in
+        # the same order
         if any(len(self.cut(share)) > 1 for share in shares):
             outputs = compute_in_parts(self.replica, self.cut(local))
         else:
@@ -110,7 +124,9 @@ class DistributedNetwork(nn.Module):
 
 @contextmanager
 def process_group(device: str) -> Iterator[ProcessGroup]:
-    """Connect the processes of this run, or yield this one alone. If one ends, the others raise ``InputError``."""
+    """Connect the processes of this run, or yield this one alone. If one ends, the others raise
+    ``InputError``.
+    """
     rank, size = read_environment()
     place = choose_device(device)
     if size == 1:
@@ -126,7 +142,9 @@ def process_group(device: str) -> Iterator[ProcessGroup]:
         distributed.init_process_group(backend)
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"process {rank} of {size} cannot connect to the others: {reason}") from error
+        raise InputError(
+            f"process {rank} of {size} cannot connect to the others: {reason}"
+        ) from error
     try:
         # gloo beside NCCL too: what waits for rank 0's evaluation waits on the CPU
         waiting = distributed.new_group(backend="gloo", timeout=PATIENCE)
@@ -137,7 +155,8 @@ def process_group(device: str) -> Iterator[ProcessGroup]:
         if not lost_contact(error):
             raise
         raise InputError(
-            f"process {rank} of {size} has lost its connection to another one, which has ended: see that process's "
+            f"process {rank} of {size} has lost its connection to another one, which has ended: "
+            f"see that process's "
             "message, or its exit code in torchrun's summary"
         ) from error
     # not after an error: others may be waiting, and the process ends anyway
@@ -145,13 +164,17 @@ def process_group(device: str) -> Iterator[ProcessGroup]:
 
 
 def read_environment() -> tuple[int, int]:
-    """Return this process's rank and the number of processes, as torchrun sets them; 0 and 1 without it."""
+    """Return this process's rank and the number of processes, as torchrun sets them; 0 and 1
+    without it.
+    """
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
         return 0, 1
     with reading("RANK and WORLD_SIZE in the environment, which torchrun sets"):
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if not 0 <= rank < size:
-        raise InputError(f"RANK is {rank} and WORLD_SIZE {size}: was this process started by torchrun?")
+        raise InputError(
+            f"RANK is {rank} and WORLD_SIZE {size}: was this process started by torchrun?"
+        )
     return rank, size
 
 
@@ -172,7 +195,9 @@ def say_once(text: str) -> None:
 
 
 def run_distributed_command(main: Callable[[], None]) -> None:
-    """Run a command that torchrun may start in several processes, each of which reports its errors."""
+    """Run a command that torchrun may start in several processes, each of which reports its
+    errors.
+    """
     try:
         run_command(main)
     except SystemExit as end:
@@ -186,5 +211,13 @@ def run_distributed_command(main: Callable[[], None]) -> None:
 def lost_contact(error: BaseException) -> bool:
     """Return whether the error means that another process has exited."""
     # gloo and NCCL have no type for it: only the words of their messages
-    words = ("connection closed", "connection reset", "broken pipe", "timed out", "timeout", "gloo", "nccl")
+    words = (
+        "connection closed",
+        "connection reset",
+        "broken pipe",
+        "timed out",
+        "timeout",
+        "gloo",
+        "nccl",
+    )
     return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)

@@ -1,7 +1,8 @@
-"""Compute large batches in parts by gradient caching (Gao et al. 2021, arXiv 2101.06983). Exact, dropout included.
+"""Compute large batches in parts by gradient caching (Gao et al. 2021, arXiv 2101.06983). Exact,
+dropout included.
 
-A loss that compares the rows of a batch needs the vectors of all of them, and its gradient reaches the encoder through
-those vectors alone. So a batch is computed in parts:
+A loss that compares the rows of a batch needs the vectors of all of them, and its gradient reaches
+the encoder through those vectors alone. So a batch is computed in parts:
 
 1. ``vectors_in_parts`` computes the vectors of every part, without graphs.
 2. The loss of the whole batch is computed from them as from any vectors, and so is its gradient by the vectors, the
@@ -9,9 +10,9 @@ those vectors alone. So a batch is computed in parts:
 3. ``replay`` computes each part again, under the same dropout masks, and takes its rows of that gradient on through
    the encoder.
 
-Memory is that of one part, and of the loss: its B x B cosines. The price is another forward: a third more time, where a
-backward takes as long as two forwards. A loss that is the mean of its rows' losses needs none of this: there, ``fit``
-adds up the gradients of micro-batches.
+Memory is that of one part, and of the loss: its B x B cosines. The price is another forward: a
+third more time, where a backward takes as long as two forwards. A loss that is the mean of its
+rows' losses needs none of this: there, ``fit`` adds up the gradients of micro-batches.
 """
 
 import math
@@ -23,7 +24,9 @@ from torch import Tensor, nn
 
 from minisbert.system.devices import random_state, set_random_state
 
-MICRO_TOKENS = 768  # of a part of a batch: no slower on a CPU, and memory stops growing with the batch
+MICRO_TOKENS = (
+    768  # of a part of a batch: no slower on a CPU, and memory stops growing with the batch
+)
 Part = list[int]  # row numbers
 Cut = Callable[[Sequence[int]], list[Part]]
 
@@ -34,10 +37,12 @@ def whole(rows: Sequence[int]) -> list[Part]:
 
 
 def cut(rows: Sequence[int], lengths: Sequence[int], tokens: int) -> list[Part]:
-    """Divide rows, in order, into parts of at most ``tokens`` tokens, pads included; a longer row is a part alone.
+    """Divide rows, in order, into parts of at most ``tokens`` tokens, pads included; a longer row
+    is a part alone.
 
-    ``lengths[row]`` are the tokens of a row, all its texts together. Rows are padded to the longest of their part:
-    ``cut([0, 1, 2, 3], [30, 50, 20, 40], 100) = [[0, 1], [2, 3]]``, of 2 * 50 and 2 * 40 tokens.
+    ``lengths[row]`` are the tokens of a row, all its texts together. Rows are padded to the longest
+    of their part: ``cut([0, 1, 2, 3], [30, 50, 20, 40], 100) = [[0, 1], [2, 3]]``, of 2 * 50 and 2
+    * 40 tokens.
     """
     parts: list[Part] = []
     longest = 0
@@ -51,8 +56,11 @@ def cut(rows: Sequence[int], lengths: Sequence[int], tokens: int) -> list[Part]:
     return parts
 
 
-def equal_parts(rows: Sequence[int], lengths: Sequence[int], most: float = MICRO_TOKENS) -> list[Part]:
-    """Divide a batch into parts of equal size with about ``most`` tokens each, for losses that are a mean over rows.
+def equal_parts(
+    rows: Sequence[int], lengths: Sequence[int], most: float = MICRO_TOKENS
+) -> list[Part]:
+    """Divide a batch into parts of equal size with about ``most`` tokens each, for losses that are
+    a mean over rows.
 
     Rows of a batch are of like length, and a short last part would waste a call.
     """
@@ -61,11 +69,13 @@ def equal_parts(rows: Sequence[int], lengths: Sequence[int], most: float = MICRO
     return [list(rows[start : start + size]) for start in range(0, len(rows), size)]
 
 
-def vectors_in_parts(network: nn.Module, parts: Sequence[Part]) -> tuple[Tensor, list[dict[str, Tensor]]]:
+def vectors_in_parts(
+    network: nn.Module, parts: Sequence[Part]
+) -> tuple[Tensor, list[dict[str, Tensor]]]:
     """Step 1: compute the vectors (B, n, D) of all parts' rows, without a graph.
 
-    ``network`` turns the numbers of b rows into vectors (b, n, D). Also returns the states of the random generators
-    before each part, from which ``replay`` draws the same dropout masks.
+    ``network`` turns the numbers of b rows into vectors (b, n, D). Also returns the states of the
+    random generators before each part, from which ``replay`` draws the same dropout masks.
     """
     device = next(network.parameters()).device
     vectors, states = [], []
@@ -76,8 +86,11 @@ def vectors_in_parts(network: nn.Module, parts: Sequence[Part]) -> tuple[Tensor,
     return torch.cat(vectors), states  # (B, n, D)
 
 
-def replay(network: nn.Module, parts: Sequence[Part], states: Sequence[dict[str, Tensor]], gradient: Tensor) -> None:
-    """Step 3: compute each part again, from its random state, and go backward from its rows of ``gradient`` (B, n, D).
+def replay(
+    network: nn.Module, parts: Sequence[Part], states: Sequence[dict[str, Tensor]], gradient: Tensor
+) -> None:
+    """Step 3: compute each part again, from its random state, and go backward from its rows of
+    ``gradient`` (B, n, D).
 
     The parameters' ``grad`` adds up those of all parts.
     """
@@ -86,23 +99,27 @@ def replay(network: nn.Module, parts: Sequence[Part], states: Sequence[dict[str,
         for part, state, part_gradient in zip(parts, states, gradients, strict=True):
             # subtle: other dropout masks would be another network's gradient
             set_random_state(state, gradient.device)
-            # the graph of this part exists between these two calls only, which is what saves the memory
+            # the graph of this part exists between these two calls only, which is what saves the
+            # memory
             network(part).backward(part_gradient)
 
 
 def compute_in_parts(network: nn.Module, parts: Sequence[Part]) -> Tensor:
-    """Return the vectors (B, n, D) of all parts' rows; when ``backward()`` reaches them, it replays the parts.
+    """Return the vectors (B, n, D) of all parts' rows; when ``backward()`` reaches them, it replays
+    the parts.
 
-    The caller computes a loss and calls ``backward()`` as for any network. Its graph ends at the vectors, a leaf that
-    has no graph behind it. So a hook on the leaf takes over: autograd calls it with step 2's gradient, and it runs
-    step 3, forwards and backwards of parts inside the backward of the loss.
+    The caller computes a loss and calls ``backward()`` as for any network. Its graph ends at the
+    vectors, a leaf that has no graph behind it. So a hook on the leaf takes over: autograd calls it
+    with step 2's gradient, and it runs step 3, forwards and backwards of parts inside the backward
+    of the loss.
     """
     vectors, states = vectors_in_parts(network, parts)
 
     def replay_all(gradient: Tensor) -> None:
         last = len(vectors) - len(parts[-1])  # the last part's first row
-        # subtle: DistributedDataParallel would send the gradients after every part. no_sync holds them back, so that
-        # they are sent with the last part, summed up. A plain module has no no_sync and needs none.
+        # subtle: DistributedDataParallel would send the gradients after every part. no_sync holds
+        # them back, so that they are sent with the last part, summed up. A plain module has no
+        # no_sync and needs none.
         with getattr(network, "no_sync", nullcontext)():
             replay(network, parts[:-1], states[:-1], gradient[:last])
         replay(network, parts[-1:], states[-1:], gradient[last:])
@@ -112,10 +129,12 @@ def compute_in_parts(network: nn.Module, parts: Sequence[Part]) -> Tensor:
 
 
 class GradientCache(nn.Module):
-    """Wrap a network from row numbers to vectors (B, n, D): it computes a batch in the parts that ``cut`` makes of it.
+    """Wrap a network from row numbers to vectors (B, n, D): it computes a batch in the parts that
+    ``cut`` makes of it.
 
-    ``loss(GradientCache(network, cut), rows).backward()`` leaves the gradients that ``loss(network, rows).backward()``
-    does, but for the dropout masks, which are drawn part by part. Each row's vectors must depend on that row alone.
+    ``loss(GradientCache(network, cut), rows).backward()`` leaves the gradients that ``loss(network,
+    rows).backward()`` does, but for the dropout masks, which are drawn part by part. Each row's
+    vectors must depend on that row alone.
     """
 
     def __init__(self, network: nn.Module, cut: Cut):

@@ -1,8 +1,9 @@
 """Compute losses beyond the book's: cross-entropies, CoSENT, masked words.
 
-Pure functions like those of ``core/losses.py``: tensors in, a scalar out, the mean over the batch unless stated
-otherwise; ``ValueError`` for shapes that do not fit, an empty batch, or an argument outside its range. The second
-half is for students: which layers they keep, and what they learn from a teacher.
+Pure functions like those of ``core/losses.py``: tensors in, a scalar out, the mean over the batch
+unless stated otherwise; ``ValueError`` for shapes that do not fit, an empty batch, or an argument
+outside its range. The second half is for students: which layers they keep, and what they learn from
+a teacher.
 """
 
 import copy
@@ -29,12 +30,14 @@ def check_probabilities(name: str, x: Tensor, count: int) -> None:
 
 
 def binary_cross_entropy_loss(logits: Tensor, target: Tensor, pos_weight: float = 1.0) -> Tensor:
-    """Mean of -(pos_weight * y * log s(z) + (1 - y) * log s(-z)), with s the sigmoid, so 1 - s(z) = s(-z).
+    """Mean of -(pos_weight * y * log s(z) + (1 - y) * log s(-z)), with s the sigmoid, so 1 - s(z) =
+    s(-z).
 
-    Logits z and targets y in 0..1, both (B,). ``pos_weight`` above 1 raises recall. log s(z) is computed in one step,
-    because s(z) itself rounds to 0 or 1 for large logits. ``z = [0, 2], y = [1, 0], pos_weight = 2`` gives
-    (2 * 0.69315 + 2.12693) / 2 = 1.75661. Equals torch's ``BCEWithLogitsLoss``. An infinite logit gives
-    infinity or NaN in both; ``fit`` makes no step from either.
+    Logits z and targets y in 0..1, both (B,). ``pos_weight`` above 1 raises recall. log s(z) is
+    computed in one step, because s(z) itself rounds to 0 or 1 for large logits. ``z = [0, 2], y =
+    [1, 0], pos_weight = 2`` gives (2 * 0.69315 + 2.12693) / 2 = 1.75661. Equals torch's
+    ``BCEWithLogitsLoss``. An infinite logit gives infinity or NaN in both; ``fit`` makes no step
+    from either.
     """
     check_shape("logits", logits, None)
     check_probabilities("target", target, len(logits))
@@ -58,11 +61,12 @@ def mlm_losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def cosent_loss(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Tensor:
-    """log(1 + sum of exp(scale * (cos_j - cos_i)) over all i, j with target_i > target_j) (CoSENT, Huang et al. 2024).
+    """log(1 + sum of exp(scale * (cos_j - cos_i)) over all i, j with target_i > target_j) (CoSENT,
+    Huang et al. 2024).
 
-    Only the order of the targets matters, as in Spearman's correlation. u and v (B, D), target (B,); one value for the
-    batch, not a mean. Equal targets define no order: the loss is 0 if all are equal. Cosines 1 and 0 for targets 0 and
-    1 at scale 1 give log(1 + e) = 1.31326.
+    Only the order of the targets matters, as in Spearman's correlation. u and v (B, D), target
+    (B,); one value for the batch, not a mean. Equal targets define no order: the loss is 0 if all
+    are equal. Cosines 1 and 0 for targets 0 and 1 at scale 1 give log(1 + e) = 1.31326.
     """
     check_vectors(u=u, v=v)
     check_shape("target", target, len(u))
@@ -77,11 +81,12 @@ def cosent_loss(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Te
 
 
 def spread_layers(total: int, keep: int) -> list[int]:
-    """Choose the layers of ``total`` to keep: the first, the last, and the others evenly between; of one, the last.
+    """Choose the layers of ``total`` to keep: the first, the last, and the others evenly between;
+    of one, the last.
 
-    Layer i of the student is i (total - 1) / (keep - 1), rounded half up, where Python's ``round`` would take a half to
-    the even number. ``spread_layers(12, 6)`` gives 0, 2, 4, 7, 9, 11, the layers with which DistilBERT began (Sanh et
-    al. 2019; the list is in its extract_distilbert.py).
+    Layer i of the student is i (total - 1) / (keep - 1), rounded half up, where Python's ``round``
+    would take a half to the even number. ``spread_layers(12, 6)`` gives 0, 2, 4, 7, 9, 11, the
+    layers with which DistilBERT began (Sanh et al. 2019; the list is in its extract_distilbert.py).
     """
     if not 1 <= keep <= total:
         raise ValueError(f"{keep} of {total} layers cannot be kept: give 1 to {total}")
@@ -92,7 +97,9 @@ def spread_layers(total: int, keep: int) -> list[int]:
 
 
 def keep_layers(bert: Bert, layers: Sequence[int]) -> Bert:
-    """Copy a ``Bert`` with some of its layers, in that order, and all its embeddings; nothing is shared."""
+    """Copy a ``Bert`` with some of its layers, in that order, and all its embeddings; nothing is
+    shared.
+    """
     student = copy.deepcopy(bert)
     student.layers = nn.ModuleList(student.layers[i] for i in layers)
     changes: dict = {"num_hidden_layers": len(layers)}
@@ -104,20 +111,24 @@ def keep_layers(bert: Bert, layers: Sequence[int]) -> Bert:
 
 
 def distillation_loss(student: Tensor, teacher: Tensor) -> Tensor:
-    """Mean of (student - teacher)^2 over rows and columns, both (B, D); the teacher gets no gradient.
+    """Mean of (student - teacher)^2 over rows and columns, both (B, D); the teacher gets no
+    gradient.
 
-    The student learns the vectors themselves, not only their scores (Reimers and Gurevych 2020, *Making monolingual
-    sentence embeddings multilingual*, section 1). ``[[1, 2]]`` for ``[[0, 4]]`` gives (1 + 4) / 2 = 2.5.
+    The student learns the vectors themselves, not only their scores (Reimers and Gurevych 2020,
+    *Making monolingual sentence embeddings multilingual*, section 1). ``[[1, 2]]`` for ``[[0, 4]]``
+    gives (1 + 4) / 2 = 2.5.
     """
     check_vectors(student=student, teacher=teacher)
     return (student - teacher.detach()).pow(2).mean()
 
 
 def margin_mse_loss(scores: Tensor, teacher: Tensor) -> Tensor:
-    """Mean of ((s_0 - s_j) - (t_0 - t_j))^2 over rows and j > 0 (Hofstätter et al. 2020: Margin-MSE).
+    """Mean of ((s_0 - s_j) - (t_0 - t_j))^2 over rows and j > 0 (Hofstätter et al. 2020:
+    Margin-MSE).
 
-    Scores (B, C) of a query with a positive, column 0, and negatives. Only differences count, so a constant offset of
-    the teacher does not matter. ``[[1, 0]]`` for ``[[5, 2]]`` gives (1 - 3)^2 = 4.
+    Scores (B, C) of a query with a positive, column 0, and negatives. Only differences count, so a
+    constant offset of the teacher does not matter. ``[[1, 0]]`` for ``[[5, 2]]`` gives (1 - 3)^2 =
+    4.
     """
     check_vectors(scores=scores, teacher=teacher)
     margins = scores[:, :1] - scores[:, 1:]  # (B, C - 1)
@@ -126,10 +137,11 @@ def margin_mse_loss(scores: Tensor, teacher: Tensor) -> Tensor:
 
 
 def kl_divergence_loss(scores: Tensor, teacher: Tensor) -> Tensor:
-    """Mean over rows of sum_j p_j (log p_j - log q_j), p the softmax of the teacher's scores, q of the student's.
+    """Mean over rows of sum_j p_j (log p_j - log q_j), p the softmax of the teacher's scores, q of
+    the student's.
 
-    Both (B, C), the scores of a query with C texts: the student learns the distribution that the teacher gives them.
-    ``[[0, 0]]`` for ``[[log 3, 0]]`` gives .75 log 1.5 + .25 log .5 = 0.13081.
+    Both (B, C), the scores of a query with C texts: the student learns the distribution that the
+    teacher gives them. ``[[0, 0]]`` for ``[[log 3, 0]]`` gives .75 log 1.5 + .25 log .5 = 0.13081.
     """
     check_vectors(scores=scores, teacher=teacher)
     log_p, log_q = teacher.detach().log_softmax(dim=1), scores.log_softmax(dim=1)
@@ -137,34 +149,45 @@ def kl_divergence_loss(scores: Tensor, teacher: Tensor) -> Tensor:
 
 
 def principal_columns(vectors: Tensor, width: int) -> Tensor:
-    """Give vectors (N, D) ``width`` columns: turn them onto their principal axes if that is fewer, else append zeros.
+    """Give vectors (N, D) ``width`` columns: turn them onto their principal axes if that is fewer,
+    else append zeros.
 
-    As in lesson 17 without centring, which keeps lengths and dot products as well as so few columns can.
+    As in lesson 17 without centring, which keeps lengths and dot products as well as so few columns
+    can.
     """
     if vectors.shape[1] <= width:
         return pad(vectors, (0, width - vectors.shape[1]))
     x = vectors.double()
     # eigh sorts from the shortest axis to the longest
-    axes = torch.linalg.eigh(x.T @ x).eigenvectors.flip(1)[:, :width]  # (D, width), the longest first
+    axes = torch.linalg.eigh(x.T @ x).eigenvectors.flip(1)[
+        :, :width
+    ]  # (D, width), the longest first
     # subtle: the sign of an axis is free, and a resumed run must find the same
     largest = axes.gather(0, axes.abs().argmax(dim=0, keepdim=True))  # (1, width)
     return (x @ (axes * largest.sign())).to(vectors.dtype)
 
 
 def matryoshka_loss(
-    loss: Callable[..., Tensor], *vectors: Tensor, dims: Sequence[int], weights: Sequence[float] | None = None
+    loss: Callable[..., Tensor],
+    *vectors: Tensor,
+    dims: Sequence[int],
+    weights: Sequence[float] | None = None,
 ) -> Tensor:
-    """Sum over ``dims`` of weight * loss(the first dim columns of each of the vectors, scaled to length 1).
+    """Sum over ``dims`` of weight * loss(the first dim columns of each of the vectors, scaled to
+    length 1).
 
-    Matryoshka Representation Learning (Kusupati et al. 2022): what matters most moves to the front, and every prefix
-    can be used alone. vectors (B, D) each; ``dims`` should include D; weights are 1 unless given.
-    ``matryoshka_loss(lambda u, v: cosine_mse_loss(u, v, target), u, v, dims=(64, 128, 384))``.
+    Matryoshka Representation Learning (Kusupati et al. 2022): what matters most moves to the front,
+    and every prefix can be used alone. vectors (B, D) each; ``dims`` should include D; weights are
+    1 unless given. ``matryoshka_loss(lambda u, v: cosine_mse_loss(u, v, target), u, v, dims=(64,
+    128, 384))``.
     """
     for x in vectors:
         check_shape("vectors", x, None, None)
     width = min(x.shape[1] for x in vectors)
     if not dims or not all(1 <= dim <= width for dim in dims):
-        raise ValueError(f"dims {list(dims)} must be numbers from 1 to {width}, the width of the vectors")
+        raise ValueError(
+            f"dims {list(dims)} must be numbers from 1 to {width}, the width of the vectors"
+        )
     if weights is None:
         weights = [1.0] * len(dims)
     total = vectors[0].new_zeros(())

@@ -53,14 +53,19 @@ NEW = ".new"  # behind the name of a model that is not in its place yet
 FORMER = "model.former"  # the best model of the saved state, if there has been a better one since
 RECENT = 20  # losses in the mean that the bar shows
 
-# ----------------------------------------------------------------------------------------- the folder
+# ----------------------------------------------------------------------------------------- the
+# folder
 
 
-def create_folder(options: RunSettings, device: torch.device, objective: Objective) -> tuple[Path, TextIO]:
-    """Create the run's folder and its ``config.json``; return the folder and its locked, empty ``metrics.jsonl``.
+def create_folder(
+    options: RunSettings, device: torch.device, objective: Objective
+) -> tuple[Path, TextIO]:
+    """Create the run's folder and its ``config.json``; return the folder and its locked, empty
+    ``metrics.jsonl``.
 
-    ``--overwrite`` deletes the run that is there. Raises ``InputError`` for a run without ``--overwrite``, a run that
-    another process is training, and a folder with other files and no run.
+    ``--overwrite`` deletes the run that is there. Raises ``InputError`` for a run without
+    ``--overwrite``, a run that another process is training, and a folder with other files and no
+    run.
     """
     name = options.recipe or options.objective
     if options.data and not options.recipe:
@@ -69,12 +74,16 @@ def create_folder(options: RunSettings, device: torch.device, objective: Objecti
     path = os.path.realpath(out)
     if path.encode(errors="ignore") != os.fsencode(path):  # safetensors writes to no other path
         raise InputError(f"--out {one_line(out)}: the path is not UTF-8; choose another one")
-    files.check_output(out, local_path(options.model), options.teacher, options.data, options.dev, options.test)
+    files.check_output(
+        out, local_path(options.model), options.teacher, options.data, options.dev, options.test
+    )
 
     out.mkdir(parents=True, exist_ok=True)
     found = {path.name for path in out.iterdir()}
     if found and RUN_LOG not in found:
-        raise InputError(f"{out} is not the folder of a run (it has no {RUN_LOG}): choose another --out")
+        raise InputError(
+            f"{out} is not the folder of a run (it has no {RUN_LOG}): choose another --out"
+        )
     log = open_log(out)
     try:
         # a log alone is left by a run that ended before its first line
@@ -89,7 +98,12 @@ def create_folder(options: RunSettings, device: torch.device, objective: Objecti
             (out / name).unlink(missing_ok=True)
         for name in (MODEL, FORMER, LAST):
             shutil.rmtree(out / name, ignore_errors=True)
-        resolved = {"out": str(out), "device": str(device), "minisbert": __version__, "torch": torch.__version__}
+        resolved = {
+            "out": str(out),
+            "device": str(device),
+            "minisbert": __version__,
+            "torch": torch.__version__,
+        }
         config = vars(options) | {"rows": objective.notes, "best_metric": objective.best} | resolved
         files.write_json(out / RUN_CONFIG, config)
     except BaseException:
@@ -99,7 +113,8 @@ def create_folder(options: RunSettings, device: torch.device, objective: Objecti
 
 
 def open_log(out: Path) -> TextIO:
-    """Open a run's ``metrics.jsonl`` to append to, locked until it is closed; ``InputError`` if it is locked.
+    """Open a run's ``metrics.jsonl`` to append to, locked until it is closed; ``InputError`` if it
+    is locked.
 
     Whoever holds it is alone in the folder, so what a killed process was writing there is removed.
     """
@@ -108,7 +123,9 @@ def open_log(out: Path) -> TextIO:
         files.lock(log)
     except BlockingIOError as error:
         log.close()
-        raise InputError(f"{out}: another process is training this run; wait for it to finish, or stop it") from error
+        raise InputError(
+            f"{out}: another process is training this run; wait for it to finish, or stop it"
+        ) from error
     for path in (*out.glob(f".*.{files.NEW}*"), out / f"{MODEL}{NEW}", out / f"{LAST}{NEW}"):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -117,10 +134,14 @@ def open_log(out: Path) -> TextIO:
     return log
 
 
-def replace_model(model: SentenceEncoder | PairModel, folder: Path, former: Path | None = None) -> None:
-    """Save a model in place of the one at ``folder``; a kill at any moment leaves one of them complete.
+def replace_model(
+    model: SentenceEncoder | PairModel, folder: Path, former: Path | None = None
+) -> None:
+    """Save a model in place of the one at ``folder``; a kill at any moment leaves one of them
+    complete.
 
-    A ``README.md`` there that the user wrote is kept. The old one goes to ``former``, unless something is there.
+    A ``README.md`` there that the user wrote is kept. The old one goes to ``former``, unless
+    something is there.
     """
     new = folder.with_name(folder.name + NEW)
     model.save(new)
@@ -136,7 +157,8 @@ def weights_hash(model: Path) -> str:
     return " ".join(map(file_hash, sorted(model.rglob("*.safetensors"))))
 
 
-# -------------------------------------------------------------------------------- the state for --resume
+# -------------------------------------------------------------------------------- the state for
+# --resume
 
 
 @dataclass
@@ -145,7 +167,9 @@ class RunState:
 
     step: int = 0  # optimizer steps taken
     position: int = 0  # batches of the current epoch already used
-    before: dict[str, dict[str, float]] = field(default_factory=dict)  # scores of dev and test before training
+    before: dict[str, dict[str, float]] = field(
+        default_factory=dict
+    )  # scores of dev and test before training
     evaluated: int = -1  # the step of the last evaluation on dev
     last: float = 0.0  # its score
     best: float | None = None  # dev score of the best model
@@ -156,12 +180,19 @@ class RunState:
     tokens: int = 0
     seconds: float = 0.0  # of training, without evaluation
     recent: list[float] = field(default_factory=list)  # last losses, for the progress line
-    unlogged: list[float] = field(default_factory=list)  # losses since the last line of metrics.jsonl
+    unlogged: list[float] = field(
+        default_factory=list
+    )  # losses since the last line of metrics.jsonl
     logged: int = 0  # length of metrics.jsonl in bytes
 
 
 def save_state(
-    path: Path, network: nn.Module, optimizer: Optimizer, randomness: dict[str, Tensor], progress: RunState, data: str
+    path: Path,
+    network: nn.Module,
+    optimizer: Optimizer,
+    randomness: dict[str, Tensor],
+    progress: RunState,
+    data: str,
 ) -> None:
     """Atomically replace the state at ``path``. ``data`` identifies the run (``run_identity``)."""
     tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
@@ -171,32 +202,46 @@ def save_state(
         for key, value in optimizer.state.get(parameter, {}).items():
             tensors[f"optimizer.{name}.{key}"] = value
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    about: dict[str, Any] = {"threads": torch.get_num_threads(), "torch": torch.__version__, "processes": processes()}
+    about: dict[str, Any] = {
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "processes": processes(),
+    }
     about |= {"data": data, "progress": dataclasses.asdict(progress)}
     about["sha256"] = content_hash(tensors, about)
     with files.atomic_file(path) as partial:
         write_safetensors(tensors, partial, {"run": json.dumps(about)})
 
 
-def load_state(path: Path, network: nn.Module, optimizer: Optimizer, data: str) -> tuple[RunState, dict[str, Tensor]]:
-    """Restore network and optimizer in place; return the progress and the states of the random generators.
+def load_state(
+    path: Path, network: nn.Module, optimizer: Optimizer, data: str
+) -> tuple[RunState, dict[str, Tensor]]:
+    """Restore network and optimizer in place; return the progress and the states of the random
+    generators.
 
-    Raises ``InputError`` if the state is damaged or belongs to another network, optimizer or data. Also restores
-    the number of threads: another number splits sums differently, which changes their last bits.
+    Raises ``InputError`` if the state is damaged or belongs to another network, optimizer or data.
+    Also restores the number of threads: another number splits sums differently, which changes their
+    last bits.
     """
     tensors = read_safetensors(path)
     with reading(path), safe_open(path, "pt") as file:
         about = json.loads(file.metadata()["run"])
         stored = about.pop("sha256")
     if content_hash(tensors, about) != stored:
-        raise InputError(f"{path} is damaged or was edited: its contents do not have the sha256 that it gives")
+        raise InputError(
+            f"{path} is damaged or was edited: its contents do not have the sha256 that it gives"
+        )
     if about["progress"].keys() != vars(RunState()).keys():
-        raise InputError(f"{path} was written by another version: its progress is {', '.join(about['progress'])}")
+        raise InputError(
+            f"{path} was written by another version: its progress is {', '.join(about['progress'])}"
+        )
     progress = RunState(**about["progress"])
-    # nothing is changed before everything has been checked: a refusal leaves network and optimizer as they were
+    # nothing is changed before everything has been checked: a refusal leaves network and optimizer
+    # as they were
     if about["data"] != data:
         raise InputError(
-            f"{path}: the training rows, dev, test, the model or config.json have changed since the run started"
+            f"{path}: the training rows, dev, test, the model or config.json have changed since "
+            f"the run started"
         )
     try:
         # strict, and into the existing memory
@@ -212,16 +257,25 @@ def load_state(path: Path, network: nn.Module, optimizer: Optimizer, data: str) 
     if any(moments.values()):  # none before the first step
         optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
     if about["torch"] != torch.__version__:
-        say_once(f"torch is {torch.__version__}, the run started with {about['torch']}: the last bits may differ")
+        say_once(
+            f"torch is {torch.__version__}, the run started with {about['torch']}: the last bits "
+            f"may differ"
+        )
     if about["processes"] != processes():
-        say_once(f"processes: {processes()}, before {about['processes']}: the dropout masks will differ")
+        say_once(
+            f"processes: {processes()}, before {about['processes']}: the dropout masks will differ"
+        )
     torch.set_num_threads(about["threads"])
     return progress, with_prefix("random.", tensors)
 
 
 def with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors whose name starts with ``prefix``, under the rest of the name."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
 
 
 def content_hash(tensors: dict[str, Tensor], about: dict[str, Any]) -> str:
@@ -234,21 +288,30 @@ def content_hash(tensors: dict[str, Tensor], about: dict[str, Any]) -> str:
 
 
 def run_identity(objective: Objective, options: RunSettings) -> str:
-    """Hash what must be the same when a run is resumed, or it would not have the numbers of an uninterrupted one.
+    """Hash what must be the same when a run is resumed, or it would not have the numbers of an
+    uninterrupted one.
 
-    These are the training rows as tokens, their targets, the dev and test rows, the encoder's and the run's settings.
+    These are the training rows as tokens, their targets, the dev and test rows, the encoder's and
+    the run's settings.
     """
     encoder = objective.encoder
     settings = {name: value for name, value in vars(options).items() if name not in FREE}
-    # subtle: not options.device, which "auto" may have been, and not its index: another GPU of the kind is the same
+    # subtle: not options.device, which "auto" may have been, and not its index: another GPU of the
+    # kind is the same
     settings["device"] = encoder.device.type
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    after = (encoder.normalize, [layer.activation for layer in encoder.dense], encoder.settings, objective.taught)
+    after = (
+        encoder.normalize,
+        [layer.activation for layer in encoder.dense],
+        encoder.settings,
+        objective.taught,
+    )
     digest.update(repr((encoder.bert.config, encoder.pooling_mode, after)).encode())
     for column in objective.encoded:
         for ids, types in zip(column.ids, column.token_types, strict=True):
             digest.update(np.array([len(ids), *ids, *types], dtype=np.int32).tobytes())
-    # a teacher's targets may change in their last bits with the number of threads: its own hash stands for them
+    # a teacher's targets may change in their last bits with the number of threads: its own hash
+    # stands for them
     if objective.targets is not None and not objective.taught:
         digest.update(objective.targets.cpu().numpy().tobytes())
     for split in ("dev", "test"):
@@ -256,17 +319,26 @@ def run_identity(objective: Objective, options: RunSettings) -> str:
     return digest.hexdigest()
 
 
-# ------------------------------------------------------------------------------------------- the run
+# ------------------------------------------------------------------------------------------- the
+# run
 
 
 class Run:
     """Start a new run in a new folder, or continue a stopped one with ``options.resume``.
 
-    As a context it turns Ctrl-C and SIGTERM into a ``KeyboardInterrupt`` between two steps, never within one.
+    As a context it turns Ctrl-C and SIGTERM into a ``KeyboardInterrupt`` between two steps, never
+    within one.
     """
 
-    def __init__(self, options: RunSettings, objective: Objective, optimizer: Optimizer, group: ProcessGroup):
-        self.options, self.objective, self.optimizer, self.group = options, objective, optimizer, group
+    def __init__(
+        self, options: RunSettings, objective: Objective, optimizer: Optimizer, group: ProcessGroup
+    ):
+        self.options, self.objective, self.optimizer, self.group = (
+            options,
+            objective,
+            optimizer,
+            group,
+        )
         self.interrupts, self.state = Interrupts(), RunState()
         self.identity = run_identity(objective, options)
         # another generator than dropout's, which must not change which rows meet
@@ -289,7 +361,9 @@ class Run:
         elif group.rank == 0:
             self.folder, self.log = create_folder(options, group.device, objective)
         self.began = time.monotonic() - self.state.seconds
-        self.line = Bar(total=self.total, initial=self.state.step, unit=" steps", shown=group.rank == 0)
+        self.line = Bar(
+            total=self.total, initial=self.state.step, unit=" steps", shown=group.rank == 0
+        )
 
     def _restore(self) -> None:
         """Restore network, optimizer and random generators from the saved state."""
@@ -302,7 +376,9 @@ class Run:
             log = self.folder / RUN_LOG
             size = log.stat().st_size
             if size < self.state.logged:
-                raise InputError(f"{log} was cut or replaced: it has {size} bytes, not {self.state.logged}")
+                raise InputError(
+                    f"{log} was cut or replaced: it has {size} bytes, not {self.state.logged}"
+                )
         except BaseException:
             if self.log:
                 self.log.close()  # which unlocks the run
@@ -311,14 +387,18 @@ class Run:
         self.order.set_state(self.random["order"])
 
     def _keep_best(self) -> None:
-        """Keep the best model of the state: a killed run may have had a better one, which is found again."""
+        """Keep the best model of the state: a killed run may have had a better one, which is found
+        again.
+        """
         model, former = self.folder / MODEL, self.folder / FORMER
         if former.is_dir() and weights_hash(model) != self.state.best_hash:
             shutil.rmtree(model, ignore_errors=True)
             former.rename(model)
         shutil.rmtree(former, ignore_errors=True)
         if weights_hash(model) != self.state.best_hash and self.state.best is not None:
-            raise InputError(f"{model} is gone, or is not the model that was best: begin anew with --overwrite")
+            raise InputError(
+                f"{model} is gone, or is not the model that was best: begin anew with --overwrite"
+            )
 
     def __enter__(self) -> "Run":
         self.interrupts.__enter__()
@@ -337,11 +417,15 @@ class Run:
     @property
     def finished(self) -> bool:
         patience = self.options.patience
-        return self.state.step >= self.total or (patience is not None and self.state.waited >= patience)
+        return self.state.step >= self.total or (
+            patience is not None and self.state.waited >= patience
+        )
 
     @property
     def evaluation_due(self) -> bool:
-        """True if it is time: every ``--eval-every`` steps or each epoch, and before training and at its end."""
+        """True if it is time: every ``--eval-every`` steps or each epoch, and before training and
+        at its end.
+        """
         if self.state.evaluated == self.state.step:
             return False
         if self.finished or self.state.evaluated < 0:
@@ -360,7 +444,9 @@ class Run:
             return self.batches[self.state.position :]
 
     def recorded(self, steps: Iterator[Step]) -> Iterator[Step]:
-        """Yield the steps of ``fit``, each made and recorded as one: an interrupt waits for its end."""
+        """Yield the steps of ``fit``, each made and recorded as one: an interrupt waits for its
+        end.
+        """
         state, options, objective = self.state, self.options, self.objective
         while True:
             with self.interrupts.defer():
@@ -398,12 +484,16 @@ class Run:
         if self.log:
             epoch = round(self.state.step / self.steps_per_epoch, 3)
             with naming(self.log.name):
-                self.log.write(json.dumps({"step": self.state.step, "epoch": epoch} | values) + "\n")
+                self.log.write(
+                    json.dumps({"step": self.state.step, "epoch": epoch} | values) + "\n"
+                )
                 self.log.flush()
             self.state.logged = self.log.tell()
 
     def evaluate(self) -> None:
-        """Score dev, and save the model in ``model/`` if it is the best so far; the untrained one is the first."""
+        """Score dev, and save the model in ``model/`` if it is the best so far; the untrained one
+        is the first.
+        """
         state, objective, scores = self.state, self.objective, {}
         # outside defer(): this takes long, and nothing has changed yet if it is interrupted
         if self.group.rank == 0:
@@ -413,7 +503,8 @@ class Run:
                 raise Diverged(f"step {state.step}: {error}; a lower --lr may help") from error
             if not state.before:
                 state.before = {"dev": scores, "test": objective.scores("test")}
-        # every process must know whether to stop, but only rank 0 has the score; without dev rows it is always 0
+        # every process must know whether to stop, but only rank 0 has the score; without dev rows
+        # it is always 0
         score = self.group.broadcast(scores.get(objective.best, 0.0))
         better = state.best is None or score > state.best
         # of two equal ones the later, so that without dev rows the last is kept
@@ -442,7 +533,9 @@ class Run:
                     self._keep_best()
 
     def stop(self, advice: str = "") -> None:
-        """End the run early: save its state and its last weights; ``advice`` is instead of how to continue."""
+        """End the run early: save its state and its last weights; ``advice`` is instead of how to
+        continue.
+        """
         with suppress(OSError):  # the terminal may be what has gone
             self.line.clear()
         if self.group.rank != 0:
@@ -455,7 +548,10 @@ class Run:
             if (self.folder / MODEL).exists():
                 best = f", the best model by dev in {self.folder / MODEL}"
             advice = advice or f"continue with --resume {self.folder}"
-            say(f"stopped at step {self.state.step}: the last weights are in {self.folder / LAST}{best}; {advice}")
+            say(
+                f"stopped at step {self.state.step}: the last weights are in "
+                f"{self.folder / LAST}{best}; {advice}"
+            )
 
     def finish(self) -> None:
         """Write and print the best model's scores; delete what only a resumed run needs."""
@@ -469,10 +565,15 @@ class Run:
             self.optimizer.zero_grad()
             self.optimizer.state.clear()  # room for a second copy of the model
             model = objective.model
-            model.load_state_dict(type(model).load(folder / MODEL, device=self.group.device).state_dict())
+            model.load_state_dict(
+                type(model).load(folder / MODEL, device=self.group.device).state_dict()
+            )
             after = {"dev": state.best_dev, "test": objective.scores("test")}
         except KeyboardInterrupt:
-            say(f"stopped in the final evaluation, all {state.step} steps are saved: --resume {folder} repeats it")
+            say(
+                f"stopped in the final evaluation, all {state.step} steps are saved: --resume "
+                f"{folder} repeats it"
+            )
             raise
         results = {"before": state.before, "after": after, "steps": state.step}
         splits = {split: (scores, after[split]) for split, scores in state.before.items()}
@@ -484,7 +585,10 @@ class Run:
             (folder / STATE).unlink(missing_ok=True)
             if state.best_step == state.step:  # of an earlier stop
                 shutil.rmtree(folder / LAST, ignore_errors=True)
-        training, evaluating = Bar.format_interval(state.seconds), Bar.format_interval(time.monotonic() - self.began)
+        training, evaluating = (
+            Bar.format_interval(state.seconds),
+            Bar.format_interval(time.monotonic() - self.began),
+        )
         print(f"\ntrained {state.step} steps in {training}, {evaluating} with evaluation")
         scores = f"{objective.best} {100 * (state.best or 0):.2f}"
         if not state.best_dev:
@@ -493,9 +597,15 @@ class Run:
             print(f"best on dev: step {state.best_step}, {scores}, in {folder / MODEL}")
         else:
             advice = "try more --epochs, a higher --lr or another --objective"
-            print(f"none was better on dev than the untrained model, {scores}, in {folder / MODEL}: {advice}")
+            print(
+                f"none was better on dev than the untrained model, {scores}, in {folder / MODEL}: "
+                f"{advice}"
+            )
         if state.best_step < state.step:
-            print(f"last: step {state.step}, {objective.best} {100 * state.last:.2f}, in {folder / LAST}")
+            print(
+                f"last: step {state.step}, {objective.best} {100 * state.last:.2f}, in "
+                f"{folder / LAST}"
+            )
         print()
         print_table(state.before, after)
 
@@ -511,8 +621,12 @@ MEANINGS = {
 
 
 def print_table(before: dict[str, Scores], after: dict[str, Scores]) -> None:
-    """Print every metric on dev and test, before training and of the best model; the loss is in ``results.json``."""
-    metrics = [metric for metric in dict.fromkeys([*after["dev"], *after["test"]]) if metric != "loss"]
+    """Print every metric on dev and test, before training and of the best model; the loss is in
+    ``results.json``.
+    """
+    metrics = [
+        metric for metric in dict.fromkeys([*after["dev"], *after["test"]]) if metric != "loss"
+    ]
     widths = {split: width for split, width in (("dev", 17), ("test", 19)) if before[split]}
     if widths:
         print(f"{'x 100':<16}" + "".join(f"{split:>{width}}" for split, width in widths.items()))

@@ -1,10 +1,11 @@
 """Replay a network's forward and backward as CUDA graphs, a pair for each shape of batch.
 
-A training step of a small model is some thousand short operations, which a GPU finishes sooner than Python can start
-them. A graph starts all of them at once. It holds for one shape, so lengths are rounded up: to 16 tokens instead of
-13, with three pads that no text sees. ``GraphedNetwork`` is called with row numbers like any network, and the loss of
-its result, clipping and optimizer are ``fit``'s, as without graphs; but with ``FlatAdamW`` they see a parameter or two
-in place of a hundred.
+A training step of a small model is some thousand short operations, which a GPU finishes sooner than
+Python can start them. A graph starts all of them at once. It holds for one shape, so lengths are
+rounded up: to 16 tokens instead of 13, with three pads that no text sees. ``GraphedNetwork`` is
+called with row numbers like any network, and the loss of its result, clipping and optimizer are
+``fit``'s, as without graphs; but with ``FlatAdamW`` they see a parameter or two in place of a
+hundred.
 """
 
 from collections import Counter
@@ -32,17 +33,21 @@ ALIGNED = 64  # numbers: where a parameter may begin, for the fastest kernels
 
 
 class FlatAdamW(AdamW):
-    """Do another AdamW's steps, with the parameters of each of its groups one after the other in one tensor.
+    """Do another AdamW's steps, with the parameters of each of its groups one after the other in
+    one tensor.
 
-    The parameters, their gradients and the other optimizer's state become views of the new tensors, so a run is saved
-    and resumed by the other one. Gradients are never None: graphs add to them in their place.
+    The parameters, their gradients and the other optimizer's state become views of the new tensors,
+    so a run is saved and resumed by the other one. Gradients are never None: graphs add to them in
+    their place.
     """
 
     def __init__(self, optimizer: Optimizer):
         groups = []
         flat = [in_one_tensor(group["params"], optimizer.state) for group in optimizer.param_groups]
         for group, (parameter, _) in zip(optimizer.param_groups, flat, strict=True):
-            groups.append({"params": [parameter], "lr": group["lr"], "weight_decay": group["weight_decay"]})
+            groups.append(
+                {"params": [parameter], "lr": group["lr"], "weight_decay": group["weight_decay"]}
+            )
         super().__init__(groups, fused=True)
         self.state.update(flat)
 
@@ -54,12 +59,20 @@ class FlatAdamW(AdamW):
 def in_one_tensor(
     parameters: list[nn.Parameter], states: MutableMapping[Any, Any]
 ) -> tuple[nn.Parameter, dict[str, Tensor]]:
-    """Move parameters, gradients and AdamW's states to tensors (L,); return the parameter of all, and its state."""
+    """Move parameters, gradients and AdamW's states to tensors (L,); return the parameter of all,
+    and its state.
+    """
     room = [parameter.numel() + -parameter.numel() % ALIGNED for parameter in parameters]
-    data, gradients, means, squares = (parameters[0].detach().new_zeros(sum(room)) for _ in range(4))
+    data, gradients, means, squares = (
+        parameters[0].detach().new_zeros(sum(room)) for _ in range(4)
+    )
     step = torch.zeros((), device=data.device)
-    for parameter, *places in zip(parameters, *(x.split(room) for x in (data, gradients, means, squares)), strict=True):
-        value, gradient, mean, square = (place[: parameter.numel()].view_as(parameter) for place in places)
+    for parameter, *places in zip(
+        parameters, *(x.split(room) for x in (data, gradients, means, squares)), strict=True
+    ):
+        value, gradient, mean, square = (
+            place[: parameter.numel()].view_as(parameter) for place in places
+        )
         value.copy_(parameter.detach())
         parameter.data, parameter.grad = value, gradient
         if states[parameter]:  # of a resumed run
@@ -73,7 +86,8 @@ def in_one_tensor(
 
 
 class RecordedStep:
-    """Two CUDA graphs for inputs of one shape: of ``network.compute``, and of its backward, which adds to gradients.
+    """Two CUDA graphs for inputs of one shape: of ``network.compute``, and of its backward, which
+    adds to gradients.
 
     All parameters must have gradients that stay where they are (``FlatAdamW``).
     """
@@ -81,7 +95,8 @@ class RecordedStep:
     def __init__(self, network: VectorNetwork | PairNetwork, inputs: tuple[Tensor, ...], pool: Any):
         device = inputs[0].device
         self.inputs = [x.clone() for x in inputs]
-        # subtle: what is computed to warm up draws dropout masks, which a resumed run would draw at another step
+        # subtle: what is computed to warm up draws dropout masks, which a resumed run would draw at
+        # another step
         before = random_state(device)
         with torch.cuda.device(device):  # of several GPUs
             self.record(network, pool)
@@ -98,14 +113,20 @@ class RecordedStep:
         self.output, self.gradient = output.detach(), torch.zeros_like(output)
         with torch.cuda.graph(self.backward, pool=pool):
             added = torch.autograd.grad(output, trained, self.gradient, allow_unused=True)
-            reached = [(x, gradient) for x, gradient in zip(trained, added, strict=True) if gradient is not None]
+            reached = [
+                (x, gradient)
+                for x, gradient in zip(trained, added, strict=True)
+                if gradient is not None
+            ]
             add_each([(cast(Tensor, x.grad), gradient) for x, gradient in reached])
         for parameter, gradient in zip(trained, added, strict=True):
             if gradient is None:  # which ``Objective.check_gradients`` will see
                 parameter.grad = None
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        """Copy the inputs to the graph's own and replay it; the backward of what it returns replays the other graph."""
+        """Copy the inputs to the graph's own and replay it; the backward of what it returns replays
+        the other graph.
+        """
         for mine, given in zip(self.inputs, inputs, strict=True):
             mine.copy_(given)
         self.forward.replay()
@@ -119,20 +140,26 @@ class RecordedStep:
 
 
 class GraphedNetwork(nn.Module):
-    """Wrap a network: rows to what it computes, by a graph for shapes that occur often in the epoch.
+    """Wrap a network: rows to what it computes, by a graph for shapes that occur often in the
+    epoch.
 
-    Which shapes these are follows from the epoch's batches alone, so a resumed run makes the same steps by graphs.
+    Which shapes these are follows from the epoch's batches alone, so a resumed run makes the same
+    steps by graphs.
     """
 
     def __init__(
-        self, network: VectorNetwork | PairNetwork, encoder: SentenceEncoder, capture: Callable = RecordedStep
+        self,
+        network: VectorNetwork | PairNetwork,
+        encoder: SentenceEncoder,
+        capture: Callable = RecordedStep,
     ):
         super().__init__()
         self.network = network
         self.capture: Callable | None = capture
         self.config, self.pad_id = encoder.bert.config, encoder.tokenizer.pad_id
         cuda = next(network.parameters()).device.type == "cuda"
-        # of all graphs: no two run at once, and what one leaves for its backward is read before the next
+        # of all graphs: no two run at once, and what one leaves for its backward is read before the
+        # next
         self.pool = torch.cuda.graph_pool_handle() if cuda else None
         self.often: set[tuple[int, int]] = set()
         self.graphs: dict[tuple[int, int], Callable[..., Tensor]] = {}
@@ -146,7 +173,9 @@ class GraphedNetwork(nn.Module):
         self.next = dict(zip(map(tuple, batches), batches[1:], strict=False))
 
     def shape(self, ids: Tensor) -> tuple[int, int]:
-        """Round up the length of ids (R, T) -> R and the rounded T, at most the encoder's positions."""
+        """Round up the length of ids (R, T) -> R and the rounded T, at most the encoder's
+        positions.
+        """
         rows, tokens = ids.shape
         return rows, min(tokens + -tokens % LENGTH_STEP, self.config.positions)
 
@@ -187,14 +216,28 @@ class GraphedNetwork(nn.Module):
 
 
 def use_graphs(options: RunSettings, objective: Objective, processes: int) -> bool:
-    """Return whether a run has graphs; ``InputError`` with the reason why not, if it asks for them."""
+    """Return whether a run has graphs; ``InputError`` with the reason why not, if it asks for
+    them.
+    """
     network, model = objective.network, objective.model
-    recordable = type(network) in (VectorNetwork, PairNetwork) and type(model) in (SentenceEncoder, PairModel)
+    recordable = type(network) in (VectorNetwork, PairNetwork) and type(model) in (
+        SentenceEncoder,
+        PairModel,
+    )
     reasons = (
-        (objective.encoder.device.type != "cuda", "--graphs are CUDA's, and the run is not on a CUDA GPU"),
-        (processes > 1, "--graphs: several processes send each other gradients, which no graph does"),
+        (
+            objective.encoder.device.type != "cuda",
+            "--graphs are CUDA's, and the run is not on a CUDA GPU",
+        ),
+        (
+            processes > 1,
+            "--graphs: several processes send each other gradients, which no graph does",
+        ),
         (options.micro_tokens is not None, "--graphs and --micro-tokens: give one of them"),
-        (not (recordable and objective.by_rows), f"--graphs: objective {options.objective} is not made for them"),
+        (
+            not (recordable and objective.by_rows),
+            f"--graphs: objective {options.objective} is not made for them",
+        ),
     )
     if options.graphs == "on":
         check_usage(*reasons)

@@ -33,23 +33,32 @@ from minisbert.training.settings import OBJECTIVES, RunSettings, list_recipes, p
 from minisbert.training.step_graphs import FlatAdamW, GraphedNetwork, use_graphs
 
 Maker = Callable[[RunSettings, SentenceEncoder], Objective]
-CACHED_TOKENS = 4096  # per process: a larger batch whose loss compares rows is cached, for a quarter more time
+CACHED_TOKENS = (
+    4096  # per process: a larger batch whose loss compares rows is cached, for a quarter more time
+)
 
 
-# ------------------------------------------------------------------------------------------- the model
+# ------------------------------------------------------------------------------------------- the
+# model
 
 
 def load_trainable(options: RunSettings, device: torch.device) -> SentenceEncoder:
     """Load or make the encoder to train, with the options' pooling, layers and dropout.
 
-    Raises ``InputError`` as ``SentenceEncoder.load`` does, and for a kind of model that the objective does not train.
+    Raises ``InputError`` as ``SentenceEncoder.load`` does, and for a kind of model that the
+    objective does not train.
     """
     traits = OBJECTIVES[options.objective]
     if options.from_nothing:
         layers, width, words = map(int, options.from_nothing.split("x"))
         rows, _ = text_rows(sources_of(options))
-        texts, dropout = [text for (text,) in rows], 0.1 if options.dropout is None else options.dropout
-        return new_model(train_vocabulary(texts, words, options.max_length or 128), layers, width, dropout).to(device)
+        texts, dropout = (
+            [text for (text,) in rows],
+            0.1 if options.dropout is None else options.dropout,
+        )
+        return new_model(
+            train_vocabulary(texts, words, options.max_length or 128), layers, width, dropout
+        ).to(device)
 
     folder = ModelFolder(find_model(options.model))
     if traits.head and folder.classifier:
@@ -61,15 +70,21 @@ def load_trainable(options: RunSettings, device: torch.device) -> SentenceEncode
     else:
         if folder.model_class != SENTENCE_ENCODER:
             advice = "sentence-transformers trains it, and the result opens here"
-            raise InputError(f"--model {options.model}: a {folder.model_class} is not trained here; {advice}")
+            raise InputError(
+                f"--model {options.model}: a {folder.model_class} is not trained here; {advice}"
+            )
         kind = MaskedLanguageModel if traits.reads == "masked" else SentenceEncoder
         # where nothing is pooled a plain BERT needs no --pooling
         pooled = "cls" if traits.reads == "tokens" and folder.pooling is None else options.pooling
-        encoder = kind.load(folder.path, pooling=pooled, device=device, max_seq_length=options.max_length)
+        encoder = kind.load(
+            folder.path, pooling=pooled, device=device, max_seq_length=options.max_length
+        )
     if traits.taught and options.student_layers is not None:
         layers = len(encoder.bert.layers)
         if options.student_layers > layers:
-            raise InputError(f"--student-layers {options.student_layers}: {options.model} has {layers} layers")
+            raise InputError(
+                f"--student-layers {options.student_layers}: {options.model} has {layers} layers"
+            )
         encoder.bert = keep_layers(encoder.bert, spread_layers(layers, options.student_layers))
     if options.dropout is not None:
         set_dropout(encoder.bert, options.dropout)
@@ -78,7 +93,10 @@ def load_trainable(options: RunSettings, device: torch.device) -> SentenceEncode
 
 
 def make_objective(
-    options: RunSettings, encoder: SentenceEncoder, dtype: torch.dtype = torch.float32, maker: Maker | None = None
+    options: RunSettings,
+    encoder: SentenceEncoder,
+    dtype: torch.dtype = torch.float32,
+    maker: Maker | None = None,
 ) -> Objective:
     """Make the objective of ``options.objective``, or what ``maker`` makes in its place.
 
@@ -91,7 +109,10 @@ def make_objective(
     if reads(options.objective, "matryoshka") and options.matryoshka:
         widths = list(map(int, options.matryoshka.split(",")))
         if widths[0] > encoder.width:
-            raise InputError(f"--matryoshka {widths[0]}: the vectors of {options.model} have {encoder.width} columns")
+            raise InputError(
+                f"--matryoshka {widths[0]}: the vectors of {options.model} have {encoder.width} "
+                f"columns"
+            )
         # the whole width always takes part, so that the untruncated vectors stay good
         objective.prefixes = [encoder.width] + [width for width in widths if width < encoder.width]
     if reads(options.objective, "retrieval") and options.retrieval:
@@ -103,7 +124,8 @@ def make_objective(
 
 
 def set_dropout(bert: Bert, rate: float) -> None:
-    """Set the rate of all dropout in the encoder, for hidden states and attention, and in its ``config``.
+    """Set the rate of all dropout in the encoder, for hidden states and attention, and in its
+    ``config``.
 
     Raises ``ValueError`` for a rate outside [0, 1).
     """
@@ -121,7 +143,8 @@ def count_parameters(module: nn.Module) -> tuple[int, int]:
     return sum(count for count, _ in counts), sum(count for count, trained in counts if trained)
 
 
-# --------------------------------------------------------------------------------------------- the run
+# --------------------------------------------------------------------------------------------- the
+# run
 
 
 def main(arguments: list[str] | None = None, maker: Maker | None = None) -> None:
@@ -143,11 +166,16 @@ def train_objective(options: RunSettings, group: ProcessGroup, maker: Maker | No
     dtype, reason = choose_dtype(options.dtype, group.device)
     objective, counts = prepare_objective(options, group.device, dtype, maker)
     graphs = use_graphs(options, objective, group.size)
-    optimizer = adamw(objective.parameter_groups(options.lr, options.head_lr), options.lr, options.weight_decay)
+    optimizer = adamw(
+        objective.parameter_groups(options.lr, options.head_lr), options.lr, options.weight_decay
+    )
     with Run(options, objective, optimizer, group) as run:
         # a resumed run has its own number by now
         if options.threads not in (None, torch.get_num_threads()):
-            say_once(f"threads: {options.threads}, before {torch.get_num_threads()}: the last bits may differ")
+            say_once(
+                f"threads: {options.threads}, before {torch.get_num_threads()}: the last bits may "
+                f"differ"
+            )
             torch.set_num_threads(options.threads)
         if group.rank == 0:
             arithmetic = f"{str(dtype).removeprefix('torch.')} ({reason})"
@@ -182,7 +210,8 @@ def prepare_objective(
     for parameter in objective.unused_parameters():
         parameter.requires_grad_(False)
     for parameter in objective.network.parameters():
-        # subtle: loaded weights have any offset in their file, and an address can change the last bit of a product
+        # subtle: loaded weights have any offset in their file, and an address can change the last
+        # bit of a product
         parameter.data = parameter.data.clone()
     return objective, counts
 
@@ -197,25 +226,38 @@ def describe(run: Run, counts: tuple[int, int], arithmetic: str) -> None:
     unused = sum(parameter.numel() for parameter in objective.unused_parameters())
     if unused:
         size += f", {unused:,} of them not used"
-    say(f"model  {options.from_nothing or options.model}, {encoder.pooling_mode} pooling, {size}, {encoder.device}")
+    say(
+        f"model  {options.from_nothing or options.model}, {encoder.pooling_mode} pooling, {size}, "
+        f"{encoder.device}"
+    )
     say("data   " + ", ".join(f"{split} {note}" for split, note in objective.notes.items()))
     # a pair that was trained on says little about new ones
     for split in ("dev", "test"):
         shared = shared_rows(objective.rows["train"], objective.rows.get(split, ()))
         if shared:
             advice = ": drop them" if options.data else ""
-            say(f"warning: {shared:,} rows of {split} are training rows too, so its score is too high{advice}")
+            say(
+                f"warning: {shared:,} rows of {split} are training rows too, so its score is too "
+                f"high{advice}"
+            )
     rows = f"{options.batch_size} rows"
-    if objective.keys is not None and run.steps_per_epoch > 1.1 * math.ceil(len(objective.keys) / options.batch_size):
+    if objective.keys is not None and run.steps_per_epoch > 1.1 * math.ceil(
+        len(objective.keys) / options.batch_size
+    ):
         rows = f"{run.rows_per_step:.1f} rows on average, not {options.batch_size}: rows that share a text never meet"
-    say(f"plan   {run.total} steps of {rows}, AdamW {options.lr:g}, {arithmetic}, seed {options.seed}")
+    say(
+        f"plan   {run.total} steps of {rows}, AdamW {options.lr:g}, {arithmetic}, seed "
+        f"{options.seed}"
+    )
     truncated = sum(sum(encoded.truncated) for encoded in objective.encoded)
     if truncated:
         say(cut_message(encoder.tokenizer.limit, truncated, sum(map(len, objective.encoded))))
 
 
 def cosine_schedule(step: int, warmup: int, total: int) -> float:
-    """Warm up linearly, then decay to 0 along half a cosine (Loshchilov & Hutter 2017); .5 halfway down."""
+    """Warm up linearly, then decay to 0 along half a cosine (Loshchilov & Hutter 2017); .5 halfway
+    down.
+    """
     if step < warmup:
         return step / warmup
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup))))
@@ -233,7 +275,10 @@ def step_through(run: Run, options: RunSettings, graphs: bool = False) -> None:
     """Step through the run to its end, logging, saving and evaluating on the way."""
     warmup = math.ceil(options.warmup * run.total if options.warmup < 1 else options.warmup)
     if options.warmup >= run.total:
-        say_once(f"--warmup {warmup}: the run has {run.total} steps, so the learning rate never reaches its peak")
+        say_once(
+            f"--warmup {warmup}: the run has {run.total} steps, so the learning rate never reaches "
+            f"its peak"
+        )
     schedule = partial(SCHEDULES[options.schedule], warmup=warmup, total=run.total)
     clip = options.clip or math.inf
     cut_batch, network = divide(run.objective, options, run.group, graphs)
@@ -248,7 +293,16 @@ def step_through(run: Run, options: RunSettings, graphs: bool = False) -> None:
         batches = run.epoch()
         if graphs:
             cast(GraphedNetwork, network).plan(run.batches)
-        steps = fit(network, run.objective.loss, batches, optimizer, schedule, run.state.step, clip, cut_batch)
+        steps = fit(
+            network,
+            run.objective.loss,
+            batches,
+            optimizer,
+            schedule,
+            run.state.step,
+            clip,
+            cut_batch,
+        )
         for step in run.recorded(steps):
             if step.number % options.save_every == 0 and step.number < run.total:
                 run.save()
@@ -263,8 +317,9 @@ def divide(
 ) -> tuple[Cut, nn.Module]:
     """Return what cuts a batch for ``fit``, and the network, shared out among the processes.
 
-    If the loss is the mean of its rows' losses, ``fit`` adds up the gradients of the parts. Otherwise ``fit`` gets
-    whole batches, and the network caches gradients. A GPU needs neither, so graphs have whole batches.
+    If the loss is the mean of its rows' losses, ``fit`` adds up the gradients of the parts.
+    Otherwise ``fit`` gets whole batches, and the network caches gradients. A GPU needs neither, so
+    graphs have whole batches.
     """
     if graphs:
         network = cast(VectorNetwork | PairNetwork, objective.network)  # ``use_graphs`` has looked
@@ -276,12 +331,17 @@ def divide(
 
 
 def micro_batches(
-    rows: Sequence[int], objective: Objective, options: RunSettings, device: torch.device, processes: int = 1
+    rows: Sequence[int],
+    objective: Objective,
+    options: RunSettings,
+    device: torch.device,
+    processes: int = 1,
 ) -> list[list[int]]:
     """Divide a batch into parts, each of which ``processes`` compute together.
 
-    ``--micro-tokens`` bounds each process's tokens. Without it, on a CPU, a long batch is cut into parts of some
-    ``MICRO_TOKENS``; if its loss compares rows only from ``CACHED_TOKENS`` on, since caching costs another forward.
+    ``--micro-tokens`` bounds each process's tokens. Without it, on a CPU, a long batch is cut into
+    parts of some ``MICRO_TOKENS``; if its loss compares rows only from ``CACHED_TOKENS`` on, since
+    caching costs another forward.
     """
     if options.micro_tokens is not None:
         return cut(rows, objective.lengths, options.micro_tokens * processes)

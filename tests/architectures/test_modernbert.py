@@ -28,10 +28,16 @@ def test_worked_numbers_of_the_docstrings(written_out):
     assert geglu(pair).item() == pytest.approx(1.6827, abs=5e-5)
     assert geglu(pair, "silu").item() == pytest.approx(1.4621, abs=5e-5)
     assert gelu_gate(*pair).item() == pytest.approx(1.6824, abs=5e-5)
-    assert local_mask(torch.tensor([[0, 1, 2]]), None, 1)[0, 0].int().tolist() == [[1, 1, 0], [1, 1, 1], [0, 1, 1]]
+    assert local_mask(torch.tensor([[0, 1, 2]]), None, 1)[0, 0].int().tolist() == [
+        [1, 1, 0],
+        [1, 1, 1],
+        [0, 1, 1],
+    ]
     cos, sin = rotary(torch.tensor([[2]]), 4, 10000.0, torch.float64)
     angles = torch.tensor([2, 0.02, 2, 0.02], dtype=torch.float64)
-    assert_parity("angles", torch.stack([cos, sin]).flatten(), torch.cat([angles.cos(), angles.sin()]), PIECE)
+    assert_parity(
+        "angles", torch.stack([cos, sin]).flatten(), torch.cat([angles.cos(), angles.sin()]), PIECE
+    )
 
 
 @pytest.mark.parametrize("name", ["modernbert", "gemma"])
@@ -51,7 +57,9 @@ def test_layers_that_see_all_if_kinds_are_not_stated():
         (GEMMA, "gemma", {}, [5, 11]),
         (GEMMA, "gemma", {"sliding_window_pattern": 4}, [3, 7, 11]),
     ):
-        kinds = family.read(raw_config(name, num_hidden_layers=13, layer_types=..., **spacing)).layer_types
+        kinds = family.read(
+            raw_config(name, num_hidden_layers=13, layer_types=..., **spacing)
+        ).layer_types
         assert [i for i, kind in enumerate(kinds) if kind == GLOBAL] == expected
 
 
@@ -68,10 +76,14 @@ def test_in_bfloat16_the_vectors_are_nearly_the_same():
     encoder = SentenceEncoder.load(folder_of("modernbert"))
     with torch.autocast("cpu", torch.bfloat16):
         low = encoder.bert(ids := torch.tensor([encoder.tokenizer.encode(SENTENCES).ids[0]]))
-    assert_parity("bfloat16", low.float(), encoder.bert(ids), 0.15)  # 8 bits: .4 % of states of up to 7, in 4 layers
+    assert_parity(
+        "bfloat16", low.float(), encoder.bert(ids), 0.15
+    )  # 8 bits: .4 % of states of up to 7, in 4 layers
 
 
 def test_a_reranker_is_refused_by_name(copy):
     folder = alter(copy("modernbert"), architectures=["ModernBertForSequenceClassification"])
-    with pytest.raises(InputError, match="architectures 'ModernBertForSequenceClassification' is not supported"):
+    with pytest.raises(
+        InputError, match="architectures 'ModernBertForSequenceClassification' is not supported"
+    ):
         PairModel.load(folder)

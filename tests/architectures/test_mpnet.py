@@ -26,7 +26,9 @@ def test_worked_numbers_of_the_docstrings():
 def test_a_bias_of_zero_changes_nothing_and_a_large_one_decides(written_out):
     query, key, value = torch.randn(3, 2, 3, 5, 4, dtype=torch.float64)
     plain = torch.nn.functional.scaled_dot_product_attention(query, key, value)
-    assert_parity("no bias", biased_attention(query, key, value, torch.zeros(5, 5))[0], plain, PIECE)
+    assert_parity(
+        "no bias", biased_attention(query, key, value, torch.zeros(5, 5))[0], plain, PIECE
+    )
     context, probabilities = biased_attention(query, key, value, 1e4 * torch.eye(5))
     assert torch.equal(probabilities, torch.eye(5).double().expand(2, 3, 5, 5))
     assert torch.equal(context, value)
@@ -43,7 +45,9 @@ def test_the_order_of_the_words_counts_also_without_absolute_positions():
 
 def test_token_ids_are_the_references():
     reference, tokenizer = golden("architectures/tiny-mpnet"), read_tokenizer(FOLDER)
-    expected = [ids[mask].tolist() for ids, mask in zip(reference["ids"], reference["mask"], strict=True)]
+    expected = [
+        ids[mask].tolist() for ids, mask in zip(reference["ids"], reference["mask"], strict=True)
+    ]
     assert tokenizer.encode(SENTENCES).ids == expected
     pairs = tokenizer.encode_pairs(SENTENCES, SENTENCES[::-1])
     assert pairs.ids == [reference[f"pair.{i}"].tolist() for i in range(len(SENTENCES))]

@@ -34,7 +34,9 @@ def test_angles_in_float32_are_the_references_to_the_bit_at_every_position(width
     from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
     positions = torch.tensor([[0, 1, 4097, 32767]])
-    expected = Qwen3RotaryEmbedding(Qwen3Config(head_dim=width, rope_theta=base))(torch.zeros(1), positions)
+    expected = Qwen3RotaryEmbedding(Qwen3Config(head_dim=width, rope_theta=base))(
+        torch.zeros(1), positions
+    )
     for ours, theirs in zip(rotary(positions, width, base, torch.float32), expected, strict=True):
         assert torch.equal(ours[:, 0], theirs)
 
@@ -52,7 +54,11 @@ def test_the_mask_with_pads_before_and_after_a_text():
     mask = torch.tensor([[False, True, True], [True, True, False]])[:, None, None]
     expected = [[[1, 0, 0], [0, 1, 0], [0, 1, 1]], [[1, 0, 0], [1, 1, 0], [1, 1, 1]]]
     assert causal_mask(mask, 3, mask.device).int()[:, 0].tolist() == expected
-    assert causal_mask(None, 3, mask.device).int()[0, 0].tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    assert causal_mask(None, 3, mask.device).int()[0, 0].tolist() == [
+        [1, 0, 0],
+        [1, 1, 0],
+        [1, 1, 1],
+    ]
 
 
 def test_the_last_token_is_pooled_in_any_batch():
@@ -68,7 +74,9 @@ def test_the_last_token_is_pooled_in_any_batch():
     longest = max(map(len, rows))
     ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
     mask = torch.arange(longest) < torch.tensor([*map(len, rows)])[:, None]
-    assert_parity("padded", encoder(ids, mask), encoder.encode(SENTENCES, convert_to_tensor=True), PIECE)
+    assert_parity(
+        "padded", encoder(ids, mask), encoder.encode(SENTENCES, convert_to_tensor=True), PIECE
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,6 +88,12 @@ def test_the_last_token_is_pooled_in_any_batch():
 )
 def test_a_head_on_the_first_token_of_a_decoder_is_refused(tmp_path, flags, message):
     (tmp_path / "rows.tsv").write_text(toys.SCORED_HEADER + "".join(toys.scored(12, seed=0)))
-    data = [flag for name in ("--data", "--dev", "--test") for flag in (name, str(tmp_path / "rows.tsv"))]
+    data = [
+        flag
+        for name in ("--data", "--dev", "--test")
+        for flag in (name, str(tmp_path / "rows.tsv"))
+    ]
     with pytest.raises(InputError, match=message):
-        make_objective(parse([*data, "--objective", "cross-encoder", *flags]), SentenceEncoder.load(FOLDER))
+        make_objective(
+            parse([*data, "--objective", "cross-encoder", *flags]), SentenceEncoder.load(FOLDER)
+        )

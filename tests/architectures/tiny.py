@@ -13,7 +13,9 @@ from minisbert.architectures.modern import Architecture, ModernEncoder
 from minisbert.architectures.relatives import ENCODER_FAMILIES
 from tests.parity import REFERENCE
 
-LENGTHS = torch.tensor([17, 2, 5, 9])  # ModernBERT's and Gemma's windows reach 3 tokens to each side
+LENGTHS = torch.tensor(
+    [17, 2, 5, 9]
+)  # ModernBERT's and Gemma's windows reach 3 tokens to each side
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 # of random models, over the sizes of the tiny one in git, which are all different
 SIZES = {
@@ -28,8 +30,12 @@ def folder_of(name: str) -> Path:
 
 
 def raw_config(name: str, **changes: Any) -> dict[str, Any]:
-    """The contents of ``config.json`` of a random model, without the dtype of the tiny one in git."""
-    stated = json.loads((folder_of(name) / "config.json").read_text()) | SIZES.get(name, {}) | changes
+    """The contents of ``config.json`` of a random model, without the dtype of the tiny one in
+    git.
+    """
+    stated = (
+        json.loads((folder_of(name) / "config.json").read_text()) | SIZES.get(name, {}) | changes
+    )
     return {key: value for key, value in stated.items() if value is not ... and key != "dtype"}
 
 
@@ -48,17 +54,23 @@ def randomise(model: torch.nn.Module, gemma: bool = False) -> torch.nn.Module:
 
 def random_model(name: str, **changes) -> ModernEncoder:
     family = family_of(name)
-    return randomise(family.encoder(family.read(raw_config(name, **changes)), name == "mpnet"), name == "gemma")
+    return randomise(
+        family.encoder(family.read(raw_config(name, **changes)), name == "mpnet"), name == "gemma"
+    )
 
 
 def batch(lengths: torch.Tensor = LENGTHS) -> tuple[torch.Tensor, torch.Tensor]:
-    ids = torch.randint(5, 131, (len(lengths), int(lengths.max())), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(
+        5, 131, (len(lengths), int(lengths.max())), generator=torch.Generator().manual_seed(1)
+    )
     return ids, torch.arange(ids.shape[1]) < lengths[:, None]
 
 
 def alter(folder: Path, name: str = "config.json", **changes) -> Path:
     content = json.loads((folder / name).read_text()) | changes
-    (folder / name).write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
+    (folder / name).write_text(
+        json.dumps({key: value for key, value in content.items() if value is not ...})
+    )
     return folder
 
 

@@ -1,4 +1,6 @@
-"""Attention of compiled graphs: the book's formula in bfloat16, and a choice by the length of the rows."""
+"""Attention of compiled graphs: the book's formula in bfloat16, and a choice by the length of the
+rows.
+"""
 
 import pytest
 import torch
@@ -25,7 +27,9 @@ from minisbert.system import devices
 from tests.backends.test_int8 import generated_code
 from tests.backends.test_runtime import COMPILER, TEXTS
 
-TWO_TEXTS = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [2, 2, 2, 2, 2, -1, -1]])  # of a row, and one with pads
+TWO_TEXTS = torch.tensor(
+    [[0, 0, 0, 1, 1, 1, 1], [2, 2, 2, 2, 2, -1, -1]]
+)  # of a row, and one with pads
 MASKS = {"texts that share rows": same_text(TWO_TEXTS), "pads": (TWO_TEXTS >= 0)[:, None, None, :]}
 
 
@@ -38,7 +42,9 @@ def inputs(mask: Tensor) -> tuple[Tensor, ...]:
 
 @pytest.mark.exact("one bound is float32's rounding")
 @pytest.mark.parametrize("name", MASKS)
-@pytest.mark.parametrize(("way", "bound"), [(bfloat16_attention, 2**-6), (float32_attention, 1e-6), (fused, 1e-6)])
+@pytest.mark.parametrize(
+    ("way", "bound"), [(bfloat16_attention, 2**-6), (float32_attention, 1e-6), (fused, 1e-6)]
+)
 def test_each_way_is_the_formula(way, bound, name):
     """bfloat16 has 8 bits: products of numbers around 1 are off by some 2^-8 each."""
     qkv, bias = inputs(MASKS[name])
@@ -66,7 +72,10 @@ def test_the_layers_of_the_books_encoder_and_no_others(tiny):
     assert isinstance(other.layers[0], torch.nn.Linear)
 
 
-AMD, AMX = {"AuthenticAMD", "avx2", "avx512f", "avx512_bf16"}, {"GenuineIntel", "avx2", "avx512_bf16", "amx_bf16"}
+AMD, AMX = (
+    {"AuthenticAMD", "avx2", "avx512f", "avx512_bf16"},
+    {"GenuineIntel", "avx2", "avx512_bf16", "amx_bf16"},
+)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +94,9 @@ AMD, AMX = {"AuthenticAMD", "avx2", "avx512f", "avx512_bf16"}, {"GenuineIntel", 
 def test_vendor_flags_and_sizes_choose_the_kernel(flags, rows, tokens, kernel, monkeypatch):
     def cond(fits: Tensor, first, second, inputs):
         way = first if fits else second
-        return way if way in (float32_attention, bfloat16_attention, fused) else way(*inputs)  # which chooses, too
+        return (
+            way if way in (float32_attention, bfloat16_attention, fused) else way(*inputs)
+        )  # which chooses, too
 
     monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
     monkeypatch.setattr(torch, "cond", cond)
@@ -103,7 +114,9 @@ def test_vendor_flags_and_sizes_choose_the_kernel(flags, rows, tokens, kernel, m
         ({"AuthenticAMD", "avx2"}, "int8", False),
     ],
 )
-def test_long_rows_share_smaller_batches_where_their_scores_are_held(flags, dtype, fewer, tiny, monkeypatch):
+def test_long_rows_share_smaller_batches_where_their_scores_are_held(
+    flags, dtype, fewer, tiny, monkeypatch
+):
     monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
     encoder = CompiledEncoder(ModelFolder(tiny), lambda *_: [], About(dtype=dtype))
     assert (encoder.long_tokens == LONG_TOKENS) == fewer
@@ -116,8 +129,12 @@ def test_a_package_that_lies_about_its_columns_is_refused(width, tiny):
         encoder.encode(["a", "b c"])
 
 
-@pytest.mark.parametrize(("flags", "kernel"), [(AMD, attention_by_length), ({"AuthenticAMD", "avx2"}, fused)])
-def test_with_avx2_alone_an_int8_package_attends_by_torchs_operation(flags, kernel, tiny, monkeypatch):
+@pytest.mark.parametrize(
+    ("flags", "kernel"), [(AMD, attention_by_length), ({"AuthenticAMD", "avx2"}, fused)]
+)
+def test_with_avx2_alone_an_int8_package_attends_by_torchs_operation(
+    flags, kernel, tiny, monkeypatch
+):
     monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
     encoder = SentenceEncoder.load(tiny)
     prepare_layers(encoder.bert, "int8")
@@ -127,15 +144,21 @@ def test_with_avx2_alone_an_int8_package_attends_by_torchs_operation(flags, kern
 @pytest.mark.slow
 @pytest.mark.skipif(not COMPILER, reason="there is no C++ compiler")
 def test_a_package_has_all_ways(tiny, tmp_path, monkeypatch):
-    """A long text has a row to itself. The vectors of a text do not depend on what comes with it."""
+    """A long text has a row to itself. The vectors of a text do not depend on what comes with
+    it.
+    """
     monkeypatch.setattr(devices, "cpu_flags", lambda: AMD)
-    monkeypatch.setattr(package, "instruction_sets", lambda: ["avx2"])  # whatever this CPU has: emulated
+    monkeypatch.setattr(
+        package, "instruction_sets", lambda: ["avx2"]
+    )  # whatever this CPU has: emulated
     for module in (attention, batching):
         monkeypatch.setattr(module, "SHORT", 40)
     monkeypatch.setattr(attention, "FEW_SCORES", 12**2)  # a row of 12 tokens with a head
     monkeypatch.setattr(attention, "MOST_SCORES", 2 * 40**2)  # 2 rows of 40
     monkeypatch.setattr(batching, "ROW", 24)
-    attention.compile_model(tiny, "bfloat16", None, tmp_path / "p.pt2")  # in this process, with these bounds
+    attention.compile_model(
+        tiny, "bfloat16", None, tmp_path / "p.pt2"
+    )  # in this process, with these bounds
     code = generated_code(tmp_path / "p.pt2")
     assert "cpu_bmm_out(" in code
     assert "scaled_dot_product" in code
@@ -144,4 +167,6 @@ def test_a_package_has_all_ways(tiny, tmp_path, monkeypatch):
     vectors, expected = ours.encode(texts), eager.encode(texts)
     assert abs(vectors - expected).max() < 0.02
     alone = [ours.encode(text) for text in texts]
-    assert abs(vectors - alone).max() < 2**-8  # bfloat16 rounds a sum of another order to its neighbour
+    assert (
+        abs(vectors - alone).max() < 2**-8
+    )  # bfloat16 rounds a sum of another order to its neighbour

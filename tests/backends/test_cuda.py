@@ -1,4 +1,6 @@
-"""The GPU's forward pass and its cache of graphs, on the CPU: without its kernel, and without recording."""
+"""The GPU's forward pass and its cache of graphs, on the CPU: without its kernel, and without
+recording.
+"""
 
 import itertools
 from pathlib import Path
@@ -11,7 +13,14 @@ from hypothesis import strategies as st
 
 from minisbert import loading
 from minisbert.backends import cuda
-from minisbert.backends.cuda import CudaEncoder, Graphs, RaggedEncoder, Texts, choose_half, has_graph
+from minisbert.backends.cuda import (
+    CudaEncoder,
+    Graphs,
+    RaggedEncoder,
+    Texts,
+    choose_half,
+    has_graph,
+)
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -20,7 +29,14 @@ from tests.conftest import ROOT
 REFERENCE = ROOT / "tests" / "reference"
 TINY = ROOT / "weights" / "tiny"
 RELATED = [TINY, REFERENCE / "tiny-roberta", REFERENCE / "tiny-distiluse"]
-TEXTS = ["the cat", "a dog is in the park", "the small horse and the piano " * 5, "", "music", "the cat"]
+TEXTS = [
+    "the cat",
+    "a dog is in the park",
+    "the small horse and the piano " * 5,
+    "",
+    "music",
+    "the cat",
+]
 
 
 def replayed(compute, pool):
@@ -29,7 +45,9 @@ def replayed(compute, pool):
 
 
 def on_cpu(folder: Path, dtype=torch.float32, capture=replayed, **options) -> CudaEncoder:
-    return CudaEncoder(SentenceEncoder.load(folder, device="cpu", **options), folder, dtype, capture)
+    return CudaEncoder(
+        SentenceEncoder.load(folder, device="cpu", **options), folder, dtype, capture
+    )
 
 
 def test_texts_by_hand():
@@ -43,9 +61,15 @@ def test_texts_by_hand():
 
 @pytest.mark.parametrize("folder", RELATED, ids=lambda path: path.name)
 @settings(max_examples=15, deadline=None)
-@given(lengths=st.lists(st.integers(1, 20), min_size=1, max_size=8), spare=st.integers(0, 9), seed=st.integers(0, 99))
+@given(
+    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=8),
+    spare=st.integers(0, 9),
+    seed=st.integers(0, 99),
+)
 def test_the_ragged_forward_is_the_books(folder, lengths, spare, seed):
-    """Texts of random lengths in one row, with tokens of nobody behind them, beside ``Bert.forward`` for each alone."""
+    """Texts of random lengths in one row, with tokens of nobody behind them, beside
+    ``Bert.forward`` for each alone.
+    """
     encoder = SentenceEncoder.load(folder, device="cpu").double()
     vocabulary = encoder.bert.config.vocab_size
     generator = torch.Generator().manual_seed(seed)
@@ -66,7 +90,9 @@ def test_every_pooling(pooling):
 
 
 def test_encode_as_everywhere(monkeypatch):
-    """Options, prompts that are not pooled, one text, batches of their own size, and vectors in the texts' order."""
+    """Options, prompts that are not pooled, one text, batches of their own size, and vectors in the
+    texts' order.
+    """
     expected, found = SentenceEncoder.load(TINY, device="cpu"), on_cpu(TINY)
     many = [f"{text} {number}" for number, text in enumerate(TEXTS * 15)]
     calls = [
@@ -82,9 +108,13 @@ def test_encode_as_everywhere(monkeypatch):
     assert found.graphs.kept, "few texts are a graph"
     for encoder in (expected, found):
         encoder.prompts = {"query": "the "}
-        encoder.settings = encoder.settings.__class__(**vars(encoder.settings) | {"include_prompt": False})
+        encoder.settings = encoder.settings.__class__(
+            **vars(encoder.settings) | {"include_prompt": False}
+        )
     np.testing.assert_allclose(
-        found.encode(TEXTS[:3], prompt_name="query"), expected.encode(TEXTS[:3], prompt_name="query"), atol=2e-6
+        found.encode(TEXTS[:3], prompt_name="query"),
+        expected.encode(TEXTS[:3], prompt_name="query"),
+        atol=2e-6,
     )
     with pytest.raises(InputError, match="choose it at load"):
         found.encode(TEXTS, dtype="bfloat16")
@@ -98,11 +128,24 @@ def test_one_graph_for_each_shape(monkeypatch):
 
     def compute(ids, lengths, longest, skip):
         made.append((len(lengths), longest))
-        return torch.stack([row.sum() for row in ids[: lengths.sum()].split(lengths.tolist())])[:, None]
+        return torch.stack([row.sum() for row in ids[: lengths.sum()].split(lengths.tolist())])[
+            :, None
+        ]
 
     monkeypatch.setattr(cuda, "KEPT", 2)
-    graphs = Graphs(compute, torch.device("cpu"), limit=30, capture=lambda compute, pool: (compute(), compute)[1])
-    for lengths, shape in [([3, 2], (2, 8)), ([8], (1, 8)), ([7, 8], (2, 8)), ([9], (1, 16)), ([29], (1, 30))]:
+    graphs = Graphs(
+        compute,
+        torch.device("cpu"),
+        limit=30,
+        capture=lambda compute, pool: (compute(), compute)[1],
+    )
+    for lengths, shape in [
+        ([3, 2], (2, 8)),
+        ([8], (1, 8)),
+        ([7, 8], (2, 8)),
+        ([9], (1, 16)),
+        ([29], (1, 30)),
+    ]:
         ids = np.arange(1, sum(lengths) + 1, dtype=np.int32)
         ends = list(itertools.accumulate(lengths, initial=0))
         expected = [[ids[start:end].sum()] for start, end in itertools.pairwise(ends)]
@@ -130,7 +173,9 @@ def test_lack_of_memory_is_one_line_with_a_size_that_fits(monkeypatch):
 
     monkeypatch.setattr(encoder.compute, "forward", compute)
     monkeypatch.setattr("minisbert.system.devices.fitting_tokens", lambda device, width: 700)
-    with pytest.raises(InputError, match="too little free memory for batch_size=64: batch_size=10 fits"):
+    with pytest.raises(
+        InputError, match="too little free memory for batch_size=64: batch_size=10 fits"
+    ):
         encoder.encode(TEXTS, batch_size=64)
 
 
@@ -143,7 +188,9 @@ def test_which_models_and_dtypes():
 
 
 def test_a_gpu_without_bfloat16_gets_float16_and_is_told(monkeypatch, capsys):
-    monkeypatch.setattr(cuda, "bfloat16_hardware", lambda device: (False, "the GPU has compute capability 7.5"))
+    monkeypatch.setattr(
+        cuda, "bfloat16_hardware", lambda device: (False, "the GPU has compute capability 7.5")
+    )
     assert choose_half(None, torch.device("cuda")) == torch.float16
     assert "float16: the GPU has compute capability 7.5" in capsys.readouterr().err
     with pytest.raises(InputError, match="choose float16 or float32"):

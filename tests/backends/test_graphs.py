@@ -51,12 +51,18 @@ def test_the_faster_library_multiplies_in_float32(dtype, flags, kind, tiny, monk
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this torch has no MKL")
-@pytest.mark.parametrize(("library", "product"), [("BLAS", "cpu_mm_out("), ("oneDNN", "cpu__linear_pointwise(")])
+@pytest.mark.parametrize(
+    ("library", "product"), [("BLAS", "cpu_mm_out("), ("oneDNN", "cpu__linear_pointwise(")]
+)
 def test_a_package_has_its_product(library, product, tiny, tmp_path):
     path = tmp_path / "p.pt2"
-    subprocess.run([sys.executable, "-c", COMPILE, str(tiny), str(path), library], check=True, cwd=ROOT)
+    subprocess.run(
+        [sys.executable, "-c", COMPILE, str(tiny), str(path), library], check=True, cwd=ROOT
+    )
     code = generated_code(path)
     assert ('"gelu"' in code) == (library == "oneDNN")  # within oneDNN's product
-    assert {name for name in ("cpu_mm_out(", "cpu_addmm_out(", "cpu__linear_pointwise(") if name in code} == {product}
+    assert {
+        name for name in ("cpu_mm_out(", "cpu_addmm_out(", "cpu__linear_pointwise(") if name in code
+    } == {product}
     ours, eager = CompiledEncoder.load(tiny, path), SentenceEncoder.load(tiny, device="cpu")
     assert abs(ours.encode(TEXTS) - eager.encode(TEXTS)).max() < 2e-6

@@ -1,4 +1,6 @@
-"""int8 packages: the formula by hand, what the compiler makes of it, and how far the vectors are from float32's."""
+"""int8 packages: the formula by hand, what the compiler makes of it, and how far the vectors are
+from float32's.
+"""
 
 import os
 import re
@@ -32,7 +34,13 @@ from minisbert.system import torch_internals
 from minisbert.system.devices import bfloat16_hardware, cpu_flags
 from tests.conftest import ROOT
 
-TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon", "the horse runs fast over snow"]
+TEXTS = [
+    "the cat sits on the mat",
+    "a dog",
+    "a woman eats an apple",
+    "moon",
+    "the horse runs fast over snow",
+]
 SIGNED, UNSIGNED = int8.INSTRUCTIONS
 needs_vnni = pytest.mark.skipif(SIGNED not in cpu_flags(), reason=f"the CPU has no {SIGNED}")
 needs_avx2 = pytest.mark.skipif(UNSIGNED not in cpu_flags(), reason=f"the CPU has no {UNSIGNED}")
@@ -76,7 +84,9 @@ def test_the_product_of_the_docstring(private, unsigned, monkeypatch):
 
 @needs_avx2
 def test_unsigned_products_are_exact_without_vnni():
-    """Without it pairs of products are added in 16 bits, which saturate: by 6,144,576 with codes up to 127."""
+    """Without it pairs of products are added in 16 bits, which saturate: by 6,144,576 with codes up
+    to 127.
+    """
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2", "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", PRODUCTS], check=True, env=environment, timeout=300)
 
@@ -85,14 +95,20 @@ def test_unsigned_products_are_exact_without_vnni():
 def test_a_token_of_equal_numbers_is_exact(unsigned):
     codes = torch.tensor([[1, -3]], dtype=torch.int8)
     x = tensor([0.0, 0.0], [7.0, 7.0], [-1e6, -1e6])
-    assert quantized_linear(x, codes, torch.ones(1), unsigned=unsigned).tolist() == [[0], [-14], [2e6]]
+    assert quantized_linear(x, codes, torch.ones(1), unsigned=unsigned).tolist() == [
+        [0],
+        [-14],
+        [2e6],
+    ]
 
 
 def test_weights_are_within_half_a_step_unless_they_are_clipped():
     codes, scale = quantize_weight(tensor([1.27, -0.01], [0.0, 0.0], [-2.54, 2.54]))
     assert codes.tolist() == [[127, -1], [0, 0], [-127, 127]]
     torch.testing.assert_close(scale, torch.tensor([0.01, int8.SMALLEST, 0.02]))
-    weight = torch.randn(5, 64, generator=torch.Generator().manual_seed(0)) ** 3  # a few of them are large
+    weight = (
+        torch.randn(5, 64, generator=torch.Generator().manual_seed(0)) ** 3
+    )  # a few of them are large
     codes, scale = quantize_weight(weight)
     error = (scale[:, None] * codes - weight).abs()
     clipped = weight.abs() > 127.5 * scale[:, None]
@@ -100,8 +116,12 @@ def test_weights_are_within_half_a_step_unless_they_are_clipped():
     assert (scale >= 0.69 * weight.abs().amax(1) / 127).all()
 
 
-@pytest.mark.skipif("ONEDNN_MAX_CPU_ISA" in os.environ, reason="oneDNN lacks what the CPU's flags promise")
-@pytest.mark.parametrize(("flags", "most"), [({SIGNED, UNSIGNED}, 127), ({UNSIGNED}, 64), (set(), 127)])
+@pytest.mark.skipif(
+    "ONEDNN_MAX_CPU_ISA" in os.environ, reason="oneDNN lacks what the CPU's flags promise"
+)
+@pytest.mark.parametrize(
+    ("flags", "most"), [({SIGNED, UNSIGNED}, 127), ({UNSIGNED}, 64), (set(), 127)]
+)
 def test_a_layer_is_off_by_at_most_the_rounding_of_both_sides(flags, most, monkeypatch):
     """|error| <= half a step of x times the sum of |w|, plus |x| times the error of the weights."""
     monkeypatch.setattr(int8, "cpu_flags", lambda: flags)
@@ -128,7 +148,9 @@ def test_every_linear_layer_of_the_encoder_and_nothing_else(tiny):
     encoder = SentenceEncoder.load(tiny)
     quantize_layers(encoder.bert)
     layers = list(encoder.bert.layers.modules())
-    assert sum(isinstance(module, QuantizedLinear) for module in layers) == 6 * len(encoder.bert.layers)
+    assert sum(isinstance(module, QuantizedLinear) for module in layers) == 6 * len(
+        encoder.bert.layers
+    )
     assert not any(isinstance(module, nn.Linear) for module in layers)
     assert encoder.bert.embeddings.word.weight.dtype == torch.float32
 
@@ -145,26 +167,36 @@ def test_it_is_refused_without_the_instructions_and_uncompiled(tiny, tmp_path, m
 def generated_code(package: Path) -> str:
     """The C++ that the compiler wrote, which a package contains."""
     with zipfile.ZipFile(package) as archive:
-        return "\n".join(archive.read(name).decode() for name in archive.namelist() if name.endswith(".cpp"))
+        return "\n".join(
+            archive.read(name).decode() for name in archive.namelist() if name.endswith(".cpp")
+        )
 
 
 @needs_vnni
 @pytest.mark.slow
 def test_a_package_multiplies_by_the_fast_product(tiny, tmp_path):
-    """torch's compiler has a pattern that turns it into one that is 2,000 times slower on a Zen 4."""
+    """torch's compiler has a pattern that turns it into one that is 2,000 times slower on a Zen
+    4.
+    """
     to_native_code([str(tiny), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
     code = generated_code(tmp_path / "p.pt2")
     by_length = bfloat16_hardware(torch.device("cpu"))[0]
-    assert len(re.findall(r"_int_mm_out\(", code)) == 2 * 4  # in each layer one for query, key and value
+    assert (
+        len(re.findall(r"_int_mm_out\(", code)) == 2 * 4
+    )  # in each layer one for query, key and value
     assert "qlinear" not in code
-    assert len(set(re.findall(r"auto (tmp\d+) = tmp\d+\.erf\(\)", code))) == 1  # GELU once a number, not in two loops
+    assert (
+        len(set(re.findall(r"auto (tmp\d+) = tmp\d+\.erf\(\)", code))) == 1
+    )  # GELU once a number, not in two loops
     ours, eager = CompiledEncoder.load(tiny, tmp_path / "p.pt2"), SentenceEncoder.load(tiny)
     assert ours.compiled_dtype == "int8"
     vectors, expected = ours.encode(TEXTS), eager.encode(TEXTS)
     assert ((vectors * expected).sum(1) > 0.99).all()
     attend_by_length(eager.bert, attention_by_length if by_length else fused)
     quantize_layers(eager.bert)
-    assert abs(vectors - eager.encode(TEXTS)).max() < 2e-3  # a number between two codes may be rounded to either
+    assert (
+        abs(vectors - eager.encode(TEXTS)).max() < 2e-3
+    )  # a number between two codes may be rounded to either
     with pytest.raises(InputError, match="compiled from tiny with dtype int8, not bfloat16"):
         CompiledEncoder.load(tiny, tmp_path / "p.pt2", dtype="bfloat16")
 
@@ -175,21 +207,29 @@ def test_a_package_without_vnni(tiny, tmp_path, monkeypatch):
     """oneDNN's layer takes the weights as they were laid out when the package was compiled."""
     monkeypatch.setattr(int8, "cpu_flags", lambda: {UNSIGNED})
     monkeypatch.setattr(int8, "bfloat16_hardware", lambda device: (False, ""))
-    int8.compile_model(tiny, "int8", None, tmp_path / "p.pt2")  # in this process, with these instructions
+    int8.compile_model(
+        tiny, "int8", None, tmp_path / "p.pt2"
+    )  # in this process, with these instructions
     code = generated_code(tmp_path / "p.pt2")
-    assert len(re.findall(r"cpu__qlinear_pointwise_tensor\(", code)) == 2 * 4  # one for query, key and value
+    assert (
+        len(re.findall(r"cpu__qlinear_pointwise_tensor\(", code)) == 2 * 4
+    )  # one for query, key and value
     assert "_int_mm_out(" not in code
     ours, eager = CompiledEncoder.load(tiny, tmp_path / "p.pt2"), SentenceEncoder.load(tiny)
     vectors, expected = ours.encode(TEXTS), eager.encode(TEXTS)
     assert ((vectors * expected).sum(1) > 0.99).all()
     attend_by_length(eager.bert, fused)
     quantize_layers(eager.bert)
-    assert abs(vectors - eager.encode(TEXTS)).max() < 2e-3  # a number between two codes may be rounded to either
+    assert (
+        abs(vectors - eager.encode(TEXTS)).max() < 2e-3
+    )  # a number between two codes may be rounded to either
 
 
 @pytest.mark.slow
 @pytest.mark.weights
-@pytest.mark.parametrize("flag", [pytest.param(SIGNED, marks=needs_vnni), pytest.param(UNSIGNED, marks=needs_avx2)])
+@pytest.mark.parametrize(
+    "flag", [pytest.param(SIGNED, marks=needs_vnni), pytest.param(UNSIGNED, marks=needs_avx2)]
+)
 def test_accuracy_on_sts_benchmark(flag, minilm, stsb, monkeypatch):
     """float32 has 82.03, ONNX Runtime's int8 81.71 (docs/results.md)."""
     monkeypatch.setattr(int8, "cpu_flags", lambda: {flag})
@@ -201,5 +241,7 @@ def test_accuracy_on_sts_benchmark(flag, minilm, stsb, monkeypatch):
     vectors = encoder.encode(texts)
     assert (vectors * expected).sum(1).mean() >= 0.995
     row = {text: i for i, text in enumerate(texts)}
-    first, second = (vectors[[row[getattr(pair, side)] for pair in pairs]] for side in ("sentence1", "sentence2"))
+    first, second = (
+        vectors[[row[getattr(pair, side)] for pair in pairs]] for side in ("sentence1", "sentence2")
+    )
     assert 100 * spearman((first * second).sum(1), np.array([pair.score for pair in pairs])) >= 81.9

@@ -16,8 +16,13 @@ from tests.conftest import ROOT
 
 REFERENCE = ROOT / "tests" / "reference"
 MODELS = [ROOT / "weights" / "tiny", REFERENCE / "tiny-roberta", REFERENCE / "tiny-distiluse"]
-MODELS += [REFERENCE / "architectures" / f"tiny-{name}" for name in ("mpnet", "modernbert", "qwen3", "gemma")]
-LONG = tuple(" ".join(["cat", "dog", "moon"][: 1 + i % 3] * i) for i in range(1, 8))  # ragged, padded
+MODELS += [
+    REFERENCE / "architectures" / f"tiny-{name}"
+    for name in ("mpnet", "modernbert", "qwen3", "gemma")
+]
+LONG = tuple(
+    " ".join(["cat", "dog", "moon"][: 1 + i % 3] * i) for i in range(1, 8)
+)  # ragged, padded
 
 
 @pytest.fixture
@@ -48,25 +53,37 @@ def test_pads_on_the_left_as_other_programs_may_put_them(runtime, pooling, tmp_p
     ids = np.full((len(rows), max(map(len, rows))), encoder.tokenizer.pad_id)
     for row, tokens in zip(ids, rows, strict=True):
         row[-len(tokens) :] = tokens
-    feed = {"input_ids": ids, "attention_mask": np.zeros_like(ids), "token_type_ids": np.zeros_like(ids)}
+    feed = {
+        "input_ids": ids,
+        "attention_mask": np.zeros_like(ids),
+        "token_type_ids": np.zeros_like(ids),
+    }
     for row, tokens in zip(feed["attention_mask"], rows, strict=True):
         row[-len(tokens) :] = 1
     session = InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    found = session.run(["sentence_embedding"], {each.name: feed[each.name] for each in session.get_inputs()})[0]
+    found = session.run(
+        ["sentence_embedding"], {each.name: feed[each.name] for each in session.get_inputs()}
+    )[0]
     np.testing.assert_allclose(found, encoder.encode(list(LONG)), atol=2e-6, rtol=0)
 
 
 @pytest.mark.slow
-def test_the_command_writes_a_folder_that_opens_and_can_be_replaced(runtime, tiny, tmp_path, capsys):
+def test_the_command_writes_a_folder_that_opens_and_can_be_replaced(
+    runtime, tiny, tmp_path, capsys
+):
     out, model = tmp_path / "out", shutil.copytree(tiny, tmp_path / "model")
     (model / "sentence_bert_config.json").write_text('{"max_seq_length": 9}')
     for _ in range(2):
         main([str(model), "--out", str(out)])
         shown = capsys.readouterr().out.splitlines()
         assert [line.partition(":")[0] for line in shown] == ["onnx/model.onnx"]
-    assert json.loads((out / "tokenizer_config.json").read_text())["model_max_length"] == 9  # other programs read it
+    assert (
+        json.loads((out / "tokenizer_config.json").read_text())["model_max_length"] == 9
+    )  # other programs read it
     texts = list(LONG)
-    np.testing.assert_array_equal(SentenceEncoder.load(out).encode(texts), SentenceEncoder.load(model).encode(texts))
+    np.testing.assert_array_equal(
+        SentenceEncoder.load(out).encode(texts), SentenceEncoder.load(model).encode(texts)
+    )
 
 
 def test_a_missing_package_is_one_line_with_the_extra(tiny, tmp_path, monkeypatch):

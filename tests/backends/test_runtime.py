@@ -1,4 +1,6 @@
-"""Compiled packages: the vectors of the eager encoder, and a clear line for every package that does not fit."""
+"""Compiled packages: the vectors of the eager encoder, and a clear line for every package that does
+not fit.
+"""
 
 import itertools
 import json
@@ -34,7 +36,13 @@ from tests.conftest import ROOT, compile_model
 from tests.parity import MINILM_VECTOR
 
 COMPILER = any(map(shutil.which, filter(None, [os.environ.get("CXX"), *aot.COMPILERS])))
-TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon", "the horse runs fast over snow"]
+TEXTS = [
+    "the cat sits on the mat",
+    "a dog",
+    "a woman eats an apple",
+    "moon",
+    "the horse runs fast over snow",
+]
 SHAPES = (TEXTS[:1], TEXTS, [f"{a} {b}" for a in TEXTS for b in TEXTS] * 2, ["moon"] * 3)
 
 pytestmark = pytest.mark.skipif(not COMPILER, reason="there is no C++ compiler")
@@ -52,15 +60,22 @@ def cache(folder, monkeypatch) -> Path:
     return folder.parent / "compiled"
 
 
-# ------------------------------------------------------------------------------------- the same vectors
+# ------------------------------------------------------------------------------------- the same
+# vectors
 
 
 def test_vectors_are_those_of_the_eager_encoder(folder, tiny_package):
-    """Of one text and of many, in other batches; scaled or not, cut, with a prompt; streamed and compared."""
+    """Of one text and of many, in other batches; scaled or not, cut, with a prompt; streamed and
+    compared.
+    """
     ours, eager = CompiledEncoder.load(folder, tiny_package), SentenceEncoder.load(folder)
     assert not list(ours.parameters())
     for texts in SHAPES:
-        for options in ({}, {"truncate_dim": 7, "normalize_embeddings": True}, {"prompt": "the sun "}):
+        for options in (
+            {},
+            {"truncate_dim": 7, "normalize_embeddings": True},
+            {"prompt": "the sun "},
+        ):
             found, expected = ours.encode(texts, **options), eager.encode(texts, **options)
             assert found.dtype == np.float32
             assert abs(found - expected).max() <= MINILM_VECTOR
@@ -69,8 +84,12 @@ def test_vectors_are_those_of_the_eager_encoder(folder, tiny_package):
     assert ours.encode(["cat " * 40]).shape == (1, ours.width)
     assert ours.truncated == 1
     vectors = eager.encode(TEXTS)
-    np.testing.assert_array_equal(ours.similarity(vectors, vectors), eager.similarity(vectors, vectors))
-    assert abs(np.concatenate(list(ours.encode_stream(iter(TEXTS)))) - vectors).max() <= MINILM_VECTOR
+    np.testing.assert_array_equal(
+        ours.similarity(vectors, vectors), eager.similarity(vectors, vectors)
+    )
+    assert (
+        abs(np.concatenate(list(ours.encode_stream(iter(TEXTS)))) - vectors).max() <= MINILM_VECTOR
+    )
     for options, message in (
         ({"output_value": "token_embeddings"}, "hidden states"),
         ({"dtype": "bfloat16"}, "compiled for dtype float32, not bfloat16"),
@@ -93,7 +112,9 @@ def test_every_family_dense_layer_and_pooling(tmp_path):
 @pytest.mark.parametrize(("task", "labels"), [("regression", ""), ("classes", "abc")])
 def test_a_cross_encoders_graph_makes_the_models_outputs(folder, task, labels):
     encoder = SentenceEncoder.load(folder)
-    model = PairModel(encoder, ClassifierHead(encoder.width, outputs=len(labels) or 1), task, list(labels)).eval()
+    model = PairModel(
+        encoder, ClassifierHead(encoder.width, outputs=len(labels) or 1), task, list(labels)
+    ).eval()
     ids = torch.tensor([[2, 7, 3, 9, 3], [2, 8, 9, 3, 3]])
     batch = (ids, torch.ones_like(ids), torch.tensor([[0, 0, 0, 1, 1]] * 2))
     torch.testing.assert_close(graphs.ScoreGraph(model)(*batch), model(*batch))
@@ -116,10 +137,13 @@ def test_a_cross_encoder(folder, tmp_path):
         CompiledEncoder.load(tmp_path / "model", tmp_path / "p.pt2")
 
 
-# ------------------------------------------------------------------------------------- what is refused
+# ------------------------------------------------------------------------------------- what is
+# refused
 
 
-def test_another_model_torch_cpu_or_precision_is_refused_by_name(folder, tiny_package, tmp_path, monkeypatch):
+def test_another_model_torch_cpu_or_precision_is_refused_by_name(
+    folder, tiny_package, tmp_path, monkeypatch
+):
     def refused(message: str, path: Path = folder, **options: str) -> None:
         with pytest.raises(InputError, match=message):
             load(path, compiled=tiny_package, **options)
@@ -129,7 +153,9 @@ def test_another_model_torch_cpu_or_precision_is_refused_by_name(folder, tiny_pa
         other.bert.embeddings.word.weight[7, 3] += 0.5
     other.save(tmp_path / "other")
     refused("compiled from tiny with other weights: compile the model again", tmp_path / "other")
-    refused("with dtype float32, not bfloat16: .* minisbert compile --dtype bfloat16$", dtype="bfloat16")
+    refused(
+        "with dtype float32, not bfloat16: .* minisbert compile --dtype bfloat16$", dtype="bfloat16"
+    )
     refused("dtype must be one of auto, float32, bfloat16, int8, not 'half'", dtype="half")
     refused("with pooling mean, not cls", pooling="cls")
     refused("runs only on the CPU, not on cuda", device="cuda")
@@ -162,18 +188,26 @@ def another_archive(path: Path) -> None:
 @pytest.mark.parametrize("damage", [cut, flip, another_archive])
 def test_a_damaged_package_is_refused(folder, tiny_package, tmp_path, damage):
     damage(copied := Path(shutil.copy(tiny_package, tmp_path / "p.pt2")))
-    with pytest.raises(InputError, match=r"p\.pt2: (.* damaged|File is not a zip|.*CRC|not a package)"):
+    with pytest.raises(
+        InputError, match=r"p\.pt2: (.* damaged|File is not a zip|.*CRC|not a package)"
+    ):
         CompiledEncoder.load(folder, copied)
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="Windows has no such modes")
 def test_a_users_own_group_may_write_and_another_group_may_not(tmp_path, monkeypatch):
-    """Ubuntu's default: folders of mode 775 in the group that has the user's name and nobody else."""
+    """Ubuntu's default: folders of mode 775 in the group that has the user's name and nobody
+    else.
+    """
     file = tmp_path / "p.pt2"
     file.touch(mode=0o644)
     tmp_path.chmod(0o775)
     group = tmp_path.stat().st_gid
-    for name, members, refused in (("me", [], False), ("me", ["me", "you"], True), ("staff", [], True)):
+    for name, members, refused in (
+        ("me", [], False),
+        ("me", ["me", "you"], True),
+        ("staff", [], True),
+    ):
         monkeypatch.setattr("pwd.getpwuid", lambda uid: SimpleNamespace(pw_name="me", pw_gid=group))
         owners = SimpleNamespace(gr_name=name, gr_mem=members, gr_gid=group)
         monkeypatch.setattr("grp.getgrgid", lambda gid, owners=owners: owners)
@@ -228,7 +262,9 @@ def test_an_identity_covers_every_module_and_all_code_of_the_graph(tiny, tmp_pat
     modules[0]["path"] = "encoder"
     (model / "modules.json").write_text(json.dumps(modules))
     (model / "encoder").mkdir()
-    for path in [path for path in model.iterdir() if path.is_file() and path.name != "modules.json"]:
+    for path in [
+        path for path in model.iterdir() if path.is_file() and path.name != "modules.json"
+    ]:
         path.rename(model / "encoder" / path.name)
     before = aot.package_identity(ModelFolder(model), "float32")
     flip(model / "encoder" / "model.safetensors")
@@ -255,13 +291,17 @@ def test_without_a_compiler_or_with_an_old_torch(folder, tmp_path, monkeypatch):
 
 
 def test_the_compiling_process_gets_a_private_folder(folder, tmp_path, monkeypatch):
-    """Another user's module in the current folder, or headers in the compiler's usual one, would run."""
+    """Another user's module in the current folder, or headers in the compiler's usual one, would
+    run.
+    """
 
     def run(arguments: list[str], env: dict[str, str], **_: object) -> subprocess.CompletedProcess:
         assert "-P" in arguments
         assert env["TMPDIR"] == env["TORCHINDUCTOR_CACHE_DIR"]
         assert stat.S_IMODE(os.stat(env["TMPDIR"]).st_mode) == 0o700
-        return subprocess.CompletedProcess(arguments, 1, stderr="c++: warning\nx: error: compiling failed: error: 5\n")
+        return subprocess.CompletedProcess(
+            arguments, 1, stderr="c++: warning\nx: error: compiling failed: error: 5\n"
+        )
 
     monkeypatch.setattr(aot.subprocess, "run", run)
     with pytest.raises(InputError, match=r"^compiling failed: error: 5$"):
@@ -276,7 +316,15 @@ def test_a_compiler_that_fails_leaves_nothing(folder, tmp_path, monkeypatch):
     broken.write_text(f'#!/bin/sh\ncase "$*" in {cases} esac\n')
     broken.chmod(0o755)
     monkeypatch.setenv("CXX", str(broken))
-    code = [sys.executable, "-m", "minisbert", "compile", str(folder), "--out", str(tmp_path / "p.pt2")]
+    code = [
+        sys.executable,
+        "-m",
+        "minisbert",
+        "compile",
+        str(folder),
+        "--out",
+        str(tmp_path / "p.pt2"),
+    ]
     done = subprocess.run(code, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 2, done.stderr
     assert re.search(r"error: compiling p\.pt2 failed: .+", done.stderr)
@@ -284,7 +332,8 @@ def test_a_compiler_that_fails_leaves_nothing(folder, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["bin"]
 
 
-# ------------------------------------------------------------------------------------ the cache folder
+# ------------------------------------------------------------------------------------ the cache
+# folder
 
 
 def load_from_cache(folder: Path) -> np.ndarray:
@@ -310,11 +359,14 @@ def test_two_processes_compile_once_and_the_next_start_finds_it(folder, cache, c
 def test_a_cache_folder_that_cannot_be_written(folder, tmp_path, monkeypatch):
     (tmp_path / "compiled").write_text("a file where the folder should be")
     monkeypatch.setenv("MINISBERT_HOME", str(tmp_path))
-    with pytest.raises(InputError, match=r"compiled \(set MINISBERT_HOME, or compile .*\): File exists"):
+    with pytest.raises(
+        InputError, match=r"compiled \(set MINISBERT_HOME, or compile .*\): File exists"
+    ):
         CompiledEncoder.load(folder)
 
 
-# ---------------------------------------------------------------------------------------- the commands
+# ---------------------------------------------------------------------------------------- the
+# commands
 
 
 def test_compiled_in_the_commands(folder, tiny_package, tmp_path, capsys):
@@ -324,7 +376,9 @@ def test_compiled_in_the_commands(folder, tiny_package, tmp_path, capsys):
     corpus = tmp_path / "texts.txt"
     corpus.write_text("\n".join(TEXTS) + "\n")
     rows = [*itertools.pairwise(TEXTS)]
-    (tmp_path / "pairs.tsv").write_text("anchor\tpositive\n" + "".join(f"{a}\t{b}\n" for a, b in rows))
+    (tmp_path / "pairs.tsv").write_text(
+        "anchor\tpositive\n" + "".join(f"{a}\t{b}\n" for a, b in rows)
+    )
     scored = "".join(f"{i}\t{a}\t{b}\n" for i, (a, b) in enumerate(rows))
     (tmp_path / "scored.tsv").write_text("score\tsentence1\tsentence2\n" + scored)
     vectors = tmp_path / "v.npy"
@@ -341,7 +395,13 @@ def test_compiled_in_the_commands(folder, tiny_package, tmp_path, capsys):
         for more in ([], ["--compiled", str(tiny_package)]):
             capsys.readouterr()
             module.main([*arguments, "--model", str(folder), *more])
-            said.append(re.sub(r"largest difference .*|smallest cosine .*|Equal, to .*", "", capsys.readouterr().out))
+            said.append(
+                re.sub(
+                    r"largest difference .*|smallest cosine .*|Equal, to .*",
+                    "",
+                    capsys.readouterr().out,
+                )
+            )
         assert said[0] == said[1], module.__name__
     assert abs(np.load(vectors) - SentenceEncoder.load(folder).encode(TEXTS)).max() <= MINILM_VECTOR
 
@@ -356,13 +416,26 @@ def test_auto_runs_uncompiled_and_says_why(folder, capsys, monkeypatch, tmp_path
     assert "a dog" in found.out
     for package, message in (["F.pt2"], "only on the CPU"), ([], "device cuda|device 'cuda'"):
         with pytest.raises(InputError, match=message):
-            main(["a dog", "moon", "--model", str(folder), "--device", "cuda", "--compiled", *package])
+            main(
+                [
+                    "a dog",
+                    "moon",
+                    "--model",
+                    str(folder),
+                    "--device",
+                    "cuda",
+                    "--compiled",
+                    *package,
+                ]
+            )
 
 
 def test_the_sizes_of_the_example_batch_differ(tmp_path, folder, monkeypatch):
     """Sizes of 0 and 1 and equal ones would be compiled as constants."""
     seen = []
-    monkeypatch.setattr(graphs, "compile_package", lambda module, examples, *_, **__: seen.extend(examples))
+    monkeypatch.setattr(
+        graphs, "compile_package", lambda module, examples, *_, **__: seen.extend(examples)
+    )
     graphs.compile_model(folder, "float32", None, tmp_path / "p.pt2")
     rows, width = seen[0].shape
     texts, longest = seen[3].shape

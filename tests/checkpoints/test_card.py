@@ -25,7 +25,9 @@ def test_a_saved_encoder_has_a_card_of_its_own_sizes(tiny, tmp_path):
         "pipeline_tag": " sentence-similarity",
         "tags": "\n- sentence-transformers\n- sentence-similarity\n- minisbert",
     }
-    assert "at most 16 tokens into a vector of 24 numbers (mean pooling, scaled to length 1)" in card
+    assert (
+        "at most 16 tokens into a vector of 24 numbers (mean pooling, scaled to length 1)" in card
+    )
 
 
 def test_the_code_of_the_card_runs(tiny, tmp_path, capsys):
@@ -43,7 +45,9 @@ def test_what_sentence_transformers_cannot_open_does_not_name_it(tiny, tmp_path)
     encoder = SentenceEncoder.load(tiny, pooling="attention")
     for model in (encoder, PairModel(encoder, siamese(encoder.width))):
         model.save(tmp_path / type(model).__name__)
-        assert "sentence" + "_transformers" not in (tmp_path / type(model).__name__ / CARD).read_text()
+        assert (
+            "sentence" + "_transformers" not in (tmp_path / type(model).__name__ / CARD).read_text()
+        )
 
 
 @pytest.mark.parametrize("change", ["written", "edited"])
@@ -51,7 +55,11 @@ def test_a_page_of_the_user_is_kept(tiny, tmp_path, change):
     encoder = SentenceEncoder.load(tiny)
     encoder.save(tmp_path)
     page = tmp_path / CARD
-    own = "my page\n" if change == "written" else page.read_text().replace("# license:", "license: mit #")
+    own = (
+        "my page\n"
+        if change == "written"
+        else page.read_text().replace("# license:", "license: mit #")
+    )
     page.write_text(own)
     encoder.save(tmp_path)
     encoder.write_card(tmp_path, training="## Training")
@@ -76,9 +84,14 @@ def test_the_base_model_is_the_hubs_name_and_passed_on(tiny, tmp_path):
     first.save(tmp_path / "first")
     SentenceEncoder.load(tmp_path / "first").save(tmp_path / "second")
     for folder in ("first", "second"):
-        assert front_matter((tmp_path / folder / CARD).read_text())["base_model"] == " owner/its--name"
+        assert (
+            front_matter((tmp_path / folder / CARD).read_text())["base_model"] == " owner/its--name"
+        )
     assert base_model_of(tiny) is None
-    assert base_model_of(tmp_path / "models--bert-base-uncased" / "snapshots" / "abc") == "bert-base-uncased"
+    assert (
+        base_model_of(tmp_path / "models--bert-base-uncased" / "snapshots" / "abc")
+        == "bert-base-uncased"
+    )
 
 
 def test_a_static_model_has_a_card(tmp_path, tiny):

@@ -32,7 +32,9 @@ ODD = {  # how the file is made, and what is said about it
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "1_Pooling/config.json"])
 @pytest.mark.parametrize(("make", "message"), ODD.values(), ids=ODD)
-def test_what_is_not_a_usable_file_is_named(name: str, make: Callable, message: str, tiny, tmp_path):
+def test_what_is_not_a_usable_file_is_named(
+    name: str, make: Callable, message: str, tiny, tmp_path
+):
     folder = shutil.copytree(tiny, tmp_path / "model")
     (folder / name).unlink()
     make(folder / name)

@@ -15,12 +15,18 @@ TEXTS = ["the cat", "a small dog is in the park"]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.mark.parametrize("present", ["notes.txt", ".git/HEAD", "head.json", "onnx/model.onnx"])
 def test_a_model_is_replaced_and_nothing_else(present, tiny, tmp_path):
-    """What the new model lacks is the user's, or would be read with it: an old head, an old graph."""
+    """What the new model lacks is the user's, or would be read with it: an old head, an old
+    graph.
+    """
     SentenceEncoder.load(tiny, pooling="max").save(tmp_path / "target")
     (tmp_path / "target" / "vocab.txt").touch()  # as older versions and transformers wrote it
     encoder = SentenceEncoder.load(tiny)
@@ -39,7 +45,10 @@ def test_a_model_is_replaced_and_nothing_else(present, tiny, tmp_path):
 def test_a_loaded_model_keeps_its_weights_when_its_folder_is_replaced(tiny, tmp_path):
     """The file that it maps is never written again: a new one takes its name."""
     SentenceEncoder.load(tiny).save(tmp_path / "model")
-    loaded, other = SentenceEncoder.load(tmp_path / "model"), SentenceEncoder.load(tiny, pooling="max")
+    loaded, other = (
+        SentenceEncoder.load(tmp_path / "model"),
+        SentenceEncoder.load(tiny, pooling="max"),
+    )
     before = loaded.encode(TEXTS)
     for parameter in other.parameters():
         parameter.data.mul_(2)
@@ -49,7 +58,9 @@ def test_a_loaded_model_keeps_its_weights_when_its_folder_is_replaced(tiny, tmp_
 
 
 def test_a_loaded_model_keeps_its_weights_when_their_file_is_changed_in_place(tiny, tmp_path):
-    """As ``dd`` and ``rsync --inplace`` do; in a process of its own, which a cut mapping would end (SIGBUS)."""
+    """As ``dd`` and ``rsync --inplace`` do; in a process of its own, which a cut mapping would end
+    (SIGBUS).
+    """
     shutil.copytree(tiny, tmp_path / "model")
     program = f"""
 from minisbert import SentenceEncoder

@@ -1,4 +1,6 @@
-"""Settings in a folder that change vectors: honoured as sentence-transformers does, or refused by file and key."""
+"""Settings in a folder that change vectors: honoured as sentence-transformers does, or refused by
+file and key.
+"""
 
 import json
 import shutil
@@ -37,27 +39,42 @@ TEXTS = [
 CONFIG, TOKENIZER, MODULES = "config.json", "tokenizer.json", "modules.json"
 OPTIONS, SPECIAL = "tokenizer_config.json", "special_tokens_map.json"
 TEXT, SENTENCE = "sentence_bert_config.json", "config_sentence_transformers.json"
-POOLING, DENSE, NORMALIZE = "1_Pooling/config.json", "2_Dense/config.json", "2_Normalize/config.json"
+POOLING, DENSE, NORMALIZE = (
+    "1_Pooling/config.json",
+    "2_Dense/config.json",
+    "2_Normalize/config.json",
+)
 GENERIC = {"tokenizer_class": "PreTrainedTokenizerFast"}
 LEFT = {"truncation_side": "left"}
 PROMPT = {"prompts": {"q": "a dog: ", "other": "the sun: "}, "default_prompt_name": "q"}
 UNPOOLED = {"include_prompt": False}
-TYPED = processors.TemplateProcessing("[CLS]:1 $A:1 [SEP]:1", "$A:0 $B:0", [("[CLS]", 2), ("[SEP]", 3)])
+TYPED = processors.TemplateProcessing(
+    "[CLS]:1 $A:1 [SEP]:1", "$A:0 $B:0", [("[CLS]", 2), ("[SEP]", 3)]
+)
 TYPED = json.loads(TYPED.__getstate__())  # token type 1 for one text
 THREE = json.loads((SOURCES["tiny"] / MODULES).read_text())  # Transformer, Pooling, Normalize
-DROPOUT = {"idx": 2, "name": "2", "path": "9_Dropout", "type": "sentence_transformers.models.Dropout"}
+DROPOUT = {
+    "idx": 2,
+    "name": "2",
+    "path": "9_Dropout",
+    "type": "sentence_transformers.models.Dropout",
+}
 SEVERAL = ["lasttoken", "mean", "weightedmean", "mean_sqrt_len_tokens"]
-FLAGS = "lasttoken weightedmean_tokens mean_tokens mean_sqrt_len_tokens cls_token".split()
+FLAGS = ["lasttoken", "weightedmean_tokens", "mean_tokens", "mean_sqrt_len_tokens", "cls_token"]
 BPE = json.loads((SOURCES["roberta"] / TOKENIZER).read_text())["model"]
 
-# name: the source, and what changes in its files (... removes a key, None a file). These change the vectors:
+# name: the source, and what changes in its files (... removes a key, None a file). These change the
+# vectors:
 CHANGED = {
     "cased": ("tiny", {OPTIONS: {"do_lower_case": False}}),
     "accents": ("tiny", {OPTIONS: {"strip_accents": False}}),
     "chinese": ("tiny", {OPTIONS: {"tokenize_chinese_chars": False}}),
     "no particular class": (
         "tiny",
-        {OPTIONS: GENERIC | {"do_lower_case": False, "cls_token": "[MASK]"}, TOKENIZER: {"pre_tokenizer": None}},
+        {
+            OPTIONS: GENERIC | {"do_lower_case": False, "cls_token": "[MASK]"},
+            TOKENIZER: {"pre_tokenizer": None},
+        },
     ),
     "own special tokens": ("tiny", {OPTIONS: {"cls_token": "[MASK]"}}),
     "special tokens of old": ("tiny", {SPECIAL: {"cls_token": {"content": "[MASK]"}}}),
@@ -66,39 +83,82 @@ CHANGED = {
     "fewer columns": ("tiny", {SENTENCE: {"truncate_dim": 8}}),
     "fewer columns after a dense layer": ("distiluse", {SENTENCE: {"truncate_dim": 5}}),
     "lower case for RoBERTa": ("roberta", {TEXT: {"do_lower_case": True}}),
-    "lower case, no particular class": ("roberta", {TEXT: {"do_lower_case": True}, OPTIONS: GENERIC}),
+    "lower case, no particular class": (
+        "roberta",
+        {TEXT: {"do_lower_case": True}, OPTIONS: GENERIC},
+    ),
     "limit": ("tiny", {TEXT: {"max_seq_length": 5}}),
-    "limit of the tokenizer": ("tiny", {TEXT: {"max_seq_length": 7, "processor_kwargs": {"model_max_length": 5}}}),
-    "options of the tokenizer": ("tiny", {TEXT: {"tokenizer_args": {"model_max_length": 6, "do_lower_case": False}}}),
+    "limit of the tokenizer": (
+        "tiny",
+        {TEXT: {"max_seq_length": 7, "processor_kwargs": {"model_max_length": 5}}},
+    ),
+    "options of the tokenizer": (
+        "tiny",
+        {TEXT: {"tokenizer_args": {"model_max_length": 6, "do_lower_case": False}}},
+    ),
     "limit of each call": (
         "tiny",
-        {TEXT: {"max_seq_length": 5, "processing_kwargs": {"common": {"truncation": True}, "text": {"max_length": 6}}}},
+        {
+            TEXT: {
+                "max_seq_length": 5,
+                "processing_kwargs": {"common": {"truncation": True}, "text": {"max_length": 6}},
+            }
+        },
     ),
     "limit by its old name": ("tiny", {OPTIONS: {"model_max_length": ..., "max_len": 6}}),
     "cut at the start": ("tiny", {OPTIONS: LEFT, TEXT: {"max_seq_length": 5}}),
     "cut at the start, in tokenizer.json": (
         "tiny",
         {
-            TOKENIZER: {"truncation": {"direction": "Left", "max_length": 9, "strategy": "LongestFirst", "stride": 0}},
+            TOKENIZER: {
+                "truncation": {
+                    "direction": "Left",
+                    "max_length": 9,
+                    "strategy": "LongestFirst",
+                    "stride": 0,
+                }
+            },
             TEXT: {"max_seq_length": 5},
         },
     ),
     "RoBERTa, a space first": ("roberta", {OPTIONS: {"add_prefix_space": True}}),
-    "another padding for RoBERTa": ("roberta", {CONFIG: {"pad_token_id": 4, "max_position_embeddings": 27}}),
+    "another padding for RoBERTa": (
+        "roberta",
+        {CONFIG: {"pad_token_id": 4, "max_position_embeddings": 27}},
+    ),
     "a default prompt": ("tiny", {SENTENCE: PROMPT}),
-    "a prompt longer than the limit": ("tiny", {SENTENCE: PROMPT | {"prompts": {"q": "the sun " * 9}}}),
+    "a prompt longer than the limit": (
+        "tiny",
+        {SENTENCE: PROMPT | {"prompts": {"q": "the sun " * 9}}},
+    ),
     "a prompt that is not pooled": ("tiny", {SENTENCE: PROMPT, POOLING: UNPOOLED}),
-    "a prompt that is not pooled, cls": ("tiny", {SENTENCE: PROMPT, POOLING: UNPOOLED | {"pooling_mode": "cls"}}),
-    "a prompt that is not pooled, cut at the start": ("tiny", {SENTENCE: PROMPT, POOLING: UNPOOLED, OPTIONS: LEFT}),
+    "a prompt that is not pooled, cls": (
+        "tiny",
+        {SENTENCE: PROMPT, POOLING: UNPOOLED | {"pooling_mode": "cls"}},
+    ),
+    "a prompt that is not pooled, cut at the start": (
+        "tiny",
+        {SENTENCE: PROMPT, POOLING: UNPOOLED, OPTIONS: LEFT},
+    ),
     "leftovers without modules": (
         "tiny",
-        {MODULES: None, SENTENCE: PROMPT | {"similarity_fn_name": "dot"}, TEXT: {"max_seq_length": 8}},
+        {
+            MODULES: None,
+            SENTENCE: PROMPT | {"similarity_fn_name": "dot"},
+            TEXT: {"max_seq_length": 8},
+        },
     ),
     "BERT's name for DistilBERT's heads": ("distiluse", {CONFIG: {"num_attention_heads": 2}}),
     "weights that grow": ("tiny", {POOLING: {"pooling_mode": "weightedmean"}}),
     "the last token": ("tiny", {POOLING: {"pooling_mode": "lasttoken"}}),
-    "by the root of the length": ("tiny", {POOLING: {"pooling_mode": "mean_sqrt_len_tokens"}, MODULES: THREE[:2]}),
-    "several at once, in another order": ("tiny", {POOLING: {"pooling_mode": SEVERAL}, MODULES: THREE[:2]}),
+    "by the root of the length": (
+        "tiny",
+        {POOLING: {"pooling_mode": "mean_sqrt_len_tokens"}, MODULES: THREE[:2]},
+    ),
+    "several at once, in another order": (
+        "tiny",
+        {POOLING: {"pooling_mode": SEVERAL}, MODULES: THREE[:2]},
+    ),
     "flags, in any order": (
         "tiny",
         {POOLING: {"pooling_mode": ...} | {f"pooling_mode_{flag}": True for flag in FLAGS}},
@@ -114,11 +174,20 @@ UNCHANGED = {
         "tiny",
         {OPTIONS: {"do_lower_case": ..., "tokenizer_class": ...}, TOKENIZER: {"normalizer": None}},
     ),
-    "class in config.json": ("tiny", {CONFIG: GENERIC, OPTIONS: {"tokenizer_class": ..., "do_lower_case": False}}),
+    "class in config.json": (
+        "tiny",
+        {CONFIG: GENERIC, OPTIONS: {"tokenizer_class": ..., "do_lower_case": False}},
+    ),
     "no special tokens stored": ("tiny", {TOKENIZER: {"post_processor": None}}),
-    "no token types in a generic tokenizer": ("tiny", {OPTIONS: GENERIC, TOKENIZER: {"post_processor": TYPED}}),
+    "no token types in a generic tokenizer": (
+        "tiny",
+        {OPTIONS: GENERIC, TOKENIZER: {"post_processor": TYPED}},
+    ),
     "more columns than there are": ("tiny", {SENTENCE: {"truncate_dim": 100}}),
-    "a null prompt": ("tiny", {SENTENCE: {"prompts": {"q": None, "other": "a dog: "}, "default_prompt_name": "q"}}),
+    "a null prompt": (
+        "tiny",
+        {SENTENCE: {"prompts": {"q": None, "other": "a dog: "}, "default_prompt_name": "q"}},
+    ),
     "an empty default prompt": ("tiny", {SENTENCE: {"default_prompt_name": "query"}}),
     "a field of ours in config.json": ("tiny", {CONFIG: {"position_offset": 2}}),
     "the exact GELU by another name": ("tiny", {CONFIG: {"hidden_act": "gelu_python"}}),
@@ -129,15 +198,26 @@ UNCHANGED = {
     ),
     "harmless arguments": (
         "tiny",
-        {TEXT: {"model_args": {"attn_implementation": "eager"}, "processing_kwargs": {"text": {"padding": True}}}},
+        {
+            TEXT: {
+                "model_args": {"attn_implementation": "eager"},
+                "processing_kwargs": {"text": {"padding": True}},
+            }
+        },
     ),
     "BERT's names that DistilBERT does not read": (
         "distiluse",
         {CONFIG: {"hidden_act": "silu", "intermediate_size": 99, "position_offset": 1}},
     ),
-    "RoBERTa's defaults": ("roberta", {TOKENIZER: {"post_processor": None, "normalizer": {"type": "Lowercase"}}}),
+    "RoBERTa's defaults": (
+        "roberta",
+        {TOKENIZER: {"post_processor": None, "normalizer": {"type": "Lowercase"}}},
+    ),
     "RoBERTa's padding not stated": ("roberta", {CONFIG: {"pad_token_id": ...}}),
-    "RoBERTa's words have no end": ("roberta", {TOKENIZER: {"model": BPE | {"end_of_word_suffix": "</w>"}}}),
+    "RoBERTa's words have no end": (
+        "roberta",
+        {TOKENIZER: {"model": BPE | {"end_of_word_suffix": "</w>"}}},
+    ),
 }
 HONOURED = CHANGED | UNCHANGED
 # the ids of TEXTS[0] then
@@ -185,11 +265,14 @@ def vectors(folder: Path) -> torch.Tensor:
 
 
 def reference(folder: Path) -> torch.nn.Module:
-    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    sentence_transformers = pytest.importorskip(
+        "sentence_transformers", reason="needs the reference extra"
+    )
     return sentence_transformers.SentenceTransformer(str(folder), device="cpu").double()
 
 
-# ------------------------------------------------------------------------------------------- honoured
+# -------------------------------------------------------------------------------------------
+# honoured
 
 
 @pytest.mark.reference
@@ -203,7 +286,9 @@ def test_vectors_equal_sentence_transformers_also_after_saving(make, tmp_path, n
     SentenceEncoder.load(folder).save(tmp_path / "saved")
     assert_parity(f"{name}, saved", vectors(tmp_path / "saved"), ours, PIECE)
     again = reference(tmp_path / "saved")
-    assert_parity(f"{name}, saved, theirs", again.encode(TEXTS, convert_to_tensor=True), ours, PIECE)
+    assert_parity(
+        f"{name}, saved, theirs", again.encode(TEXTS, convert_to_tensor=True), ours, PIECE
+    )
     for setting in ("prompts", "default_prompt_name", "similarity_fn_name"):
         assert getattr(again, setting) == getattr(expected, setting)
 
@@ -254,14 +339,24 @@ def test_texts_and_pairs_cut_at_the_start_equal_the_library(make, limit):
 def test_prompts_equal_sentence_transformers(make, include):
     folder = make("tiny", {SENTENCE: PROMPT, POOLING: {"include_prompt": include}})
     encoder, theirs = SentenceEncoder.load(folder).double(), reference(folder)
-    names = {"prompt_name": "other"}, {"prompt_name": "document"}  # every model has the latter: an empty one
+    names = (
+        {"prompt_name": "other"},
+        {"prompt_name": "document"},
+    )  # every model has the latter: an empty one
     for given in ({}, *names, {"prompt": "the moon "}, {"prompt": ""}):
         expected = theirs.encode(TEXTS, convert_to_tensor=True, **given)
-        assert_parity(f"prompt {given}", encoder.encode(TEXTS, convert_to_tensor=True, **given), expected, PIECE)
+        assert_parity(
+            f"prompt {given}",
+            encoder.encode(TEXTS, convert_to_tensor=True, **given),
+            expected,
+            PIECE,
+        )
         stream = torch.cat([*encoder.encode_stream(iter(TEXTS), convert_to_tensor=True, **given)])
         assert_parity(f"prompt {given}, streamed", stream, expected, PIECE)
         states = theirs.encode(TEXTS, output_value="token_embeddings", **given)
-        for ours, other in zip(encoder.encode(TEXTS, output_value="token_embeddings", **given), states, strict=True):
+        for ours, other in zip(
+            encoder.encode(TEXTS, output_value="token_embeddings", **given), states, strict=True
+        ):
             assert_parity(f"prompt {given}, tokens", ours, other, PIECE)
 
 
@@ -274,13 +369,21 @@ def test_a_prompt_is_put_before_each_text(make):
 
 def test_prompts_that_cannot_be_used(make):
     encoder = SentenceEncoder.load(make("tiny", {SENTENCE: PROMPT}))
-    for given, noun in (({"prompt_name": "passage"}, "'passage'"), ({"prompt_name": "q", "prompt": ""}, "prompt_name")):
+    for given, noun in (
+        ({"prompt_name": "passage"}, "'passage'"),
+        ({"prompt_name": "q", "prompt": ""}, "prompt_name"),
+    ):
         with pytest.raises(InputError, match=noun):
             encoder.encode(TEXTS, **given)
 
 
 def test_a_text_of_nothing_but_a_prompt_that_is_not_pooled(make):
-    bare = {OPTIONS: GENERIC, TOKENIZER: {"post_processor": None}, SENTENCE: PROMPT, POOLING: UNPOOLED}
+    bare = {
+        OPTIONS: GENERIC,
+        TOKENIZER: {"post_processor": None},
+        SENTENCE: PROMPT,
+        POOLING: UNPOOLED,
+    }
     encoder = SentenceEncoder.load(make("tiny", bare))
     assert encoder.encode(["moon"], prompt="the sun ").shape == (1, 24)
     with pytest.raises(InputError, match="no token of its own after its prompt"):
@@ -290,20 +393,33 @@ def test_a_text_of_nothing_but_a_prompt_that_is_not_pooled(make):
 def test_what_is_not_used_here_is_kept(make, tmp_path):
     prompts = {"query": "query: ", "document": "", "other": "a "}
     changes = {
-        SENTENCE: {"prompts": prompts, "similarity_fn_name": "dot", "truncate_dim": 7, "requirements": ["torch"]},
+        SENTENCE: {
+            "prompts": prompts,
+            "similarity_fn_name": "dot",
+            "truncate_dim": 7,
+            "requirements": ["torch"],
+        },
         "1_Pooling/config.json": {"include_prompt": False},
         TEXT: {"query_length": 5, "max_seq_length": 9},
     }
     SentenceEncoder.load(make("tiny", changes)).save(tmp_path / "saved")
     stated = {name: json.loads((tmp_path / "saved" / name).read_text()) for name in changes}
-    assert stated[SENTENCE] == changes[SENTENCE] | {"default_prompt_name": None, "model_type": "SentenceTransformer"}
+    assert stated[SENTENCE] == changes[SENTENCE] | {
+        "default_prompt_name": None,
+        "model_type": "SentenceTransformer",
+    }
     assert stated["1_Pooling/config.json"]["include_prompt"] is False
     assert stated[TEXT] == {"max_seq_length": 9, "do_lower_case": False, "query_length": 5}
 
 
 def test_heads_read_whole_vectors_of_texts_without_a_prompt(make):
-    """From which they have learned; fewer columns and prompts are only for those who ask ``encode``."""
-    encoder, plain = SentenceEncoder.load(make("tiny", {SENTENCE: PROMPT | {"truncate_dim": 8}})), SOURCES["tiny"]
+    """From which they have learned; fewer columns and prompts are only for those who ask
+    ``encode``.
+    """
+    encoder, plain = (
+        SentenceEncoder.load(make("tiny", {SENTENCE: PROMPT | {"truncate_dim": 8}})),
+        SOURCES["tiny"],
+    )
     head, pairs = siamese(encoder.width), [(TEXTS[0], TEXTS[1]), (TEXTS[1], TEXTS[2])]
     whole = PairModel(SentenceEncoder.load(plain), head).eval().predict(pairs)
     np.testing.assert_array_equal(PairModel(encoder, head).eval().predict(pairs), whole)
@@ -311,7 +427,8 @@ def test_heads_read_whole_vectors_of_texts_without_a_prompt(make):
     assert encoder.encode(TEXTS[:1], output_value="token_embeddings")[0].shape[1] == 24
 
 
-# -------------------------------------------------------------------------------------------- refused
+# --------------------------------------------------------------------------------------------
+# refused
 
 SIZES = "hidden_size num_hidden_layers num_attention_heads intermediate_size max_position_embeddings vocab_size"
 REFUSED = [  # a source, a file, keys, and values that are refused for each of them
@@ -324,32 +441,75 @@ REFUSED = [  # a source, a file, keys, and values that are refused for each of t
     ("tiny", CONFIG, "pruned_heads", [{"0": [1]}]),
     ("roberta", CONFIG, "pad_token_id", [-1]),
     ("distiluse", CONFIG, "dim n_layers dropout attention_dropout activation", [1.5, [], None]),
-    ("tiny", OPTIONS, "tokenizer_class padding_side truncation_side", ["BertJapaneseTokenizer", True]),
+    (
+        "tiny",
+        OPTIONS,
+        "tokenizer_class padding_side truncation_side",
+        ["BertJapaneseTokenizer", True],
+    ),
     ("tiny", OPTIONS, "padding_side", ["left"]),
-    ("tiny", OPTIONS, "do_lower_case strip_accents tokenize_chinese_chars split_special_tokens", ["yes"]),
+    (
+        "tiny",
+        OPTIONS,
+        "do_lower_case strip_accents tokenize_chinese_chars split_special_tokens",
+        ["yes"],
+    ),
     ("tiny", OPTIONS, "model_max_length", ["16", 1.5, True, float("inf")]),
     ("tiny", OPTIONS, "cls_token sep_token unk_token", ["[BOS]", 5, {}, None]),
     ("tiny", OPTIONS, "model_input_names", [["input_ids", "token_type_ids"]]),
     ("tiny", OPTIONS, "added_tokens_decoder", [{"9": {"content": "cat"}}]),
     ("roberta", OPTIONS, "add_prefix_space", ["yes"]),
     ("tiny", SPECIAL, "sep_token", ["[EOS]"]),
-    ("tiny", TEXT, "max_seq_length do_lower_case processor_kwargs processing_kwargs model_args", ["x", 1.5]),
-    ("tiny", TEXT, "transformer_task modality_config module_output_name tokenizer_name_or_path", ["fill-mask", 5]),
+    (
+        "tiny",
+        TEXT,
+        "max_seq_length do_lower_case processor_kwargs processing_kwargs model_args",
+        ["x", 1.5],
+    ),
+    (
+        "tiny",
+        TEXT,
+        "transformer_task modality_config module_output_name tokenizer_name_or_path",
+        ["fill-mask", 5],
+    ),
     ("tiny", TEXT, "model_kwargs config_kwargs", [{"num_hidden_layers": 1}]),
     ("tiny", TEXT, "processor_kwargs", [{"padding_side": "left"}]),
-    ("tiny", TEXT, "processing_kwargs", [{"text": {"add_special_tokens": False}}, {"text": {"truncation": False}}]),
+    (
+        "tiny",
+        TEXT,
+        "processing_kwargs",
+        [{"text": {"add_special_tokens": False}}, {"text": {"truncation": False}}],
+    ),
     ("tiny", TEXT, "processing_kwargs", [{"common": {"return_attention_mask": False}}]),
-    ("tiny", SENTENCE, "prompts default_prompt_name similarity_fn_name truncate_dim model_type", [1.5]),
-    ("tiny", SENTENCE, "default_prompt_name similarity_fn_name truncate_dim model_type", ["CrossEncoder", 0]),
+    (
+        "tiny",
+        SENTENCE,
+        "prompts default_prompt_name similarity_fn_name truncate_dim model_type",
+        [1.5],
+    ),
+    (
+        "tiny",
+        SENTENCE,
+        "default_prompt_name similarity_fn_name truncate_dim model_type",
+        ["CrossEncoder", 0],
+    ),
     ("tiny", POOLING, "pooling_mode include_prompt", [5, {}, [5], []]),
     ("tiny", POOLING, "pooling_mode", [["mean", "median"]]),
     ("tiny", NORMALIZE, "module_input_name", ["token_embeddings"]),
     ("distiluse", DENSE, "in_features out_features", ["20", True, 0, None]),
     ("distiluse", DENSE, "bias activation_function", [5, "torch.nn.modules.activation.Mish"]),
-    ("distiluse", DENSE, "module_input_name module_output_name use_residual", ["token_embeddings", True]),
+    (
+        "distiluse",
+        DENSE,
+        "module_input_name module_output_name use_residual",
+        ["token_embeddings", True],
+    ),
 ]
 WRONG = [
-    (source, name, key, value) for source, name, keys, values in REFUSED for key in keys.split() for value in values
+    (source, name, key, value)
+    for source, name, keys, values in REFUSED
+    for key in keys.split()
+    for value in values
 ]
 
 
@@ -390,8 +550,14 @@ WHOLE = [  # refused as a whole: what changes in the tiny model's files, and a n
     ({CONFIG: {"pad_token_id": 131}}, "131 rows"),
     ({POOLING: UNPOOLED | {"pooling_mode": "weightedmean"}}, "include_prompt"),
     # a file under its name of 2019, alone or beside an empty one of today
-    ({TEXT: None, "sentence_xlm-roberta_config.json": {"max_seq_length": 6}}, f"rename it to {TEXT}"),
-    ({TEXT: WITHOUT, "sentence_roberta_config.json": {"do_lower_case": True}}, f"rename it to {TEXT}"),
+    (
+        {TEXT: None, "sentence_xlm-roberta_config.json": {"max_seq_length": 6}},
+        f"rename it to {TEXT}",
+    ),
+    (
+        {TEXT: WITHOUT, "sentence_roberta_config.json": {"do_lower_case": True}},
+        f"rename it to {TEXT}",
+    ),
 ]
 
 
@@ -417,14 +583,18 @@ def test_the_unknown_token_of_xlm_roberta(make, unknown):
     pieces = [(piece, 0.0) for piece in ("<s>", "<pad>", "</s>", "<unk>", "▁", "a")]
     Backend(models.Unigram(pieces, unknown)).save(str(folder / TOKENIZER))
     if unknown == 3:
-        assert SentenceEncoder.load(folder).tokenizer.encode(["aq"]).ids == [[0, 4, 5, 3, 2]]  # <s> ▁ a <unk> </s>
+        assert SentenceEncoder.load(folder).tokenizer.encode(["aq"]).ids == [
+            [0, 4, 5, 3, 2]
+        ]  # <s> ▁ a <unk> </s>
         return
     with pytest.raises(InputError, match=r"tokenizer\.json: unk_id"):
         SentenceEncoder.load(folder)
 
 
 def test_a_text_without_a_token(make):
-    encoder = SentenceEncoder.load(make("tiny", {OPTIONS: GENERIC, TOKENIZER: {"post_processor": None}}))
+    encoder = SentenceEncoder.load(
+        make("tiny", {OPTIONS: GENERIC, TOKENIZER: {"post_processor": None}})
+    )
     assert encoder.tokenizer.encode(["a cat"]).ids == [[5, 58]]
     assert encoder.tokenizer.encode_pairs([""], ["a cat"]).ids == [[5, 58]]
     with pytest.raises(InputError, match="the text '' has no token"):
@@ -435,9 +605,19 @@ def test_a_text_without_a_token(make):
     ("source", "model_type", "name", "message"),
     [
         ("tiny", "bert", "classifier.bias", r"task head, classifier\.bias \(.*ModelForATask"),
-        ("distiluse", "distilbert", "pre_classifier.weight", r"task head, pre_classifier\.weight \("),
+        (
+            "distiluse",
+            "distilbert",
+            "pre_classifier.weight",
+            r"task head, pre_classifier\.weight \(",
+        ),
         ("roberta", "roberta", "qa_outputs.bias", r"task head, qa_outputs\.bias \("),
-        ("tiny", "electra", "embeddings_project.weight", r"unexpected embeddings_project\.weight"),  # small ELECTRA
+        (
+            "tiny",
+            "electra",
+            "embeddings_project.weight",
+            r"unexpected embeddings_project\.weight",
+        ),  # small ELECTRA
     ],
 )
 def test_a_tensor_of_another_model_is_named(make, source, model_type, name, message):

@@ -1,4 +1,6 @@
-"""Each setting that sentence-transformers writes is known here: one that it adds fails this test until we decide."""
+"""Each setting that sentence-transformers writes is known here: one that it adds fails this test
+until we decide.
+"""
 
 import inspect
 import json
@@ -11,8 +13,25 @@ from minisbert.core import InputError
 from tests.conftest import ROOT
 
 SOURCES = "\n".join(path.read_text() for path in sorted((ROOT / "minisbert").rglob("*.py")))
-READ = ("Transformer", "MLMTransformer", "Pooling", "Dense", "Normalize", "SpladePooling", "MultiVectorMask")
-REFUSED = ("Router", "CLIPModel", "LogitScore", "CNN", "LSTM", "BoW", "WordWeights", "WordEmbeddings")
+READ = (
+    "Transformer",
+    "MLMTransformer",
+    "Pooling",
+    "Dense",
+    "Normalize",
+    "SpladePooling",
+    "MultiVectorMask",
+)
+REFUSED = (
+    "Router",
+    "CLIPModel",
+    "LogitScore",
+    "CNN",
+    "LSTM",
+    "BoW",
+    "WordWeights",
+    "WordEmbeddings",
+)
 REFUSED += ("LayerNorm", "WeightedLayerPooling", "SparseAutoEncoder", "SparseStaticEmbedding")
 REFUSED += ("HierarchicalTokenPooling", "LambdaTokenPooling", "BaseTokenPooling")
 WITHOUT_EFFECT = {  # on the vectors of a text
@@ -44,7 +63,10 @@ def test_every_module_is_known():
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_module_that_is_not_read_is_refused_by_name(name, tmp_path):
-    modules = [{"type": f"sentence_transformers.models.{each}", "path": each} for each in ("Transformer", name)]
+    modules = [
+        {"type": f"sentence_transformers.models.{each}", "path": each}
+        for each in ("Transformer", name)
+    ]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(InputError, match=rf"modules Transformer, {name} are not supported"):
         ModelFolder(tmp_path).modules  # noqa: B018
@@ -57,7 +79,9 @@ def test_every_key_of_a_module_is_read(name):
 
 
 def test_every_key_of_a_model_is_read():
-    """Those of the four kinds, as their code spells them: a model is not needed to know what it writes."""
+    """Those of the four kinds, as their code spells them: a model is not needed to know what it
+    writes.
+    """
     kinds = {
         "base": "BaseModel",
         "sentence_transformer": "SentenceTransformer",

@@ -27,7 +27,9 @@ def edit_tensors(folder, change):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_a_loaded_model_is_in_eval_mode_float32_and_trainable_and_saved_bit_for_bit(folder, dtype, tmp_path):
+def test_a_loaded_model_is_in_eval_mode_float32_and_trainable_and_saved_bit_for_bit(
+    folder, dtype, tmp_path
+):
     edit_tensors(folder, lambda tensors: {name: value.to(dtype) for name, value in tensors.items()})
     bert = load_transformer(folder)
     save_bert(bert, tmp_path)
@@ -37,12 +39,17 @@ def test_a_loaded_model_is_in_eval_mode_float32_and_trainable_and_saved_bit_for_
     assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
     assert load_transformer(tmp_path).config == bert.config
     assert not bert.training
-    assert all(parameter.dtype == torch.float32 and parameter.requires_grad for parameter in bert.parameters())
+    assert all(
+        parameter.dtype == torch.float32 and parameter.requires_grad
+        for parameter in bert.parameters()
+    )
 
 
 # the heads of pre-training, as transformers names them: masked words, for ELECTRA replaced ones
 HEADS = {
-    "bert": [f"cls.predictions.{name}" for name in ("transform.dense", "transform.LayerNorm", "decoder")],
+    "bert": [
+        f"cls.predictions.{name}" for name in ("transform.dense", "transform.LayerNorm", "decoder")
+    ],
     "distilbert": ["vocab_transform", "vocab_layer_norm", "vocab_projector"],
     "roberta": ["lm_head.dense", "lm_head.layer_norm", "lm_head.decoder"],
     "electra": ["discriminator_predictions.dense", "discriminator_predictions.dense_prediction"],
@@ -51,9 +58,10 @@ HEADS = {
 
 def pretraining_heads(prefix):
     names = [f"{layer}.{part}" for layer in HEADS[prefix] for part in ("weight", "bias")]
-    names += {"bert": ["cls.predictions.bias", "cls.seq_relationship.weight"], "roberta": ["lm_head.bias"]}.get(
-        prefix, []
-    )
+    names += {
+        "bert": ["cls.predictions.bias", "cls.seq_relationship.weight"],
+        "roberta": ["lm_head.bias"],
+    }.get(prefix, [])
     return {name: torch.ones(3) for name in names}
 
 
@@ -61,7 +69,10 @@ def old_style(folder):
     """As BERT was published: prefix, gamma and beta, pre-training heads, position ids."""
 
     def renamed(tensors):
-        old = [name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta") for name in tensors]
+        old = [
+            name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta")
+            for name in tensors
+        ]
         more = pretraining_heads("bert") | {"bert.embeddings.position_ids": torch.arange(32)[None]}
         return dict(zip([f"bert.{name}" for name in old], tensors.values(), strict=True)) | more
 
@@ -77,7 +88,9 @@ def split(folder):
     (folder / "model.safetensors").unlink()
     where = {name: (FIRST, SECOND)[i % 3 == 0] for i, name in enumerate(tensors)}
     for shard in (FIRST, SECOND):
-        save_file({name: tensors[name] for name, file in where.items() if file == shard}, folder / shard)
+        save_file(
+            {name: tensors[name] for name, file in where.items() if file == shard}, folder / shard
+        )
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": where}))
     return index
@@ -93,7 +106,10 @@ def test_old_names_pretraining_heads_and_shards_are_understood(tiny, folder, cha
     saved = folder.with_name("saved")
     SentenceEncoder.load(folder).save(saved)
     assert [path.name for path in saved.glob("model*")] == ["model.safetensors"]
-    assert (SentenceEncoder.load(saved).encode(["a cat"]) == SentenceEncoder.load(tiny).encode(["a cat"])).all()
+    assert (
+        SentenceEncoder.load(saved).encode(["a cat"])
+        == SentenceEncoder.load(tiny).encode(["a cat"])
+    ).all()
 
 
 def spoil(tensors):
@@ -104,9 +120,16 @@ def spoil(tensors):
 
 
 FAULTS = [
-    (spoil, r"missing embeddings\.Lay.*\n.*unexpected encoder.*\n.*misshapen encoder.*\n.*pooler.* torch\.int32"),
+    (
+        spoil,
+        r"missing embeddings\.Lay.*\n.*unexpected encoder.*\n.*misshapen encoder.*\n.*pooler.* "
+        r"torch\.int32",
+    ),
     # without their scales they are not weights
-    (lambda tensors: {name: x.to(torch.float8_e4m3fn) for name, x in tensors.items()}, "float8_e4m3fn"),
+    (
+        lambda tensors: {name: x.to(torch.float8_e4m3fn) for name, x in tensors.items()},
+        "float8_e4m3fn",
+    ),
     (
         lambda tensors: tensors | {f"more.{i}": torch.ones(1) for i in range(100)},
         r"^[^\n]*(\n  unexpected more.*){19}\n  and 81 more$",
@@ -133,7 +156,10 @@ def test_missing_weights_say_what_stands_there_instead(folder):
 @pytest.mark.parametrize(
     ("where", "message"),
     [
-        ({"a": "model-00003-of-00003.safetensors"}, r"model-00003-of-00003\.safetensors is missing"),
+        (
+            {"a": "model-00003-of-00003.safetensors"},
+            r"model-00003-of-00003\.safetensors is missing",
+        ),
         ({"a": f"../model/{FIRST}"}, "not the name of a safetensors file"),
         ({"a": "pytorch_model.bin"}, r"pytorch_model\.bin"),
         ({"a": None}, "weight_map"),
@@ -159,7 +185,11 @@ def test_a_tensor_in_two_shards_is_a_fault(folder):
 
 def test_a_config_without_sizes_or_without_a_config(folder):
     alter(folder, hidden_size=..., vocab_size=...)
-    for path, fault in ((folder, "vocab_size"), (folder, "config.json"), (folder / "nowhere", "config.json")):
+    for path, fault in (
+        (folder, "vocab_size"),
+        (folder, "config.json"),
+        (folder / "nowhere", "config.json"),
+    ):
         with pytest.raises(InputError, match=f"{path}.*{fault}"):
             load_transformer(path)
         (folder / "config.json").unlink(missing_ok=True)
@@ -175,8 +205,12 @@ def test_families_are_written_as_they_were_read(name, tmp_path):
     stored, saved = (load_file(path / "model.safetensors") for path in (REFERENCE / name, tmp_path))
     assert stored.keys() == saved.keys()
     assert all(torch.equal(stored[key], saved[key]) for key in stored)
-    original, config = (json.loads((path / "config.json").read_text()) for path in (REFERENCE / name, tmp_path))
-    assert original.items() >= {key: value for key, value in config.items() if key in original}.items()
+    original, config = (
+        json.loads((path / "config.json").read_text()) for path in (REFERENCE / name, tmp_path)
+    )
+    assert (
+        original.items() >= {key: value for key, value in config.items() if key in original}.items()
+    )
 
 
 @pytest.mark.parametrize(
@@ -189,14 +223,22 @@ def test_families_are_written_as_they_were_read(name, tmp_path):
         (ROOT / "weights" / "tiny", "electra", "electra", "ElectraModel"),
     ],
 )
-def test_pretraining_heads_of_other_families_are_skipped_by_name(tmp_path, source, family, prefix, architecture):
+def test_pretraining_heads_of_other_families_are_skipped_by_name(
+    tmp_path, source, family, prefix, architecture
+):
     folder = shutil.copytree(source, tmp_path / family)
     alter(folder, model_type=family)
     stored = load_file(folder / "model.safetensors")
-    tensors = {f"{prefix}.{key}": value for key, value in stored.items() if not key.startswith("pooler")}
+    tensors = {
+        f"{prefix}.{key}": value for key, value in stored.items() if not key.startswith("pooler")
+    }
     tensors[f"{prefix}.embeddings.position_ids"] = torch.arange(32)[None]
     save_file(tensors | pretraining_heads(prefix), folder / "model.safetensors")
-    expected = {name: value for name, value in load_transformer(source).named_parameters() if "pooler" not in name}
+    expected = {
+        name: value
+        for name, value in load_transformer(source).named_parameters()
+        if "pooler" not in name
+    }
     found = load_transformer(folder)
     assert dict(found.named_parameters()).keys() == expected.keys()
     assert all(torch.equal(value, expected[name]) for name, value in found.named_parameters())
@@ -205,7 +247,8 @@ def test_pretraining_heads_of_other_families_are_skipped_by_name(tmp_path, sourc
     assert (saved["model_type"], saved["architectures"]) == (family, [architecture])
 
 
-# ------------------------------------------------------------------------------- sizes, before they are built
+# ------------------------------------------------------------------------------- sizes, before they
+# are built
 
 
 @pytest.mark.parametrize(
@@ -217,7 +260,9 @@ def test_pretraining_heads_of_other_families_are_skipped_by_name(tmp_path, sourc
         ("tiny-distiluse", "hidden_dim", 2**31 - 1, r"ffn\.lin1\.weight"),
     ],
 )
-def test_sizes_that_are_not_those_of_the_file_take_no_memory(source, key, value, message, tiny, tmp_path):
+def test_sizes_that_are_not_those_of_the_file_take_no_memory(
+    source, key, value, message, tiny, tmp_path
+):
     folder = shutil.copytree(tiny if source == "tiny" else REFERENCE / source, tmp_path / "model")
     alter(folder, **{key: value})
     with pytest.raises(InputError, match=message) as error:
@@ -225,23 +270,40 @@ def test_sizes_that_are_not_those_of_the_file_take_no_memory(source, key, value,
     assert str(folder) in str(error.value)
 
 
-# ------------------------------------------------------------------------------------------ odd tensors
+# ------------------------------------------------------------------------------------------ odd
+# tensors
 
 
 @pytest.mark.parametrize(
-    "tensor", [torch.ones(2, 3).cumsum(1).T, torch.ones(1).expand(3, 4), torch.arange(9.0)[::2], torch.tensor(5.0)]
+    "tensor",
+    [
+        torch.ones(2, 3).cumsum(1).T,
+        torch.ones(1).expand(3, 4),
+        torch.arange(9.0)[::2],
+        torch.tensor(5.0),
+    ],
 )
 def test_tensors_that_are_not_contiguous_are_written_by_value(tmp_path, tensor):
     write_safetensors({"a": tensor, "b": tensor}, tmp_path / "x.safetensors")
-    assert all(torch.equal(found, tensor) for found in load_file(tmp_path / "x.safetensors").values())
+    assert all(
+        torch.equal(found, tensor) for found in load_file(tmp_path / "x.safetensors").values()
+    )
 
 
-# -------------------------------------------------------------------------- pre-trained by other libraries
+# -------------------------------------------------------------------------- pre-trained by other
+# libraries
 
 
 SIZES = {"vocab_size": 31, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
 SIZES |= {"intermediate_size": 20, "max_position_embeddings": 11}
-DISTILBERT = {"vocab_size": 31, "dim": 12, "n_layers": 2, "n_heads": 3, "hidden_dim": 20, "max_position_embeddings": 11}
+DISTILBERT = {
+    "vocab_size": 31,
+    "dim": 12,
+    "n_layers": 2,
+    "n_heads": 3,
+    "hidden_dim": 20,
+    "max_position_embeddings": 11,
+}
 
 
 @pytest.mark.reference
@@ -258,19 +320,26 @@ def test_checkpoints_of_masked_language_models(family, task, sizes, tmp_path):
     """The head for words is skipped by name; what is left are the encoder's hidden states."""
     transformers = pytest.importorskip("transformers", reason="needs the reference extra")
     torch.manual_seed(0)
-    theirs = getattr(transformers, f"{family}For{task}")(getattr(transformers, f"{family}Config")(**sizes)).eval()
+    theirs = getattr(transformers, f"{family}For{task}")(
+        getattr(transformers, f"{family}Config")(**sizes)
+    ).eval()
     for parameter in theirs.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     theirs.save_pretrained(tmp_path)
     ids = torch.randint(5, 31, (3, 7))
     with torch.no_grad():
         expected = theirs.base_model(ids).last_hidden_state
-        assert_parity(f"{family}For{task}", load_transformer(tmp_path)(ids), expected, MINILM_HIDDEN)
+        assert_parity(
+            f"{family}For{task}", load_transformer(tmp_path)(ids), expected, MINILM_HIDDEN
+        )
 
 
 def test_floats_beside_a_quantization_config_are_taken_as_they_are(folder, tiny):
     alter(folder, quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True})
-    assert (SentenceEncoder.load(folder).encode(["a cat"]) == SentenceEncoder.load(tiny).encode(["a cat"])).all()
+    assert (
+        SentenceEncoder.load(folder).encode(["a cat"])
+        == SentenceEncoder.load(tiny).encode(["a cat"])
+    ).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])

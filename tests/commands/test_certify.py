@@ -1,4 +1,6 @@
-"""The certify command: right vectors pass in every precision, wrong ones are named or unexplained, never misnamed."""
+"""The certify command: right vectors pass in every precision, wrong ones are named or unexplained,
+never misnamed.
+"""
 
 import copy
 import json
@@ -45,7 +47,9 @@ def ids_of(encoder: SentenceEncoder) -> list[list[int]]:
 
 
 @torch.no_grad()
-def states(encoder: SentenceEncoder, ids: list[int], pads: int = 0, masked: bool = True) -> np.ndarray:
+def states(
+    encoder: SentenceEncoder, ids: list[int], pads: int = 0, masked: bool = True
+) -> np.ndarray:
     """The last layer's states (T + pads, D) of one text."""
     row = torch.tensor([ids + [0] * pads])
     mask = torch.arange(row.shape[1])[None] < len(ids)
@@ -85,7 +89,10 @@ def cut_at(limit: int, encoder: SentenceEncoder) -> list[list[int]]:
 
 @torch.no_grad()
 def layer(e: SentenceEncoder, number: int) -> list[np.ndarray]:
-    return [e.bert.hidden_states(torch.tensor([ids]))[number][0].mean(dim=0).numpy() for ids in ids_of(e)]
+    return [
+        e.bert.hidden_states(torch.tensor([ids]))[number][0].mean(dim=0).numpy()
+        for ids in ids_of(e)
+    ]
 
 
 def with_mistake(e: SentenceEncoder, name: str) -> np.ndarray:
@@ -117,11 +124,20 @@ WRONG: dict[str, tuple[str, Callable[[SentenceEncoder], np.ndarray]]] = {
     "last token": ("lasttoken pooling", lambda e: unit(pooled(e, lambda x: x[-1]))),
     "inner mean": ("inner pooling", lambda e: unit(pooled(e, lambda x: x[1:-1].mean(axis=0)))),
     "another layer": ("layer", lambda e: unit(layer(e, 1))),
-    "first and last layer": ("first-last pooling", lambda e: unit(np.add(layer(e, 1), layer(e, 2)))),
+    "first and last layer": (
+        "first-last pooling",
+        lambda e: unit(np.add(layer(e, 1), layer(e, 2))),
+    ),
     "pads pooled": ("pads pooled", lambda e: padded_means(e, masked=True, every=True)),
-    "pads pooled in threes": ("pads pooled", lambda e: padded_means(e, masked=True, every=True, size=3)),
+    "pads pooled in threes": (
+        "pads pooled",
+        lambda e: padded_means(e, masked=True, every=True, size=3),
+    ),
     "no mask": ("pads attended", lambda e: padded_means(e, masked=False, every=False)),
-    "no mask at all": ("pads attended and pooled", lambda e: padded_means(e, masked=False, every=True)),
+    "no mask at all": (
+        "pads attended and pooled",
+        lambda e: padded_means(e, masked=False, every=True),
+    ),
     "not normalised": ("not normalised", lambda e: np.stack(means(e, ids_of(e)))),
     "[CLS], raw": ("cls pooling, not normalised", lambda e: pooled(e, lambda x: x[0])),
     "cut": ("cut", lambda e: unit(means(e, cut_at(8, e)))),
@@ -147,16 +163,25 @@ WRONG: dict[str, tuple[str, Callable[[SentenceEncoder], np.ndarray]]] = {
 
 @pytest.mark.parametrize(
     ("name", "stored"),
-    [*((name, np.float64) for name in WRONG), ("pads pooled", np.float16), ("reversed", np.float16)],
+    [
+        *((name, np.float64) for name in WRONG),
+        ("pads pooled", np.float16),
+        ("reversed", np.float16),
+    ],
 )
 def test_wrong_vectors_are_named_or_have_no_cause(encoder, name, stored):
     causes, make = WRONG[name]
     found = certify(encoder, TEXTS, make(encoder).astype(stored).astype(np.float64))
-    assert (found.verdict, ", ".join(found.causes)) == ("explained" if causes else "unexplained", causes)
+    assert (found.verdict, ", ".join(found.causes)) == (
+        "explained" if causes else "unexplained",
+        causes,
+    )
 
 
 def test_lower_cased_though_the_model_has_capitals(encoder):
-    assert certify(capitals(encoder), TEXTS, right(encoder).astype(np.float64)).causes == ("lower-cased",)
+    assert certify(capitals(encoder), TEXTS, right(encoder).astype(np.float64)).causes == (
+        "lower-cased",
+    )
 
 
 def test_duplicates_and_a_wrong_row_are_no_other_order(encoder):
@@ -164,7 +189,9 @@ def test_duplicates_and_a_wrong_row_are_no_other_order(encoder):
     vectors = encoder.encode(texts).astype(np.float64)
     vectors[3] *= -1
     assert certify(encoder, texts, vectors).verdict == "unexplained"
-    assert certify(encoder, texts, encoder.encode(texts)[::-1].astype(np.float64)).causes == ("order",)
+    assert certify(encoder, texts, encoder.encode(texts)[::-1].astype(np.float64)).causes == (
+        "order",
+    )
 
 
 ROUNDED = {
@@ -204,17 +231,23 @@ def test_a_prompt_that_should_not_be_pooled(encoder):
     assert certify(model, TEXTS, vectors, "the cat ").causes == ("prompt pooled",)
 
 
-@pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-modernbert", "tiny-gemma", "tiny-mpnet", "../tiny-distiluse"])
+@pytest.mark.parametrize(
+    "name", ["tiny-qwen3", "tiny-modernbert", "tiny-gemma", "tiny-mpnet", "../tiny-distiluse"]
+)
 def test_models_of_other_architectures(name):
     model = SentenceEncoder.load(REFERENCE / "architectures" / name)
     vectors = model.encode(TEXTS).astype(np.float64)
     assert certify(model, TEXTS, vectors).verdict == "equal"
     assert certify(model, TEXTS, 0.9 * vectors).verdict == "unexplained"
     lowered = model.encode([text.lower() for text in TEXTS]).astype(np.float64)
-    assert certify(model, TEXTS, lowered).causes in [("lower-cased",), ()]  # equal if the model lower-cases
+    assert certify(model, TEXTS, lowered).causes in [
+        ("lower-cased",),
+        (),
+    ]  # equal if the model lower-cases
 
 
-# ---------------------------------------------------------------------------------------- the command
+# ---------------------------------------------------------------------------------------- the
+# command
 
 
 def run(capsys, vectors: Path, *options: object) -> tuple[int, str]:
@@ -256,7 +289,9 @@ def test_the_report_shows_the_numbers_of_a_cut(encoder, tiny, tmp_path, capsys):
 
 
 def test_json(encoder, tiny, tmp_path, capsys):
-    code, out = run(capsys, write(tmp_path / "v.npy", right(encoder)[::-1]), "--model", tiny, "--json")
+    code, out = run(
+        capsys, write(tmp_path / "v.npy", right(encoder)[::-1]), "--model", tiny, "--json"
+    )
     found = json.loads(out)
     assert code == 1
     assert (found["verdict"], found["causes"], found["shape"]) == ("explained", ["order"], [9, 24])

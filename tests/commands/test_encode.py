@@ -37,10 +37,13 @@ def cosine_matrix(tiny: Path, texts: list[str]) -> np.ndarray:
 def printed_matrix(out: str) -> tuple[np.ndarray, list[str]]:
     """The numbers of the table, and the text after each row."""
     rows = [line.split(maxsplit=len(out.splitlines())) for line in out.splitlines()[1:]]
-    return np.array([[float(cell) for cell in row[1:-1]] for row in rows]), [row[-1] for row in rows]
+    return np.array([[float(cell) for cell in row[1:-1]] for row in rows]), [
+        row[-1] for row in rows
+    ]
 
 
-# ---------------------------------------------------------------------------------- where texts come from
+# ---------------------------------------------------------------------------------- where texts
+# come from
 
 
 def test_a_few_texts_give_a_matrix(tiny, capsys):
@@ -51,7 +54,9 @@ def test_a_few_texts_give_a_matrix(tiny, capsys):
     assert captured.out.splitlines()[0].split() == ["cosine", "1", "2", "3", "4", "5", "6"]
     matrix, names = printed_matrix(captured.out)
     assert names == [*TEXTS, "a cat and a dog", ("moon " * 15)[:57] + "..."]
-    np.testing.assert_allclose(matrix, cosine_matrix(tiny, texts), atol=0.00051, rtol=0)  # three digits are shown
+    np.testing.assert_allclose(
+        matrix, cosine_matrix(tiny, texts), atol=0.00051, rtol=0
+    )  # three digits are shown
     assert "1 of 6 texts were longer than 16 tokens and were cut\n" in captured.err
 
 
@@ -62,16 +67,21 @@ def test_a_line_of_json_for_each_text(tiny, lines, capsys):
         assert [row["text"] for row in rows] == TEXTS
         assert set(map(tuple, rows)) == {("text", "vector")}
         found = np.array([row["vector"] for row in rows], dtype=np.float32)
-        np.testing.assert_allclose(found, SentenceEncoder.load(tiny).encode(TEXTS), atol=2e-6, rtol=0)
+        np.testing.assert_allclose(
+            found, SentenceEncoder.load(tiny).encode(TEXTS), atol=2e-6, rtol=0
+        )
 
 
-@pytest.mark.parametrize("other", [["--out", "a.npy"], ["--heatmap", "a.png"], ["--quantize", "int8"]])
+@pytest.mark.parametrize(
+    "other", [["--out", "a.npy"], ["--heatmap", "a.png"], ["--quantize", "int8"]]
+)
 def test_json_goes_to_the_screen_and_is_one_vector_per_text(tiny, other):
     with pytest.raises(InputError, match=r"--json|--out"):
         main(["--model", str(tiny), "--json", "a cat", *other])
 
 
-# ---------------------------------------------------------------------------------- where vectors go
+# ---------------------------------------------------------------------------------- where vectors
+# go
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
@@ -85,7 +95,9 @@ def test_the_file_holds_the_vectors_in_the_texts_order(tiny, lines, tmp_path, ca
     assert f"wrote 4 vectors of width 24 to {out}" in captured.err
     assert list(out.parent.iterdir()) == [out]
     lines.with_name("new file").touch()
-    assert out.stat().st_mode == lines.with_name("new file").stat().st_mode  # safetensors' own is for its owner only
+    assert (
+        out.stat().st_mode == lines.with_name("new file").stat().st_mode
+    )  # safetensors' own is for its owner only
 
 
 def test_a_long_file_is_streamed_in_chunks(tiny, lines, tmp_path, monkeypatch):
@@ -105,7 +117,9 @@ def test_a_long_file_is_streamed_in_chunks(tiny, lines, tmp_path, monkeypatch):
     np.testing.assert_allclose(vectors, SentenceEncoder.load(tiny).encode(TEXTS), atol=1e-6, rtol=0)
 
 
-def test_a_file_that_changes_meanwhile_is_an_error_and_nothing_is_written(tiny, lines, tmp_path, monkeypatch):
+def test_a_file_that_changes_meanwhile_is_an_error_and_nothing_is_written(
+    tiny, lines, tmp_path, monkeypatch
+):
     load = SentenceEncoder.load
 
     def slow_load(*arguments: object, **options: object) -> SentenceEncoder:
@@ -114,7 +128,9 @@ def test_a_file_that_changes_meanwhile_is_an_error_and_nothing_is_written(tiny, 
         return load(*arguments, **options)
 
     monkeypatch.setattr(SentenceEncoder, "load", slow_load)
-    with pytest.raises(InputError, match="4 texts were counted, but 5 encoded: has the file changed"):
+    with pytest.raises(
+        InputError, match="4 texts were counted, but 5 encoded: has the file changed"
+    ):
         main(["--model", str(tiny), "--file", str(lines), "--out", str(tmp_path / "v.npy")])
     assert list(tmp_path.iterdir()) == [lines]
 
@@ -141,13 +157,24 @@ def test_flags_are_the_options_of_encode(tiny, lines, tmp_path, flags, options):
 
 def test_bfloat16_by_flag(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "cpu_flags", lambda: {"avx2"})
-    command = ["--model", str(tiny), "--device", "cpu", "--dtype", "bfloat16", "--out", str(tmp_path / "v.npy")]
+    command = [
+        "--model",
+        str(tiny),
+        "--device",
+        "cpu",
+        "--dtype",
+        "bfloat16",
+        "--out",
+        str(tmp_path / "v.npy"),
+    ]
     with pytest.raises(InputError, match="bfloat16 cannot be used: the CPU has none of"):
         main([*command, *TEXTS])
     assert not (tmp_path / "v.npy").exists()
     monkeypatch.setattr(devices, "cpu_flags", lambda: {"avx512_bf16"})
     main([*command, *TEXTS])
-    assert 0 < abs(np.load(tmp_path / "v.npy") - SentenceEncoder.load(tiny).encode(TEXTS)).max() < 0.03
+    assert (
+        0 < abs(np.load(tmp_path / "v.npy") - SentenceEncoder.load(tiny).encode(TEXTS)).max() < 0.03
+    )
 
 
 def test_a_heat_map_is_drawn_of_the_matrix(tiny, tmp_path, capsys, monkeypatch):
@@ -160,7 +187,9 @@ def test_a_heat_map_is_drawn_of_the_matrix(tiny, tmp_path, capsys, monkeypatch):
     assert captured.err.endswith(f"wrote {tmp_path / 'new' / 'map.png'}\n")
     ((texts, matrix, similarity),) = drawn
     assert (texts, similarity) == (TEXTS, "cosine")
-    np.testing.assert_allclose(matrix, cosine_matrix(tiny, TEXTS), atol=4e-6, rtol=0)  # 2e-6 for each vector
+    np.testing.assert_allclose(
+        matrix, cosine_matrix(tiny, TEXTS), atol=4e-6, rtol=0
+    )  # 2e-6 for each vector
     main(["--model", str(tiny), "--heatmap", str(tmp_path / "many.png"), *["moon"] * 13])
     assert capsys.readouterr().out == ""  # too many for the terminal
     assert drawn[-1][1].shape == (13, 13)
@@ -173,7 +202,8 @@ class Figure:
         path.write_bytes(b"png")
 
 
-# ---------------------------------------------------------------------------------- what cannot be used
+# ---------------------------------------------------------------------------------- what cannot be
+# used
 
 
 @pytest.mark.parametrize(
@@ -190,18 +220,26 @@ class Figure:
         (["a cat"] * 61 + ["--heatmap", "map.png"], "at most 60"),
     ],
 )
-def test_invalid_arguments_are_errors_before_the_model_is_loaded(tiny, monkeypatch, arguments, message):
-    monkeypatch.setattr(SentenceEncoder, "load", lambda *_: pytest.fail("the model was loaded first"))
+def test_invalid_arguments_are_errors_before_the_model_is_loaded(
+    tiny, monkeypatch, arguments, message
+):
+    monkeypatch.setattr(
+        SentenceEncoder, "load", lambda *_: pytest.fail("the model was loaded first")
+    )
     with pytest.raises(InputError, match=message):
         main(["--model", str(tiny), *arguments])
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="this system has no /dev/fd")
 def test_a_pipe_of_the_shell_can_be_the_file(tiny, tmp_path):
-    """``--file <(sort texts.txt)`` can be read only once, though the header of .npy needs the number of texts."""
+    """``--file <(sort texts.txt)`` can be read only once, though the header of .npy needs the
+    number of texts.
+    """
     reader, writer = os.pipe()
     os.write(writer, "\n".join(TEXTS).encode())
     os.close(writer)
     main(["--model", str(tiny), "--file", f"/dev/fd/{reader}", "--out", str(tmp_path / "v.npy")])
     os.close(reader)
-    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), SentenceEncoder.load(tiny).encode(TEXTS))
+    np.testing.assert_array_equal(
+        np.load(tmp_path / "v.npy"), SentenceEncoder.load(tiny).encode(TEXTS)
+    )

@@ -34,23 +34,35 @@ def tsv(tmp_path: Path) -> Path:
 
 
 def test_similarities_are_computed_in_float64(tiny):
-    """The cosine of the second angle, 1 - 2^-27, would be 1 in float32 and tie with an equal pair."""
-    u, v = np.float32([[0, 0], [1, 0]]), np.float32([[1, 0], [1, 2.0**-13]])  # a zero vector is similar to nothing
+    """The cosine of the second angle, 1 - 2^-27, would be 1 in float32 and tie with an equal
+    pair.
+    """
+    u, v = (
+        np.float32([[0, 0], [1, 0]]),
+        np.float32([[1, 0], [1, 2.0**-13]]),
+    )  # a zero vector is similar to nothing
     found = row_scores(SentenceEncoder.load(tiny), u, v, "cosine")
     np.testing.assert_allclose(found, [0, 1 - 2.0**-27], atol=1e-14)
 
 
 def test_the_scores_of_a_file_against_numpy(tiny, tsv, capsys):
-    """Pearson from numpy, Spearman from squared rank differences, on vectors encoded one at a time."""
+    """Pearson from numpy, Spearman from squared rank differences, on vectors encoded one at a
+    time.
+    """
     encoder = SentenceEncoder.load(tiny)
     scores = np.array([pair.score for pair in PAIRS])
-    cosines = [float(encoder.encode([pair.sentence1])[0] @ encoder.encode([pair.sentence2])[0]) for pair in PAIRS]
+    cosines = [
+        float(encoder.encode([pair.sentence1])[0] @ encoder.encode([pair.sentence2])[0])
+        for pair in PAIRS
+    ]
     main(["--model", str(tiny), "--data", str(tsv), "--json"])
     found = json.loads(capsys.readouterr().out)
     assert found["pearson_cosine"] == pytest.approx(np.corrcoef(cosines, scores)[0, 1], abs=1e-5)
     differences = np.argsort(np.argsort(cosines)) - np.argsort(np.argsort(scores))
     n = len(PAIRS)
-    assert found["spearman_cosine"] == pytest.approx(1 - 6 * (differences**2).sum() / (n * (n * n - 1)), abs=1e-12)
+    assert found["spearman_cosine"] == pytest.approx(
+        1 - 6 * (differences**2).sum() / (n * (n * n - 1)), abs=1e-12
+    )
     names = [f"{metric}_{name}" for name in SIMILARITIES for metric in ("pearson", "spearman")]
     assert list(found) == ["data", "split", "pairs", "model", "pooling", "similarity", *names]
     assert list(found.values())[:6] == [str(tsv), None, 5, str(tiny), "mean", "cosine"]
@@ -64,7 +76,10 @@ def test_the_table_states_what_was_measured_and_how(tiny, tsv, capsys):
     out = capsys.readouterr().out
     assert out.startswith(f"model     {tiny}, max pooling\ndata      {tsv}, 5 pairs\n")
     for name, line in zip(SIMILARITIES, out.splitlines()[-4:], strict=True):
-        assert line.split() == [name, *(f"{100 * found[f'{metric}_{name}']:.2f}" for metric in ("pearson", "spearman"))]
+        assert line.split() == [
+            name,
+            *(f"{100 * found[f'{metric}_{name}']:.2f}" for metric in ("pearson", "spearman")),
+        ]
 
 
 LABELLED = (
@@ -84,7 +99,9 @@ def labelled(tmp_path: Path) -> Path:
 
 
 def test_the_table_of_labelled_pairs(tiny, labelled, capsys):
-    """The numbers are compared with sentence-transformers' in ``tests/evaluation/test_evaluators.py``."""
+    """The numbers are compared with sentence-transformers' in
+    ``tests/evaluation/test_evaluators.py``.
+    """
     main(["--model", str(tiny), "--data", str(labelled), "--json"])
     found = json.loads(capsys.readouterr().out)
     assert found["pairs"] == len(LABELLED)
@@ -147,7 +164,9 @@ TRIPLETS = [
 def test_triplets_give_an_accuracy(tiny, tmp_path, capsys):
     path = tmp_path / "rows.jsonl"
     names = ("anchor", "positive", "negative")
-    path.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in TRIPLETS))
+    path.write_text(
+        "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in TRIPLETS)
+    )
     main(["--model", str(tiny), "--data", str(path), "--json"])
     found = json.loads(capsys.readouterr().out)
     encoder = SentenceEncoder.load(tiny)
@@ -159,13 +178,18 @@ def test_triplets_give_an_accuracy(tiny, tmp_path, capsys):
     assert found == {"data": str(path), "split": None, "triplets": 3} | about
     main(["--model", str(tiny), "--data", str(path)])
     out = capsys.readouterr().out
-    assert f"{path}, 3 triplets\nscored by cosine\naccuracy  {100 * expected:.2f} % have an anchor" in out
+    assert (
+        f"{path}, 3 triplets\nscored by cosine\naccuracy  {100 * expected:.2f} % have an anchor"
+        in out
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.weights
 def test_stsb_scores_of_the_real_model(minilm, stsb, capsys):
-    """The published zero-shot scores on test, 82.03 and 82.74, with more digits from the reference."""
+    """The published zero-shot scores on test, 82.03 and 82.74, with more digits from the
+    reference.
+    """
     main(["--model", str(minilm), "--split", "test", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert (found["data"], found["split"], found["pairs"]) == ("stsb", "test", 1379)

@@ -32,7 +32,12 @@ def test_json_and_the_exit_code_of_a_problem(tiny, tmp_path, capsys):
     assert end.value.code == 1
     content = json.loads(capsys.readouterr().out)
     first, second = content["files"]
-    assert (first["rows"], first["form"], len(first["problems"]), second["problems"]) == (59, "scored pairs", 1, [])
+    assert (first["rows"], first["form"], len(first["problems"]), second["problems"]) == (
+        59,
+        "scored pairs",
+        1,
+        [],
+    )
     assert (first["scores"]["min"], first["scores"]["max"]) == (0, 5)
     assert content["shared"] == [{"file": str(dev), "with": str(train), "rows": 10}]
     assert content["command"] is None

@@ -23,7 +23,14 @@ def files(tmp_path):
 
 
 def command(files, tiny, *more: str) -> list[str]:
-    named = ["--pairs", files / "pairs.tsv", "--corpus", files / "corpus.txt", "--out", files / "out.jsonl"]
+    named = [
+        "--pairs",
+        files / "pairs.tsv",
+        "--corpus",
+        files / "corpus.txt",
+        "--out",
+        files / "out.jsonl",
+    ]
     return [*map(str, named), "--model", str(tiny), *more]
 
 
@@ -32,7 +39,14 @@ def test_the_command_writes_triplets_that_training_reads(files, tiny, capsys, co
     texts = (files / "corpus.txt").read_text().splitlines()
     rows = [json.dumps({"_id": str(i), "text": text}) for i, text in enumerate(texts)]
     (files / "corpus.jsonl").write_text("\n".join(rows))
-    main([*command(files, tiny, "--num-negatives", "2"), "--corpus", str(files / f"corpus.{corpus}"), "--json"])
+    main(
+        [
+            *command(files, tiny, "--num-negatives", "2"),
+            "--corpus",
+            str(files / f"corpus.{corpus}"),
+            "--json",
+        ]
+    )
     captured = capsys.readouterr()
     found = json.loads(captured.out)
     assert "rows with an empty text skipped: 1" in captured.err
@@ -73,18 +87,29 @@ def test_negatives_in_the_pairs_and_the_summary(files, tiny, capsys):
 
 def test_pairs_that_the_file_lacks_are_named(files, tiny, capsys):
     """No candidate is further from an anchor than the furthest text."""
-    texts, encoder = ["snow", "a man plays", "the guitar", "a small dog"], SentenceEncoder.load(tiny)
-    (furthest,) = [texts[i] for i in top_k(-encoder.encode(["the moon"]), encoder.encode(texts), 1)[1][0]]
+    texts, encoder = (
+        ["snow", "a man plays", "the guitar", "a small dog"],
+        SentenceEncoder.load(tiny),
+    )
+    (furthest,) = [
+        texts[i] for i in top_k(-encoder.encode(["the moon"]), encoder.encode(texts), 1)[1][0]
+    ]
     (files / "corpus.txt").write_text("\n".join(texts))
     rows = f"a small dog\ta small dog\nthe moon\t{furthest}\nthe moon\tthe moon\n"
     (files / "pairs.tsv").write_text("anchor\tpositive\n" + rows)
     main(command(files, tiny, "--absolute-margin", "0.001", "--json"))
     captured = capsys.readouterr()
     found = json.loads(captured.out)
-    assert (found["anchors_without_negative"], found["pairs_without_negative"], found["pairs"]) == (1, 2, 3)
+    assert (found["anchors_without_negative"], found["pairs_without_negative"], found["pairs"]) == (
+        1,
+        2,
+        3,
+    )
     message = "2 of 3 pairs are not in the file, no candidate is left for their anchors: 'the moon'; relax the margins"
     assert message in captured.err
-    assert {row.texts[0] for row in read_file(files / "out.jsonl", PAIR_FORMAT).rows} == {"a small dog"}
+    assert {row.texts[0] for row in read_file(files / "out.jsonl", PAIR_FORMAT).rows} == {
+        "a small dog"
+    }
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="this system has no /dev/fd")
@@ -113,5 +138,7 @@ def test_pairs_from_a_pipe_replace_an_old_file(files, tiny):
 def test_bad_input_is_an_error_and_keeps_the_old_file(files, tiny, more, message):
     (files / "out.jsonl").write_text('["a cat", "the cat"]\n')
     with pytest.raises(InputError, match=message):
-        main(command(files, tiny, *(text.replace("OUT", str(files / "out.jsonl")) for text in more)))
+        main(
+            command(files, tiny, *(text.replace("OUT", str(files / "out.jsonl")) for text in more))
+        )
     assert (files / "out.jsonl").read_text() == '["a cat", "the cat"]\n'

@@ -29,7 +29,9 @@ def expected(tiny) -> list[tuple[float, int, int]]:
     return sorted(((cosines[i, j], i, j) for i in range(5) for j in range(i + 1, 5)), reverse=True)
 
 
-def test_pairs_are_printed_best_first_and_a_top_beyond_their_number_shows_all(tiny, file, expected, capsys):
+def test_pairs_are_printed_best_first_and_a_top_beyond_their_number_shows_all(
+    tiny, file, expected, capsys
+):
     shown = [f"{score:8.4f}  {SENTENCES[i]}\n{'':8}  {SENTENCES[j]}\n" for score, i, j in expected]
     assert shown[0] == "  1.0000  the dog\n          the dog\n"
     main([str(file), "--model", str(tiny), "--top", "4"])
@@ -58,9 +60,19 @@ def test_a_prompt_comes_before_each_sentence(tiny, file, tmp_path, capsys):
     (folder / "config_sentence_transformers.json").write_text('{"prompts": {"same": "the sun "}}')
     whole, found = tmp_path / "whole.txt", []
     whole.write_text("".join(f"the sun {sentence}\n" for sentence in SENTENCES), encoding="utf-8")
-    for texts, *prompt in ([whole], [file, "--prompt", "the sun "], [file, "--prompt-name", "same"], [file]):
+    for texts, *prompt in (
+        [whole],
+        [file, "--prompt", "the sun "],
+        [file, "--prompt-name", "same"],
+        [file],
+    ):
         main([str(texts), "--model", str(folder), *prompt, "--json"])
-        found.append([(pair["score"], pair["indices"]) for pair in json.loads(capsys.readouterr().out)["pairs"]])
+        found.append(
+            [
+                (pair["score"], pair["indices"])
+                for pair in json.loads(capsys.readouterr().out)["pairs"]
+            ]
+        )
     assert found[0] == found[1] == found[2] != found[3]
 
 

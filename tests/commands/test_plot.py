@@ -36,17 +36,28 @@ def test_the_curves_of_a_run(run):
     assert title == "cosine on tiny"
     # the learning rate begins at 0
     rates = {1: 0, 10: 0.001, 20: 0.002}
-    assert curves == {"loss (cosine)": {10: 8, 20: 3}, "dev spearman x 100": {0: 25, 20: 50}, "learning rate": rates}
+    assert curves == {
+        "loss (cosine)": {10: 8, 20: 3},
+        "dev spearman x 100": {0: 25, 20: 50},
+        "learning rate": rates,
+    }
     pytest.importorskip("matplotlib", reason="needs the plots extra")
     other = {"loss (mnr)": {10: 1.0}, "dev spearman x 100": {0: 20.0}, "learning rate": {10: 0.1}}
     figure = draw_curves({"a": curves, "b": other}, title)
     labels = ["loss (cosine)", "loss (mnr)", "dev spearman x 100", "learning rate"]
     assert [axes.get_ylabel() for axes in figure.axes] == labels
-    assert [[len(line.get_xdata()) for line in axes.lines] for axes in figure.axes] == [[2], [1], [2, 1], [3, 1]]
+    assert [[len(line.get_xdata()) for line in axes.lines] for axes in figure.axes] == [
+        [2],
+        [1],
+        [2, 1],
+        [3, 1],
+    ]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
 
 
-@pytest.mark.parametrize(("ending", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
+@pytest.mark.parametrize(
+    ("ending", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
+)
 def test_the_command_writes_a_picture(run, ending, start):
     pytest.importorskip("matplotlib", reason="needs the plots extra")
     main([str(run), str(run), "--out", str(run / "new" / f"both.{ending}")])
@@ -66,7 +77,9 @@ def test_what_is_no_run_is_refused(run, monkeypatch):
         read_run(run)
     with pytest.raises(InputError, match=r"metrics\.jsonl"):
         read_run(run / "nowhere")
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # importing it fails, installed or not
+    monkeypatch.setitem(
+        sys.modules, "matplotlib.figure", None
+    )  # importing it fails, installed or not
     with pytest.raises(InputError, match=r"\.\[plots\]"):
         main([str(run)])
 
@@ -74,7 +87,9 @@ def test_what_is_no_run_is_refused(run, monkeypatch):
 def test_every_length_is_in_a_bar():
     pytest.importorskip("matplotlib", reason="needs the plots extra")
     lengths = [1, 1, 7, 150]
-    figure = draw_histograms({"a": lengths, "empty": []}, "tokens", {"a": [0.5, 4.0, 4.0], "empty": []})
+    figure = draw_histograms(
+        {"a": lengths, "empty": []}, "tokens", {"a": [0.5, 4.0, 4.0], "empty": []}
+    )
     assert [axes.get_visible() for axes in figure.axes] == [True, True, True, False]
     assert sum(bar.get_height() for bar in figure.axes[1].patches) == 3
     axes = figure.axes[0]
@@ -100,9 +115,18 @@ def test_a_heat_map_shows_every_number_under_its_texts():
 
 
 def test_like_texts_are_beside_each_other():
-    """Two pairs and a text between them; each group turned so that the most alike are neighbours."""
+    """Two pairs and a text between them; each group turned so that the most alike are
+    neighbours.
+    """
     matrix = np.eye(5)
-    for i, j, value in ((0, 3, 0.9), (1, 4, 0.8), (0, 2, 0.5), (1, 2, 0.1), (2, 3, 0.2), (2, 4, 0.3)):
+    for i, j, value in (
+        (0, 3, 0.9),
+        (1, 4, 0.8),
+        (0, 2, 0.5),
+        (1, 2, 0.1),
+        (2, 3, 0.2),
+        (2, 4, 0.3),
+    ):
         matrix[i, j] = matrix[j, i] = value
     assert by_likeness(matrix) in ([3, 0, 2, 4, 1], [1, 4, 2, 0, 3])
     assert by_likeness(np.eye(1)) == [0]

@@ -33,14 +33,18 @@ def test_one_pair_has_the_models_score(trained, capsys):
     printed = capsys.readouterr().out.strip()
     score = trained.predict(("a cat sits", "the dog runs"), apply_softmax=True)
     if trained.task == "classes":
-        assert printed == "  ".join(f"{label} {value:.3f}" for label, value in zip(NLI_LABELS, score, strict=True))
+        assert printed == "  ".join(
+            f"{label} {value:.3f}" for label, value in zip(NLI_LABELS, score, strict=True)
+        )
     else:
         scale = 5 if trained.task == "regression" else 1
         assert float(printed) == pytest.approx(scale * min(max(float(score), 0), 1), abs=0.005)
 
 
 def constant(tiny, folder, score: float) -> str:
-    """A model that gives every pair the same score: with zero weights a head returns its bias, a fifth of it."""
+    """A model that gives every pair the same score: with zero weights a head returns its bias, a
+    fifth of it.
+    """
     model = PairModel(SentenceEncoder.load(tiny), siamese(24))
     torch.nn.init.zeros_(model.head.mlp[-1].weight)
     torch.nn.init.constant_(model.head.mlp[-1].bias, score / 5)
@@ -57,7 +61,9 @@ def test_a_file_is_scored_line_by_line(trained, tmp_path, capsys):
     if trained.task == "regression":
         scores = 5 * scores
     assert [tuple(row[-2:]) for row in rows] == pairs
-    assert [float(value) for row in rows for value in row[:-2]] == pytest.approx(scores.flatten().tolist(), abs=1e-5)
+    assert [float(value) for row in rows for value in row[:-2]] == pytest.approx(
+        scores.flatten().tolist(), abs=1e-5
+    )
 
 
 def test_scores_are_clipped_for_display_but_not_in_files(tiny, tmp_path, capsys):
@@ -92,7 +98,9 @@ def test_bad_input_is_an_error(tiny, tmp_path, arguments, message):
 
 
 def test_columns_of_a_file(tiny, tmp_path, capsys):
-    """By name, and by number without a header; a header that names two texts is no pair, and no column is guessed."""
+    """By name, and by number without a header; a header that names two texts is no pair, and no
+    column is guessed.
+    """
     model = constant(tiny, tmp_path / "model", 2.0)
     for name, content, columns in (
         ("a.csv", "id,left,right\n1,a cat,a dog\n", ["--columns", "right,left"]),

@@ -39,7 +39,9 @@ def corpus(tmp_path):
 def expected_hits(tiny, query: str, k: int) -> list[tuple[float, int]]:
     encoder = SentenceEncoder.load(tiny)
     exact = [slow_cosine(encoder.encode([query])[0], vector) for vector in encoder.encode(CORPUS)]
-    return sorted(((score, i) for i, score in enumerate(exact)), key=lambda hit: (-round(hit[0], 5), hit[1]))[:k]
+    return sorted(
+        ((score, i) for i, score in enumerate(exact)), key=lambda hit: (-round(hit[0], 5), hit[1])
+    )[:k]
 
 
 def test_the_command_prints_each_query_and_its_sentences(tiny, corpus, capsys):
@@ -48,7 +50,9 @@ def test_the_command_prints_each_query_and_its_sentences(tiny, corpus, capsys):
     blocks = []
     for query in ("a dog", "snow"):
         hits = expected_hits(tiny, query, 3)
-        blocks.append("".join([f"{query}\n", *(f"{score:8.4f}  {CORPUS[i]}\n" for score, i in hits)]))
+        blocks.append(
+            "".join([f"{query}\n", *(f"{score:8.4f}  {CORPUS[i]}\n" for score, i in hits)])
+        )
     assert out == "\n".join(blocks)
 
 
@@ -61,9 +65,13 @@ def test_the_command_as_json(tiny, corpus, tmp_path, capsys):
     assert [result["query"] for result in content["results"]] == ["the dog", "snow"]
     for result in content["results"]:
         expected = expected_hits(tiny, result["query"], 2)
-        assert [(hit["index"], hit["text"]) for hit in result["hits"]] == [(i, CORPUS[i]) for _, i in expected]
+        assert [(hit["index"], hit["text"]) for hit in result["hits"]] == [
+            (i, CORPUS[i]) for _, i in expected
+        ]
         # in other batches the last digits of a vector differ
-        np.testing.assert_allclose([hit["score"] for hit in result["hits"]], [s for s, _ in expected], atol=1e-6)
+        np.testing.assert_allclose(
+            [hit["score"] for hit in result["hits"]], [s for s, _ in expected], atol=1e-6
+        )
 
 
 @pytest.fixture
@@ -80,7 +88,11 @@ def test_a_reranker_sorts_the_candidates(tiny, corpus, capsys, reranker):
     model = PairModel.load(reranker)
     named = [str(corpus), "--model", str(tiny), "--rerank", str(reranker), "--json"]
     named += ["--query", "a dog", "--query", "snow"]
-    for flags, count, top in (([], 5, 5), (["--candidates", "3", "--top", "2"], 3, 2), (["--candidates", "1"], 5, 5)):
+    for flags, count, top in (
+        ([], 5, 5),
+        (["--candidates", "3", "--top", "2"], 3, 2),
+        (["--candidates", "1"], 5, 5),
+    ):
         main([*named, *flags])
         for result in json.loads(capsys.readouterr().out)["results"]:
             candidates = [i for _, i in expected_hits(tiny, result["query"], count)]
@@ -95,7 +107,9 @@ def test_cut_candidates_of_a_reranker_are_counted(tiny, tmp_path, capsys, rerank
     limit = PairModel.load(reranker).tokenizer.limit
     path = tmp_path / "long.txt"
     # [CLS] a dog [SEP] cat ... [SEP]: two texts are beyond the limit
-    path.write_text("\n".join(["cat " * (limit - 5), "cat " * (limit - 4), "dog " * limit]), encoding="utf-8")
+    path.write_text(
+        "\n".join(["cat " * (limit - 5), "cat " * (limit - 4), "dog " * limit]), encoding="utf-8"
+    )
     main([str(path), "--model", str(tiny), "--query", "a dog", "--rerank", str(reranker)])
     assert f"2 of 3 texts were longer than {limit} tokens" in capsys.readouterr().err
     main([str(path), "--model", str(tiny), "--query", "a dog"])
@@ -103,7 +117,9 @@ def test_cut_candidates_of_a_reranker_are_counted(tiny, tmp_path, capsys, rerank
 
 
 SESSION = re.search(
-    r"```bash\n([^`]*runs/matryoshka/[^`]*)```", (ROOT / "docs" / "search.md").read_text("utf-8"), re.DOTALL
+    r"```bash\n([^`]*runs/matryoshka/[^`]*)```",
+    (ROOT / "docs" / "search.md").read_text("utf-8"),
+    re.DOTALL,
 )[1]
 
 
@@ -113,18 +129,39 @@ def test_the_session_of_the_docs_from_training_to_search(tiny, tmp_path, monkeyp
     (tmp_path / "pairs.tsv").write_text("anchor\tpositive\n" + rows)
     texts = [f"a small {noun}" for noun in toys.NOUNS]
     (tmp_path / "corpus.txt").write_text("\n".join(texts))
-    commands = [shlex.split(line) for line in SESSION.replace("64", "8").replace("A guitar.", "the dog").splitlines()]
+    commands = [
+        shlex.split(line)
+        for line in SESSION.replace("64", "8").replace("A guitar.", "the dog").splitlines()
+    ]
     monkeypatch.chdir(tmp_path)
-    options = "--objective mnr --matryoshka 8 --data pairs.tsv --device cpu --out runs/matryoshka --model".split()
+    options = [
+        "--objective",
+        "mnr",
+        "--matryoshka",
+        "8",
+        "--data",
+        "pairs.tsv",
+        "--device",
+        "cpu",
+        "--out",
+        "runs/matryoshka",
+        "--model",
+    ]
     train([*options, str(tiny)])
     commands += [[word.replace("int8", "binary") for word in words] for words in commands]
     for _, name, *arguments in commands:  # minisbert NAME ...
         {"encode": encode, "search": main}[name](arguments)
     encoder = SentenceEncoder.load(tmp_path / "runs" / "matryoshka" / "model")
-    vectors, query = encoder.encode(texts, truncate_dim=8), encoder.encode(["the dog"], truncate_dim=8)[0]
+    vectors, query = (
+        encoder.encode(texts, truncate_dim=8),
+        encoder.encode(["the dog"], truncate_dim=8)[0],
+    )
     lines = re.findall(r"^ +(\d\.\d{4})  (a small .*)$", capsys.readouterr().out, re.MULTILINE)
     assert len(lines) == 10
-    for found, decoded, tolerance in ((lines[:5], vectors, 0.01), (lines[5:], np.where(vectors > 0, 1, -1), 1e-4)):
+    for found, decoded, tolerance in (
+        (lines[:5], vectors, 0.01),
+        (lines[5:], np.where(vectors > 0, 1, -1), 1e-4),
+    ):
         cosines = [slow_cosine(query, row) for row in decoded.astype(np.float64)]
         for (score, text), best in zip(found, sorted(cosines, reverse=True), strict=False):
             assert float(score) == pytest.approx(cosines[texts.index(text)], abs=tolerance)
@@ -138,7 +175,10 @@ def test_the_session_of_the_docs_from_training_to_search(tiny, tmp_path, monkeyp
         (["--query", "a dog", "--queries", "q.txt"], "give either --query"),
         (["--query", "a dog", "--query", " "], "an empty query"),
         (["--queries", "no.txt"], "no.txt does not exist"),
-        (["--query", "a dog", "--index", "i.npy"], r"--index i.npy: the name must end in \.safetensors"),
+        (
+            ["--query", "a dog", "--index", "i.npy"],
+            r"--index i.npy: the name must end in \.safetensors",
+        ),
     ],
 )
 def test_invalid_arguments_are_errors(tiny, corpus, arguments, message):
@@ -160,4 +200,6 @@ def test_the_red_planet(minilm, tmp_path, capsys):
     main([str(tmp_path / "planets.txt"), "--model", str(minilm), "--query", query, "--json"])
     hits = json.loads(capsys.readouterr().out)["results"][0]["hits"]
     assert [hit["index"] for hit in hits] == [1, 3, 2, 0]
-    np.testing.assert_allclose([hit["score"] for hit in hits], [0.8115, 0.7502, 0.7279, 0.4647], atol=6e-5, rtol=0)
+    np.testing.assert_allclose(
+        [hit["score"] for hit in hits], [0.8115, 0.7502, 0.7279, 0.4647], atol=6e-5, rtol=0
+    )

@@ -18,7 +18,16 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
 from tests.parity import REFERENCE, golden
 
-STATES = "embeddings layers.0.attention layers.0 layers.1.attention layers.1 pooler pooled vector".split()
+STATES = [
+    "embeddings",
+    "layers.0.attention",
+    "layers.0",
+    "layers.1.attention",
+    "layers.1",
+    "pooler",
+    "pooled",
+    "vector",
+]
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +40,17 @@ def ours(tiny, tmp_path_factory) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def against(tiny, ours, tmp_path, capsys):
-    """Exit code and output of a comparison with ours, some of them replaced, and those given as None left out."""
+    """Exit code and output of a comparison with ours, some of them replaced, and those given as
+    None left out.
+    """
 
-    def run_against(changes: dict[str, torch.Tensor | None], *options: str, model: Path = tiny) -> tuple[int, str]:
+    def run_against(
+        changes: dict[str, torch.Tensor | None], *options: str, model: Path = tiny
+    ) -> tuple[int, str]:
         path = tmp_path / "yours.safetensors"
-        save_file({name: value for name, value in (ours | changes).items() if value is not None}, path)
+        save_file(
+            {name: value for name, value in (ours | changes).items() if value is not None}, path
+        )
         return run(capsys, "--model", model, "--against", path, *options)
 
     return run_against
@@ -61,14 +76,17 @@ def verdicts(out: str) -> dict[str, str]:
 def test_write_contains_every_tensor_and_the_vectors_of_encode(tiny, ours):
     assert set(ours) == {"ids", "mask", "token_types", *STATES}
     real = ours["mask"].sum(dim=1).tolist()
-    assert len(set(real)) == len(EXAMPLE_TEXTS) == 3, "texts of different length, so there is padding"
+    assert len(set(real)) == len(EXAMPLE_TEXTS) == 3, (
+        "texts of different length, so there is padding"
+    )
     assert ours["layers.0.attention"].shape == (3, 3, max(real), max(real))
     assert ours["layers.1"].dtype == torch.float32
     vectors = torch.from_numpy(SentenceEncoder.load(tiny).encode(EXAMPLE_TEXTS))
     torch.testing.assert_close(ours["vector"], vectors, atol=1e-6, rtol=0)
 
 
-# -------------------------------------------------------------------------------- equal and not equal
+# -------------------------------------------------------------------------------- equal and not
+# equal
 
 
 def test_our_own_file_is_equal(against):
@@ -84,7 +102,9 @@ def test_golden_states_of_the_reference_are_equal(tiny, tmp_path, capsys):
     names = ["ids", "mask", "token_types", *(name for name in STATES if name in reference)]
     tensors = {name: reference[name] for name in names} | {"pooled": reference["pooled.mean"]}
     save_file(tensors, tmp_path / "golden.safetensors")
-    code, out = run(capsys, "--model", tiny, "--double", "--against", tmp_path / "golden.safetensors")
+    code, out = run(
+        capsys, "--model", tiny, "--double", "--against", tmp_path / "golden.safetensors"
+    )
     assert (code, verdicts(out)) == (0, dict.fromkeys(STATES[:-1], "ok"))
 
 
@@ -102,24 +122,32 @@ def test_first_divergence_is_marked_and_later_ones_are_listed(ours, against):
 
 
 def test_a_gap_in_the_file_widens_the_search(ours, against):
-    code, out = against({"layers.0": ours["layers.0"] + 0.01, "layers.0.attention": None, "vector": None})
+    code, out = against(
+        {"layers.0": ours["layers.0"] + 0.01, "layers.0.attention": None, "vector": None}
+    )
     assert code == 1
     assert "the other side has no such tensor: layers.0.attention, vector" in out
-    assert "between embeddings, which agrees, and layers.0: queries and keys" in out.splitlines()[-1]
+    assert (
+        "between embeddings, which agrees, and layers.0: queries and keys" in out.splitlines()[-1]
+    )
 
 
 def test_pads_are_not_compared_and_names_that_we_lack_are_listed(ours, against):
     pads = ~ours["mask"]
     hidden = ours["layers.1"].masked_fill(pads[:, :, None], float("nan"))
     probabilities = ours["layers.1.attention"].masked_fill(pads[:, None, :, None], 7.0)
-    code, out = against({"layers.1": hidden, "layers.1.attention": probabilities, "layer3": torch.zeros(2)})
+    code, out = against(
+        {"layers.1": hidden, "layers.1.attention": probabilities, "layer3": torch.zeros(2)}
+    )
     assert code == 0
     assert "not compared because we have no such tensor: layer3" in out
 
 
 def test_attention_of_a_real_token_to_a_pad_is_compared(ours, against):
     to_pads = ours["mask"][:, None, :, None] & ~ours["mask"][:, None, None, :]
-    code, out = against({"layers.1.attention": ours["layers.1.attention"].masked_fill(to_pads, 1e-3)})
+    code, out = against(
+        {"layers.1.attention": ours["layers.1.attention"].masked_fill(to_pads, 1e-3)}
+    )
     assert (code, verdicts(out)["layers.1.attention"]) == (1, "FIRST DIVERGENCE")
 
 
@@ -133,7 +161,8 @@ def test_nan_at_a_real_token_is_a_divergence(ours, against):
     assert (row["name"], row["ok"], row["at"], row["difference"]) == ("vector", False, [2, 5], None)
 
 
-# ----------------------------------------------------------------------------------- mistakes by name
+# ----------------------------------------------------------------------------------- mistakes by
+# name
 
 
 @pytest.mark.parametrize(
@@ -159,7 +188,9 @@ def test_a_planted_mistake_is_named(tiny, tmp_path, capsys, name, first, options
         main(["--model", str(tiny), *options, "--write", str(path)])
     code, out = run(capsys, "--model", tiny, *options, "--against", path)
     assert (code, verdicts(out)[first]) == (1, "FIRST DIVERGENCE")
-    cause = f"these are exactly the numbers you get when {mistake.meaning} ({name}, {mistake.target})."
+    cause = (
+        f"these are exactly the numbers you get when {mistake.meaning} ({name}, {mistake.target})."
+    )
     assert out.splitlines()[-1] == f"{first} is the first to differ: {cause}"
 
 
@@ -187,7 +218,8 @@ def test_another_models_file(tiny, tmp_path, against):
     assert "Look before embeddings: the word table" in out.splitlines()[-1]
 
 
-# ------------------------------------------------------------------------------- files that do not fit
+# ------------------------------------------------------------------------------- files that do not
+# fit
 
 
 @pytest.mark.parametrize(
@@ -198,7 +230,10 @@ def test_another_models_file(tiny, tmp_path, against):
         ({"ids": torch.zeros(3, 4, 5, dtype=torch.long)}, r"\(3, 4, 5\)"),
         ({"mask": torch.ones(2, 2, dtype=torch.bool)}, r"\(2, 2\)"),
         ({"mask": torch.ones(3, 16)}, "mask"),
-        ({"layers.0": torch.zeros(3, 16, 25)}, r"layers.0 is \(3, 16, 25\), should be \(3, 16, 24\)"),
+        (
+            {"layers.0": torch.zeros(3, 16, 25)},
+            r"layers.0 is \(3, 16, 25\), should be \(3, 16, 24\)",
+        ),
         ({"ids": torch.full((3, 16), 999)}, "vocabulary"),
         ({"mask": torch.zeros(3, 16, dtype=torch.bool)}, "row 0"),
         (dict.fromkeys(STATES), "none of the tensors"),
@@ -228,12 +263,15 @@ def test_arguments_that_cannot_be_used(tiny, arguments, message):
         main(["--model", str(tiny), *arguments])
 
 
-# ----------------------------------------------------------------------------- live against the reference
+# ----------------------------------------------------------------------------- live against the
+# reference
 
 
 def install(folder: Path, monkeypatch) -> Path:
     """Make ``tracing`` find its script as the wheel's files lie: beside it, without a checkout."""
-    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"][
+        "build"
+    ]["targets"]
     for source, target in wheel["wheel"]["force-include"].items():
         (folder / target).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / source, folder / target)
@@ -254,12 +292,16 @@ def test_without_transformers_or_its_script_the_error_says_what_to_do(tiny, tmp_
 
 @pytest.mark.reference
 @pytest.mark.parametrize("precision", [[], ["--double"]])
-def test_huggingface_in_another_process_is_equal_on_tiny(precision, tiny, tmp_path, monkeypatch, capsys):
+def test_huggingface_in_another_process_is_equal_on_tiny(
+    precision, tiny, tmp_path, monkeypatch, capsys
+):
     """As installed, from a folder of the user's."""
     pytest.importorskip("transformers")
     install(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
-    code, out = run(capsys, "--model", tiny, *precision, "the dog runs", "a kitten sleeps on the small red mat")
+    code, out = run(
+        capsys, "--model", tiny, *precision, "the dog runs", "a kitten sleeps on the small red mat"
+    )
     assert (code, verdicts(out)) == (0, dict.fromkeys(STATES, "ok"))
 
 

@@ -43,7 +43,9 @@ def test_masks_token_types_and_positions_by_default(model):
     assert torch.equal(model(ids, mask.long()), states)
     assert torch.equal(model(ids, mask, torch.zeros_like(ids)), states)
     assert not torch.allclose(model(ids, mask, torch.ones_like(ids)), states)
-    with torch.device("meta"):  # another default device than the ids', as when the model is on a GPU
+    with torch.device(
+        "meta"
+    ):  # another default device than the ids', as when the model is on a GPU
         elsewhere = model(ids, mask)
     assert torch.equal(elsewhere, states)
     every = model.hidden_states(ids, mask)
@@ -60,16 +62,24 @@ def test_attention_alone_drops_nothing_unless_told_to():
 
 
 def test_nothing_but_dropout_depends_on_the_mode(model):
-    still = Bert(dataclasses.replace(CONFIG, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)).double()
+    still = Bert(
+        dataclasses.replace(CONFIG, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    ).double()
     still.load_state_dict(model.state_dict())
     ids, mask = batch()
     assert torch.equal(still.train()(ids, mask), model(ids, mask))
 
 
-@pytest.mark.exact("counts calls, and the mode calls the function in place of dropout a second time")
+@pytest.mark.exact(
+    "counts calls, and the mode calls the function in place of dropout a second time"
+)
 def test_dropout_stands_where_bert_has_it(model):
-    """Embeddings, attention probabilities, and after both blocks of each layer: 1 + 3 per layer, at their rates."""
-    model = Bert(dataclasses.replace(CONFIG, hidden_dropout_prob=0.25, attention_probs_dropout_prob=0.5))
+    """Embeddings, attention probabilities, and after both blocks of each layer: 1 + 3 per layer, at
+    their rates.
+    """
+    model = Bert(
+        dataclasses.replace(CONFIG, hidden_dropout_prob=0.25, attention_probs_dropout_prob=0.5)
+    )
     calls = []
     real = torch.nn.functional.dropout
 
@@ -91,13 +101,19 @@ def test_a_fresh_model_starts_small():
     assert fresh.layers[0].feed_forward.up.weight.std().item() == pytest.approx(0.02, rel=0.1)
     assert not fresh.layers[0].feed_forward.up.bias.any()
     wider = Bert(dataclasses.replace(CONFIG, hidden_size=60, vocab_size=90, initializer_range=0.3))
-    for weight in (wider.embeddings.word.weight, wider.layers[1].attention.key.weight, wider.pooler.weight):
+    for weight in (
+        wider.embeddings.word.weight,
+        wider.layers[1].attention.key.weight,
+        wider.pooler.weight,
+    ):
         assert weight.std().item() == pytest.approx(0.3, rel=0.1)
     assert Bert(CONFIG, pooler=False).pooler is None
 
 
 def test_bad_input(model):
-    with pytest.raises(ValueError, match="not floats"):  # an additive mask would be read the wrong way round
+    with pytest.raises(
+        ValueError, match="not floats"
+    ):  # an additive mask would be read the wrong way round
         model(torch.ones(1, 3, dtype=torch.long), torch.tensor([[0.0, 0.0, -10_000.0]]))
     with pytest.raises(ValueError, match="no pooler"):
         Bert(CONFIG, pooler=False).pool(torch.zeros(1, 2, 15))
@@ -114,8 +130,13 @@ def test_texts_that_share_a_row_have_the_states_that_they_have_alone(model, monk
     mask = owner[:, None, :, None] == owner[:, None, None, :]
     pull = torch.randn(1, 16, 15, dtype=torch.float64)
     sides = []
-    for states in (model(row, mask, positions=positions), torch.cat([model(ids) for ids in texts], dim=1)):
-        sides.append((states, torch.autograd.grad((states * pull).sum(), [*model.embeddings.parameters()])))
+    for states in (
+        model(row, mask, positions=positions),
+        torch.cat([model(ids) for ids in texts], dim=1),
+    ):
+        sides.append(
+            (states, torch.autograd.grad((states * pull).sum(), [*model.embeddings.parameters()]))
+        )
     assert_same(sides)
 
 

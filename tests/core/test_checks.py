@@ -11,7 +11,13 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from minisbert.core import InputError, one_line, read_json, reading
-from minisbert.core.checks import check_integer, check_number, check_one_of, check_shape, check_texts
+from minisbert.core.checks import (
+    check_integer,
+    check_number,
+    check_one_of,
+    check_shape,
+    check_texts,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +30,11 @@ from minisbert.core.checks import check_integer, check_number, check_one_of, che
         (b"[" * 200_000, read_json, "f: "),
         (b"null", read_json, "f must hold a JSON dict"),
         (b"x", load_file, "f .*safetensors"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", load_file, "f is a Git LFS pointer"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
+            load_file,
+            "f is a Git LFS pointer",
+        ),
         (b"\x93NUMPY\x01\0\x04\0(((\n", np.load, "f: "),
         (b"x", lambda path: (_ for _ in ()).throw(ValueError("two\nlines")), r"f: two\\nlines$"),
         (b"x", lambda path: (_ for _ in ()).throw(EOFError()), "f: EOFError"),
@@ -41,7 +51,10 @@ def test_what_parsers_raise_names_the_file(tmp_path, content, read, message):
 
 def test_a_panic_of_the_tokenizers_library_is_damage():
     model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}
-    with pytest.raises(InputError, match=r"^tokenizer\.json: (slice|byte) index"), reading("tokenizer.json"):
+    with (
+        pytest.raises(InputError, match=r"^tokenizer\.json: (slice|byte) index"),
+        reading("tokenizer.json"),
+    ):
         Tokenizer.from_str(json.dumps({"model": model | {"continuing_subword_prefix": "##"}}))
 
 
@@ -53,7 +66,10 @@ def test_the_line_and_an_error_that_names_its_own_place(tmp_path):
 
     for rows, message in (
         (['{"text": "a"}', "{}"], "line 2: no key 'text'$"),
-        (["{\n\n"], "line 1: not valid JSON"),  # the line of the file, not of the text that is parsed
+        (
+            ["{\n\n"],
+            "line 1: not valid JSON",
+        ),  # the line of the file, not of the text that is parsed
     ):
         with pytest.raises(InputError, match=f"^rows, {message}"):
             texts(rows)
@@ -90,7 +106,9 @@ def test_shapes_that_fit(sizes):
     check_shape("u", ROWS.numpy(), *sizes)
 
 
-@pytest.mark.parametrize(("x", "sizes"), [(ROWS, (3, None)), (ROWS, (2,)), (ROWS, (2, 3, None)), (ROWS[:0], (None, 3))])
+@pytest.mark.parametrize(
+    ("x", "sizes"), [(ROWS, (3, None)), (ROWS, (2,)), (ROWS, (2, 3, None)), (ROWS[:0], (None, 3))]
+)
 def test_shapes_that_do_not_fit(x, sizes):
     with pytest.raises(ValueError, match="u must have shape"):
         check_shape("u", x, *sizes)

@@ -8,7 +8,8 @@ import torch
 from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.tokenizer import Tokenizer
 
-# ----------------------------------------------------------------------------------- columns of texts
+# ----------------------------------------------------------------------------------- columns of
+# texts
 
 COLUMNS = (["a cat", "the dog is happy", ""], ["the cat", "a dog", "the moon is over the park"])
 
@@ -16,11 +17,18 @@ COLUMNS = (["a cat", "the dog is happy", ""], ["the cat", "a dog", "the moon is 
 def test_a_batch_holds_the_first_column_then_the_second(tiny):
     """The words are in the vocabulary: a text has one token per word, and two more."""
     pairs = TextColumns(Tokenizer.load(tiny, limit=16, pad_id=7), COLUMNS)
-    assert pairs.lengths == [2 * (words + 2) for words in (2, 4, 6)]  # of the longer text of each row
+    assert pairs.lengths == [
+        2 * (words + 2) for words in (2, 4, 6)
+    ]  # of the longer text of each row
     ids, mask = pairs.batch([2, 0])
     texts = [COLUMNS[0][2], COLUMNS[0][0], COLUMNS[1][2], COLUMNS[1][0]]
     assert ids.shape == (4, 8)
-    expected = [pairs.encoded[0].ids[2], pairs.encoded[0].ids[0], pairs.encoded[1].ids[2], pairs.encoded[1].ids[0]]
+    expected = [
+        pairs.encoded[0].ids[2],
+        pairs.encoded[0].ids[0],
+        pairs.encoded[1].ids[2],
+        pairs.encoded[1].ids[0],
+    ]
     assert [row[real].tolist() for row, real in zip(ids, mask, strict=True)] == expected
     assert [len(row) for row in expected] == [len(text.split()) + 2 for text in texts]
     assert set(ids[~mask].tolist()) == {7}
@@ -28,7 +36,9 @@ def test_a_batch_holds_the_first_column_then_the_second(tiny):
 
 def test_three_columns_and_one(tiny):
     tokenizer = Tokenizer.load(tiny, limit=16)
-    triplets = TextColumns(tokenizer, [["a cat", "a dog"], ["the cat", "moon"], ["snow", "the sun"]])
+    triplets = TextColumns(
+        tokenizer, [["a cat", "a dog"], ["the cat", "moon"], ["snow", "the sun"]]
+    )
     ids, mask = triplets.batch([1, 0])
     assert ids.shape == mask.shape == (6, 4)
     assert triplets.lengths == [3 * 4, 3 * 4]
@@ -39,7 +49,8 @@ def test_three_columns_and_one(tiny):
         TextColumns(tokenizer, [["a cat"], []])
 
 
-# ------------------------------------------------------------------------- batches of similar length
+# ------------------------------------------------------------------------- batches of similar
+# length
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -47,7 +58,9 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def test_a_window_is_50_batches_unless_stated():
-    """400 rows in 2 windows of 50 batches of 4: within a window the lengths of two batches do not overlap."""
+    """400 rows in 2 windows of 50 batches of 4: within a window the lengths of two batches do not
+    overlap.
+    """
     first = set(torch.randperm(400, generator=seeded(1)).tolist()[:200])
     batches = length_grouped_batches(range(400), 4, seeded(1))
     for window in (first, {*range(400)} - first):

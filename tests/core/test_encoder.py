@@ -27,8 +27,12 @@ TEXTS = [  # in no order of length; the third is longer than the tiny model's 16
 
 def test_normalize_by_hand():
     x = torch.tensor([[3.0, 4.0], [0.0, 0.0], [-5.0, 0.0]], dtype=torch.float64)
-    assert torch.equal(normalize(x), torch.tensor([[0.6, 0.8], [0.0, 0.0], [-1.0, 0.0]], dtype=torch.float64))
-    assert torch.equal(normalize(x[0]), torch.tensor([0.6, 0.8], dtype=torch.float64))  # also a single vector
+    assert torch.equal(
+        normalize(x), torch.tensor([[0.6, 0.8], [0.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
+    )
+    assert torch.equal(
+        normalize(x[0]), torch.tensor([0.6, 0.8], dtype=torch.float64)
+    )  # also a single vector
     tiny = 1e-13 * x[0]  # a length below eps counts as eps
     assert normalize(tiny).tolist() == pytest.approx([0.3, 0.4], abs=1e-15)
     assert normalize(tiny, eps=1e-11).tolist() == pytest.approx([0.03, 0.04], abs=1e-15)
@@ -45,7 +49,10 @@ def folder(tiny, tmp_path) -> Path:
 
 def test_a_loaded_encoder_is_in_eval_mode_with_the_settings_of_its_folder(tiny):
     encoder = SentenceEncoder.load(str(tiny))
-    assert not any(module.training for module in (*encoder.modules(), *weights.load_transformer(tiny).modules()))
+    assert not any(
+        module.training
+        for module in (*encoder.modules(), *weights.load_transformer(tiny).modules())
+    )
     assert (encoder.pooling.mode, encoder.normalize) == ("mean", True)
     expected = weights.load_transformer(tiny)
     assert encoder.bert.config == expected.config
@@ -55,13 +62,25 @@ def test_a_loaded_encoder_is_in_eval_mode_with_the_settings_of_its_folder(tiny):
 
 @pytest.mark.parametrize(
     ("max_seq_length", "model_max_length", "expected"),
-    [(9, 16, 9), (20, 16, 20), (99, 16, 32), (None, 12, 12), (None, 10**30, 32), (None, None, 32), ("no", "files", 32)],
+    [
+        (9, 16, 9),
+        (20, 16, 20),
+        (99, 16, 32),
+        (None, 12, 12),
+        (None, 10**30, 32),
+        (None, None, 32),
+        ("no", "files", 32),
+    ],
 )
 def test_the_length_limit_is_the_stated_one_and_at_most_the_position_table(
     folder, max_seq_length, model_max_length, expected
 ):
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": max_seq_length}))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": model_max_length}))
+    (folder / "sentence_bert_config.json").write_text(
+        json.dumps({"max_seq_length": max_seq_length})
+    )
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"model_max_length": model_max_length})
+    )
     if model_max_length == "files":
         (folder / "sentence_bert_config.json").unlink()
         (folder / "tokenizer_config.json").unlink()
@@ -73,7 +92,9 @@ def test_a_folder_without_normalising_and_pooler(folder):
     modules = json.loads((folder / "modules.json").read_text())
     (folder / "modules.json").write_text(json.dumps(modules[:2]))
     path = folder / "model.safetensors"
-    save_file({name: x for name, x in load_file(path).items() if not name.startswith("pooler.")}, path)
+    save_file(
+        {name: x for name, x in load_file(path).items() if not name.startswith("pooler.")}, path
+    )
     encoder = SentenceEncoder.load(folder)
     assert encoder.bert.pooler is None
     vectors = encoder.encode(TEXTS)
@@ -118,11 +139,14 @@ def test_the_encoder_may_be_in_a_folder_of_the_model(tiny, folder):
     modules = json.loads((folder / "modules.json").read_text())
     modules[0] |= {"path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}
     (folder / "modules.json").write_text(json.dumps(modules))
-    np.testing.assert_array_equal(SentenceEncoder.load(folder).encode(TEXTS), SentenceEncoder.load(tiny).encode(TEXTS))
+    np.testing.assert_array_equal(
+        SentenceEncoder.load(folder).encode(TEXTS), SentenceEncoder.load(tiny).encode(TEXTS)
+    )
 
 
 @pytest.mark.parametrize(
-    "content", ["{}", "[", '[{"type": "a.Transformer"}]', '["Transformer"]', '[{"type": 3, "path": ""}]']
+    "content",
+    ["{}", "[", '[{"type": "a.Transformer"}]', '["Transformer"]', '[{"type": 3, "path": ""}]'],
 )
 def test_a_broken_list_of_modules(folder, content):
     (folder / "modules.json").write_text(content)
@@ -156,7 +180,9 @@ def test_vectors_equal_those_of_the_fast_encoder(tiny):
     vectors = slow.encode(TEXTS)
     assert (vectors.shape, vectors.dtype) == ((5, 24), np.float32)
     np.testing.assert_allclose(vectors, fast.encode(TEXTS), atol=MINILM_VECTOR, rtol=0)
-    np.testing.assert_allclose(slow.double().encode(TEXTS), fast.double().encode(TEXTS), atol=PIECE, rtol=0)
+    np.testing.assert_allclose(
+        slow.double().encode(TEXTS), fast.double().encode(TEXTS), atol=PIECE, rtol=0
+    )
 
 
 def test_padding_and_the_batch_size_do_not_matter(tiny):
@@ -164,7 +190,9 @@ def test_padding_and_the_batch_size_do_not_matter(tiny):
     alone = np.concatenate([encoder.encode([text]) for text in TEXTS])
     for batch_size in (1, 2, 3, 32):
         np.testing.assert_allclose(encoder.encode(TEXTS, batch_size), alone, atol=PIECE, rtol=0)
-    ids = torch.tensor([encoder.tokenizer.encode(TEXTS).ids[1] + [7, 0, 9]])  # anything may be in a pad
+    ids = torch.tensor(
+        [encoder.tokenizer.encode(TEXTS).ids[1] + [7, 0, 9]]
+    )  # anything may be in a pad
     mask = torch.arange(ids.shape[1])[None] < ids.shape[1] - 3
     np.testing.assert_allclose(encoder(ids, mask).detach().numpy()[0], alone[1], atol=PIECE, rtol=0)
     with pytest.raises(ValueError, match="mask"):
@@ -183,9 +211,14 @@ def test_each_text_is_computed_once(tiny):
 
 def test_similarity_by_hand(tiny):
     encoder = SentenceEncoder.load(tiny)
-    a, b = np.array([[2.0, 0.0], [3.0, 4.0]], np.float32), np.array([[0.0, 5.0], [1.0, 0.0], [-3.0, -4.0]], np.float32)
+    a, b = (
+        np.array([[2.0, 0.0], [3.0, 4.0]], np.float32),
+        np.array([[0.0, 5.0], [1.0, 0.0], [-3.0, -4.0]], np.float32),
+    )
     found = encoder.similarity(a, b)
-    np.testing.assert_allclose(found, [[0.0, 1.0, -0.6], [0.8, 0.6, -1.0]], rtol=0, atol=2e-6)  # float32
+    np.testing.assert_allclose(
+        found, [[0.0, 1.0, -0.6], [0.8, 0.6, -1.0]], rtol=0, atol=2e-6
+    )  # float32
     assert found.dtype == np.float32
     assert encoder.similarity(a, b.astype(np.float64)).dtype == np.float64
     assert encoder.similarity(a[0], b).shape == (1, 3)
@@ -195,9 +228,17 @@ def test_similarity_by_hand(tiny):
 
 @pytest.mark.parametrize("value", [1e200, np.float32(1e20), np.nan, np.inf])
 def test_similarity_refuses_vectors_without_a_finite_length(tiny, value):
-    encoder, one, bad = SentenceEncoder.load(tiny), np.ones((2, 3), np.float32), np.full((2, 3), value)
+    encoder, one, bad = (
+        SentenceEncoder.load(tiny),
+        np.ones((2, 3), np.float32),
+        np.full((2, 3), value),
+    )
     for a, b in ((one, bad), (bad, one)):
         with pytest.raises(ValueError, match="not finite"):
             encoder.similarity(a, b)
-    long = np.full((3, 1), 1.5e19, np.float32)  # the square of each length is a float32, their sum is not
-    np.testing.assert_allclose(encoder.similarity(long, -long), np.full((3, 3), -1), rtol=0, atol=2e-6)
+    long = np.full(
+        (3, 1), 1.5e19, np.float32
+    )  # the square of each length is a float32, their sum is not
+    np.testing.assert_allclose(
+        encoder.similarity(long, -long), np.full((3, 3), -1), rtol=0, atol=2e-6
+    )

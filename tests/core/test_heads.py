@@ -17,7 +17,9 @@ def test_the_table_of_sbert_is_complete():
     assert all(",".join(parse_concat(concat)) == concat for concat in CONCATS)
 
 
-@pytest.mark.parametrize("concat", ["", "u,u", "u,w", "u v", "u,|v-u|", "u,,v", "u-v,|u-v|", "(u,v)"])
+@pytest.mark.parametrize(
+    "concat", ["", "u,u", "u,w", "u v", "u,|v-u|", "u,,v", "u-v,|u-v|", "(u,v)"]
+)
 def test_an_unknown_combination_lists_the_known_ones(concat):
     with pytest.raises(ValueError, match="each once"):
         ConcatHead(4, concat)
@@ -55,7 +57,9 @@ def test_a_width_that_heads_cannot_share(heads):
 
 
 def test_comparing_starts_with_tokens_that_find_their_like():
-    """Before training, what a's token finds in b is a token of b as the encoder made it: of one, that one itself."""
+    """Before training, what a's token finds in b is a token of b as the encoder made it: of one,
+    that one itself.
+    """
     torch.manual_seed(0)
     a, b = torch.randn(2, 3, 16), torch.randn(2, 1, 16)
     attention = CrossHead(16, "compare", heads=4).attention

@@ -1,4 +1,6 @@
-"""AdamW by hand equals ``torch.optim.AdamW``; ``fit`` continues. The grader has the other cases of both."""
+"""AdamW by hand equals ``torch.optim.AdamW``; ``fit`` continues. The grader has the other cases of
+both.
+"""
 
 import pytest
 import torch
@@ -11,7 +13,9 @@ from minisbert.core.loop import adamw, adamw_step, fit, linear_schedule
 
 
 def test_the_decay_of_each_optimizer_by_default():
-    """0.01 in the formula and its class, as in the paper's code and PyTorch; none in the one that runs use."""
+    """0.01 in the formula and its class, as in the paper's code and PyTorch; none in the one that
+    runs use.
+    """
     zero = torch.zeros(1)
     assert adamw_step(torch.ones(1), zero, zero, zero, 1, lr=0.5)[0].item() == pytest.approx(0.995)
     for optimizer, left in ((AdamW, 0.995), (adamw, 1.0)):
@@ -67,7 +71,10 @@ def largest_difference(one: nn.Module, other: nn.Module) -> float:
 def test_twenty_steps_equal_torchs_optimizer(kind, weight_decay):
     by_hand, reference = two_layers(), two_layers()
     for model, each in ((by_hand, AdamW), (reference, kind)):
-        groups = [{"params": list(model[0].parameters())}, {"params": list(model[2].parameters()), "lr": 0.3}]
+        groups = [
+            {"params": list(model[0].parameters())},
+            {"params": list(model[2].parameters()), "lr": 0.3},
+        ]
         optimizer = each(groups, lr=0.01, weight_decay=weight_decay)
         list(fit(model, squares, [ROWS] * 20, optimizer, lambda step: 1 - step / 20))
     assert largest_difference(by_hand, reference) <= 1e-12

@@ -1,4 +1,6 @@
-"""The book's losses: properties and bad input. The grader and ``loss_checks.py`` have values and gradients."""
+"""The book's losses: properties and bad input. The grader and ``loss_checks.py`` have values and
+gradients.
+"""
 
 import math
 
@@ -18,7 +20,10 @@ from minisbert.core.losses import (
 )
 from tests.parity import PIECE, assert_parity
 
-LABELS, TARGETS = torch.tensor([1, 0, 1, 0]), torch.tensor([0.1, 0.7, 0.7, 0.4], dtype=torch.float64)
+LABELS, TARGETS = (
+    torch.tensor([1, 0, 1, 0]),
+    torch.tensor([0.1, 0.7, 0.7, 0.4], dtype=torch.float64),
+)
 RANKING = multiple_negatives_ranking_loss
 TWINS = torch.eye(4, dtype=torch.bool)[[0, 3, 2, 1]]  # 1 and 3 are the same text
 ON_VECTORS = {
@@ -26,7 +31,9 @@ ON_VECTORS = {
     "contrastive": lambda u, v, w: contrastive_loss(u, v, LABELS, margin=1.5),
     "triplet": triplet_loss,
     "triplet, cosine": lambda u, v, w: triplet_loss(u, v, w, distance="cosine"),
-    "ranking": lambda u, v, w: multiple_negatives_ranking_loss(u, v, w, 3.0, symmetric=True, duplicates=TWINS),
+    "ranking": lambda u, v, w: multiple_negatives_ranking_loss(
+        u, v, w, 3.0, symmetric=True, duplicates=TWINS
+    ),
     "simcse": lambda u, v, w: simcse_loss(u, v, w, temperature=0.5, hard_negative_weight=0.3),
 }
 
@@ -34,7 +41,10 @@ ON_VECTORS = {
 def vectors(seed: int = 2) -> list[Tensor]:
     """Three batches (4, 6) that require gradients."""
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(4, 6, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    return [
+        torch.randn(4, 6, generator=generator, dtype=torch.float64, requires_grad=True)
+        for _ in range(3)
+    ]
 
 
 @pytest.mark.parametrize("name", ON_VECTORS)
@@ -62,7 +72,10 @@ def test_equal_and_zero_vectors_have_finite_gradients(name):
 def test_labels_of_any_whole_dtype(dtype):
     logits, labels = vectors()[0], torch.tensor([5, 0, 3, 3])
     assert_parity(
-        "labels", softmax_cross_entropy_loss(logits, labels.to(dtype)), F.cross_entropy(logits, labels), PIECE
+        "labels",
+        softmax_cross_entropy_loss(logits, labels.to(dtype)),
+        F.cross_entropy(logits, labels),
+        PIECE,
     )
 
 
@@ -92,7 +105,12 @@ BAD = [
     (mse_loss, (FLAT, FLAT[:1]), {}, "target"),
     (softmax_cross_entropy_loss, (FLAT, FLAT.long()), {}, "logits"),
     (softmax_cross_entropy_loss, (ROWS, torch.ones(3).long()), {}, "labels"),
-    (softmax_cross_entropy_loss, (ROWS, torch.tensor([0, 3])), {}, "out of bounds"),  # torch says it
+    (
+        softmax_cross_entropy_loss,
+        (ROWS, torch.tensor([0, 3])),
+        {},
+        "out of bounds",
+    ),  # torch says it
     (softmax_cross_entropy_loss, (ROWS, FLAT), {}, "labels"),
     (contrastive_loss, (ROWS, OTHER, FLAT), {}, "v must"),
     (contrastive_loss, (ROWS, ROWS, FLAT * 0.5), {}, "labels"),

@@ -1,4 +1,6 @@
-"""Ranges and bad input of correlations; their numbers are in the grader's cases and ``test_parity.py``."""
+"""Ranges and bad input of correlations; their numbers are in the grader's cases and
+``test_parity.py``.
+"""
 
 import math
 
@@ -10,9 +12,14 @@ from minisbert.core.metrics import pearson, spearman
 
 def test_float32_is_computed_in_float64():
     """In float32 the mean of these is off by a hundredth of what differs."""
-    x, y = np.float32([1000, 1000.001, 1000.003, 1000.002]), np.float32([1e4, 1e4 + 0.01, 1e4 + 0.02, 1e4 + 0.05])
+    x, y = (
+        np.float32([1000, 1000.001, 1000.003, 1000.002]),
+        np.float32([1e4, 1e4 + 0.01, 1e4 + 0.02, 1e4 + 0.05]),
+    )
     for other in (y, np.array([1, 2, 3, 4])):
-        assert pearson(x, other) == pytest.approx(np.corrcoef(x.astype(float), other.astype(float))[0, 1], abs=1e-9)
+        assert pearson(x, other) == pytest.approx(
+            np.corrcoef(x.astype(float), other.astype(float))[0, 1], abs=1e-9
+        )
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e-30, 1.0, 1e30, 1e200, 3e307])

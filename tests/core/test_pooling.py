@@ -1,4 +1,6 @@
-"""Pads, masks and dtypes of the book's poolings; their numbers are in the grader's cases and ``test_parity.py``."""
+"""Pads, masks and dtypes of the book's poolings; their numbers are in the grader's cases and
+``test_parity.py``.
+"""
 
 import math
 
@@ -41,7 +43,9 @@ def test_the_content_of_a_pad_does_not_matter(mode, content):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_masks_of_every_kind(mode):
-    """None is the same as all real, ones and zeros are the same as booleans, and more pads change nothing."""
+    """None is the same as all real, ones and zeros are the same as booleans, and more pads change
+    nothing.
+    """
     module, hidden = book_pooling(mode), random_hidden()
     everything = torch.ones(4, 5, dtype=torch.bool)
     assert_parity(f"{mode} without mask", module(hidden), module(hidden, everything), PIECE)

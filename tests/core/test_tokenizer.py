@@ -1,4 +1,6 @@
-"""WordPiece by hand equals the ``tokenizers`` library, and the book's class around that library cuts and pads."""
+"""WordPiece by hand equals the ``tokenizers`` library, and the book's class around that library
+cuts and pads.
+"""
 
 import pytest
 from hypothesis import given
@@ -35,7 +37,12 @@ def test_words_of_difficult_texts(text):
 
 
 # scripts that have been in Unicode for a long time: the library's tables are older than Python's
-@given(st.text(st.characters(max_codepoint=0x58F) | st.characters(min_codepoint=0x4E00, max_codepoint=0x9FA5)))
+@given(
+    st.text(
+        st.characters(max_codepoint=0x58F)
+        | st.characters(min_codepoint=0x4E00, max_codepoint=0x9FA5)
+    )
+)
 def test_words_of_any_text(text):
     assert split_words(text) == words_of_library(text)
 
@@ -61,19 +68,25 @@ def test_stored_padding_and_truncation_are_cleared(tiny, tmp_path):
     baked.save(str(tmp_path / "tokenizer.json"))
     encoded = Tokenizer.load(tmp_path, limit=9).encode(["cat", "the cat sits on the mat"])
     assert [len(ids) for ids in encoded.ids] == [3, 8]
-    assert encoded.ids == Tokenizer.load(tiny, limit=9).encode(["cat", "the cat sits on the mat"]).ids
+    assert (
+        encoded.ids == Tokenizer.load(tiny, limit=9).encode(["cat", "the cat sits on the mat"]).ids
+    )
 
 
 def test_a_missing_or_damaged_file_is_named(tmp_path):
     for content in (None, b"{}", b"\xff"):
         if content is not None:
             (tmp_path / "tokenizer.json").write_bytes(content)
-        with pytest.raises(InputError, match=r"tokenizer\.json(: Cannot instantiate| does not exist)"):
+        with pytest.raises(
+            InputError, match=r"tokenizer\.json(: Cannot instantiate| does not exist)"
+        ):
             Tokenizer.load(tmp_path, limit=9)
 
 
 def test_a_limit_must_leave_room_for_a_pair(tiny):
-    assert Tokenizer.load(tiny, limit=5).encode_pairs(["a cat"], ["a dog"]).token_types == [[0, 0, 0, 1, 1]]
+    assert Tokenizer.load(tiny, limit=5).encode_pairs(["a cat"], ["a dog"]).token_types == [
+        [0, 0, 0, 1, 1]
+    ]
     with pytest.raises(InputError, match="a token limit of 4 is too small: a pair needs 5"):
         Tokenizer.load(tiny, limit=4)
 
@@ -105,7 +118,10 @@ def test_the_template_of_other_processors():
 
 def test_the_template_does_not_depend_on_how_many_pieces_its_probe_has():
     backend = Backend(models.WordLevel({"[CLS]": 0, "[SEP]": 1, "x": 3, "y": 4}, unk_token="y"))
-    backend.normalizer, backend.pre_tokenizer = normalizers.Replace("a", "x y"), pre_tokenizers.Whitespace()
+    backend.normalizer, backend.pre_tokenizer = (
+        normalizers.Replace("a", "x y"),
+        pre_tokenizers.Whitespace(),
+    )
     backend.post_processor = BERTS
     tokenizer = Tokenizer(backend, limit=9)
     assert tokenizer.pad_id == 0  # as in BERT, unless stated
@@ -128,8 +144,27 @@ def test_a_text_is_cut_to_the_limit_and_counted(tokenizer):
 def test_a_pair_is_two_texts_between_special_tokens(tokenizer):
     """Nine tokens leave six for both: of five and two the longer keeps four."""
     encoded = tokenizer.encode_pairs(["a cat", "the cat sits on the"], ["the dog sits", "a dog"])
-    assert tokenizer.tokens(encoded.ids[0]) == "[CLS] a cat [SEP] the dog sits [SEP]".split()
-    assert tokenizer.tokens(encoded.ids[1]) == "[CLS] the cat sits on [SEP] a dog [SEP]".split()
+    assert tokenizer.tokens(encoded.ids[0]) == [
+        "[CLS]",
+        "a",
+        "cat",
+        "[SEP]",
+        "the",
+        "dog",
+        "sits",
+        "[SEP]",
+    ]
+    assert tokenizer.tokens(encoded.ids[1]) == [
+        "[CLS]",
+        "the",
+        "cat",
+        "sits",
+        "on",
+        "[SEP]",
+        "a",
+        "dog",
+        "[SEP]",
+    ]
     assert encoded.token_types == [[0] * 4 + [1] * 4, [0] * 6 + [1] * 3]
     assert sum(encoded.truncated) == 1
     assert tokenizer.encode_pairs(["the cat sits on"], ["a dog"]).truncated == [False], "just fits"

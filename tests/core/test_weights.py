@@ -39,19 +39,44 @@ def test_the_canonical_name():
 
 def test_the_heads_of_berts_pre_training_are_skipped(tmp_path):
     """Every name of a ``BertForPreTraining`` that is not the encoder's."""
-    heads = ["transform.dense.weight", "transform.dense.bias", "transform.LayerNorm.gamma", "transform.LayerNorm.beta"]
-    heads = [f"cls.predictions.{name}" for name in (*heads, "bias", "decoder.weight", "decoder.bias")]
-    heads += ["cls.seq_relationship.weight", "cls.seq_relationship.bias", "bert.embeddings.position_ids"]
+    heads = [
+        "transform.dense.weight",
+        "transform.dense.bias",
+        "transform.LayerNorm.gamma",
+        "transform.LayerNorm.beta",
+    ]
+    heads = [
+        f"cls.predictions.{name}" for name in (*heads, "bias", "decoder.weight", "decoder.bias")
+    ]
+    heads += [
+        "cls.seq_relationship.weight",
+        "cls.seq_relationship.bias",
+        "bert.embeddings.position_ids",
+    ]
     save_file({name: torch.ones(1) for name in (*heads, "bert.pooler.dense.bias")}, tmp_path / "f")
     assert [*read_tensors(tmp_path / "f", BERT)] == ["pooler.dense.bias"]
-    save_file({"a.LayerNorm.gamma": torch.ones(1), "a.LayerNorm.weight": torch.ones(1)}, tmp_path / "f")
+    save_file(
+        {"a.LayerNorm.gamma": torch.ones(1), "a.LayerNorm.weight": torch.ones(1)}, tmp_path / "f"
+    )
     with pytest.raises(InputError, match=r"f holds a\.LayerNorm\.weight twice"):
         read_tensors(tmp_path / "f", BERT)
 
 
 def test_settings_are_renamed_and_constants_filled_in():
-    raw = {"dim": 6, "eps": 1e-5, "vocab_size": 7, "type_vocab_size": 2, "position_offset": 2}  # the last: never stated
-    expected = {"hidden_size": 6, "layer_norm_eps": 1e-5, "vocab_size": 7, "type_vocab_size": 0, "position_offset": 0}
+    raw = {
+        "dim": 6,
+        "eps": 1e-5,
+        "vocab_size": 7,
+        "type_vocab_size": 2,
+        "position_offset": 2,
+    }  # the last: never stated
+    expected = {
+        "hidden_size": 6,
+        "layer_norm_eps": 1e-5,
+        "vocab_size": 7,
+        "type_vocab_size": 0,
+        "position_offset": 0,
+    }
     assert FAMILY.fields(raw) == expected
 
 
@@ -69,8 +94,17 @@ def test_a_family_must_be_in_the_table(tiny):
         read_config(tiny, {"small": FAMILY})
 
 
-SMALLEST = BertConfig(1, 1, 1, 1, 1, 1, type_vocab_size=0, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
-SIZES = "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size max_position_embeddings".split()
+SMALLEST = BertConfig(
+    1, 1, 1, 1, 1, 1, type_vocab_size=0, hidden_dropout_prob=0, attention_probs_dropout_prob=0
+)
+SIZES = [
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+]
 
 
 @pytest.mark.parametrize("name", [*SIZES, "type_vocab_size", "position_offset"])
@@ -87,23 +121,36 @@ def test_the_limits_of_a_size(name):
     [
         ({"hidden_act": "gelu_new"}, "hidden_act must be gelu, not 'gelu_new'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type must be absolute"),
-        ({"hidden_size": 16, "num_attention_heads": 3}, "hidden_size 16 is not a multiple of num_attention_heads"),
+        (
+            {"hidden_size": 16, "num_attention_heads": 3},
+            "hidden_size 16 is not a multiple of num_attention_heads",
+        ),
         ({"layer_norm_eps": 0.0}, "layer_norm_eps must be above 0"),
         ({"layer_norm_eps": float("nan")}, "layer_norm_eps"),
         ({"initializer_range": "0.02"}, "initializer_range must be at least 0"),
         ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob"),
         ({"attention_probs_dropout_prob": -0.1}, "attention_probs_dropout_prob"),
-        ({"max_position_embeddings": 7, "position_offset": 7}, "max_position_embeddings 7 leaves no position for a"),
+        (
+            {"max_position_embeddings": 7, "position_offset": 7},
+            "max_position_embeddings 7 leaves no position for a",
+        ),
     ],
 )
 def test_a_config_that_is_not_bert_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(SMALLEST, **change)
-    assert dataclasses.replace(SMALLEST, max_position_embeddings=7, position_offset=6).positions == 1
+    assert (
+        dataclasses.replace(SMALLEST, max_position_embeddings=7, position_offset=6).positions == 1
+    )
 
 
 def test_what_a_config_need_not_state_is_as_in_transformers():
-    bert = {"type_vocab_size": 2, "layer_norm_eps": 1e-12, "initializer_range": 0.02, "pad_token_id": 0}
+    bert = {
+        "type_vocab_size": 2,
+        "layer_norm_eps": 1e-12,
+        "initializer_range": 0.02,
+        "pad_token_id": 0,
+    }
     bert |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu"}
     stated = dataclasses.asdict(BertConfig(*[1] * 6))
     assert {name: stated[name] for name in bert} == bert
@@ -119,11 +166,19 @@ NAMES = {"weight": "dense.kernel", "bias": "dense.bias"}
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_a_module_is_filled_as_float32(tmp_path, dtype):
     module = nn.Linear(3, 2).double()
-    found = {"dense.kernel": torch.arange(6, dtype=dtype).view(2, 3), "dense.bias": torch.ones(2, dtype=dtype)}
+    found = {
+        "dense.kernel": torch.arange(6, dtype=dtype).view(2, 3),
+        "dense.bias": torch.ones(2, dtype=dtype),
+    }
     fill(module, found, tmp_path, NAMES)
     assert module.weight.tolist() == [[0, 1, 2], [3, 4, 5]]
-    assert all(parameter.dtype == torch.float32 and parameter.requires_grad for parameter in module.parameters())
-    fill(module, {"weight": torch.zeros(2, 3), "bias": torch.ones(2)}, tmp_path)  # under the module's own names
+    assert all(
+        parameter.dtype == torch.float32 and parameter.requires_grad
+        for parameter in module.parameters()
+    )
+    fill(
+        module, {"weight": torch.zeros(2, 3), "bias": torch.ones(2)}, tmp_path
+    )  # under the module's own names
     assert (module.weight.tolist(), module.bias.tolist()) == ([[0, 0, 0]] * 2, [1, 1])
 
 
@@ -131,7 +186,12 @@ def test_a_module_that_cannot_be_filled_is_left_unchanged(tmp_path):
     module = nn.Linear(3, 2)
     before = [parameter.clone() for parameter in module.parameters()]
     with pytest.raises(InputError) as error:
-        fill(module, {"dense.kernel": torch.zeros(3, 2), "weight": torch.zeros(2, 3)}, tmp_path / "f", NAMES)
+        fill(
+            module,
+            {"dense.kernel": torch.zeros(3, 2), "weight": torch.zeros(2, 3)},
+            tmp_path / "f",
+            NAMES,
+        )
     message = str(error.value)
     assert message.startswith(f"{tmp_path / 'f'} does not fit")
     for problem in (

@@ -32,7 +32,9 @@ def test_no_text_is_twice_in_a_batch(keys, batch_size, window, seed):
         assert len(held) == len(set(held))
     found = [row for batch in batches for row in batch]
     assert len(found) == len(set(found))
-    for row in set(range(len(keys))) - set(found):  # dropped: no batch with room could have taken it
+    for row in set(range(len(keys))) - set(
+        found
+    ):  # dropped: no batch with room could have taken it
         for batch in batches:
             others = {text for other in batch for text in keys[other]}
             assert len(batch) > batch_size or others & set(keys[row])
@@ -57,7 +59,9 @@ def test_without_duplicates_they_equal_length_grouped_batches(lengths, batch_siz
 
 def test_the_window_is_that_of_length_grouped_batches():
     keys = [(row,) for row in range(400)]  # two windows of 50 batches of 4
-    assert unique_batches(keys, range(400), 4, seeded(1)) == length_grouped_batches(range(400), 4, seeded(1))
+    assert unique_batches(keys, range(400), 4, seeded(1)) == length_grouped_batches(
+        range(400), 4, seeded(1)
+    )
 
 
 def test_every_premise_three_times_as_in_nli():
@@ -78,7 +82,9 @@ def test_shared_texts():
 
 
 def test_two_rows_left_alone_join():
-    """Rows 0 and 2 are left alone, because row 1 shares a text with each, in whatever order they come."""
+    """Rows 0 and 2 are left alone, because row 1 shares a text with each, in whatever order they
+    come.
+    """
     for seed in range(6):
         batches = unique_batches([("1",), ("1", "2"), ("2",)], [1, 1, 1], 2, seeded(seed))
         assert [sorted(batch) for batch in batches] == [[0, 2]]

@@ -1,4 +1,6 @@
-"""Lines and their ends, compressed and damaged files, archives, and the one reader of texts for all commands."""
+"""Lines and their ends, compressed and damaged files, archives, and the one reader of texts for all
+commands.
+"""
 
 import gzip
 import io
@@ -18,18 +20,33 @@ from hypothesis import strategies as st
 
 from minisbert.core import InputError
 from minisbert.data.datasets import load_scored_pairs, open_rows
-from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, Row, every_text, read_file, recognise
+from minisbert.data.formats import (
+    LABELLED,
+    NLI,
+    PAIRS,
+    SCORED,
+    Row,
+    every_text,
+    read_file,
+    recognise,
+)
 from minisbert.data.lines import LONGEST_LINE, Rows
 from tests.data.test_reader import ENTAILMENT, NEUTRAL, NLI_LINES, NLI_ROWS, nli_line
 
-# --------------------------------------------------------------------------------------------- lines
+# ---------------------------------------------------------------------------------------------
+# lines
 
 
 @pytest.mark.parametrize("mark", ["\u0085", "\u2028", "\x0b", "\x0c", "\x1c"])
 def test_other_line_separators_do_not_split_a_row(write, mark):
     expected = [Row((f"a{mark}b", f"c{mark}d"), 3.0), Row(("e", "f"), 1.0)]
-    assert load_scored_pairs(write("a", f'score,sentence1,sentence2\n3,a{mark}b,"c{mark}d"\n1,e,f\n')) == expected
-    line = json.dumps({"gold_label": "neutral", "sentence1": f"a{mark}b", "sentence2": "c"}, ensure_ascii=False)
+    assert (
+        load_scored_pairs(write("a", f'score,sentence1,sentence2\n3,a{mark}b,"c{mark}d"\n1,e,f\n'))
+        == expected
+    )
+    line = json.dumps(
+        {"gold_label": "neutral", "sentence1": f"a{mark}b", "sentence2": "c"}, ensure_ascii=False
+    )
     assert read_file(write("nli.jsonl", line), NLI).rows == [Row((f"a{mark}b", "c"), NEUTRAL)]
 
 
@@ -45,7 +62,9 @@ def test_a_file_that_cannot_be_read_is_named_with_its_line(write, tmp_path):
 def test_a_line_too_long_to_tokenize(write, name):
     longest = "b" * (LONGEST_LINE - 1) + "\n"
     assert len(next(every_text(write(name, longest)))) == LONGEST_LINE - 1
-    with pytest.raises(InputError, match=rf"{re.escape(name)}, line 2: longer than 4,194,304 bytes; split the text"):
+    with pytest.raises(
+        InputError, match=rf"{re.escape(name)}, line 2: longer than 4,194,304 bytes; split the text"
+    ):
         list(every_text(write(name, f"a\nb{longest}c\n")))
 
 
@@ -78,7 +97,8 @@ def test_lines_of_plain_text(write, text, expected):
         list(every_text(path))
 
 
-# -------------------------------------------------------------------------------------------- arrays
+# --------------------------------------------------------------------------------------------
+# arrays
 
 
 def test_an_array_is_read_whole(write):
@@ -104,7 +124,9 @@ def test_an_unusable_item_of_an_array(write, item, message):
 
 
 def test_a_row_of_a_table_too_long_to_read(write, monkeypatch):
-    """As of a mark that is never closed, or closed and opened in each line: it is not read to its end."""
+    """As of a mark that is never closed, or closed and opened in each line: it is not read to its
+    end.
+    """
     monkeypatch.setattr("minisbert.data.lines.LONGEST_LINE", 100)
     for line in ("b\n", '","\n'):
         path = write("a.csv", 'text,other\n"a' + line * 60)
@@ -112,11 +134,14 @@ def test_a_row_of_a_table_too_long_to_read(write, monkeypatch):
             list(Rows(path).cells())
 
 
-# ------------------------------------------------------------------------------------------ archives
+# ------------------------------------------------------------------------------------------
+# archives
 
 
 def pack(folder: Path, name: str, splits: tuple[str, ...], **more: object) -> Path:
-    """Like SNLI's and MultiNLI's: a folder, text files beside the tables, and a Mac's twin of every file."""
+    """Like SNLI's and MultiNLI's: a folder, text files beside the tables, and a Mac's twin of every
+    file.
+    """
     path = folder / f"{name}_1.0.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr(f"{name}_1.0/", "")
@@ -139,18 +164,29 @@ def archive(tmp_path) -> Path:
     [
         *[("snli", split, split) for split in ("train", "dev", "test")],
         *[("multinli", split, split) for split in ("train", "dev_mismatched")],
-        *(("multinli", "dev", "dev_matched"), ("multinli", "test", "dev_mismatched")),  # test has no labels
+        *(
+            ("multinli", "dev", "dev_matched"),
+            ("multinli", "test", "dev_mismatched"),
+        ),  # test has no labels
     ],
 )
 def test_a_split_of_a_published_archive(archive, tmp_path, monkeypatch, data, split, file):
-    pack(tmp_path, "multinli", ("train", "dev_matched", "dev_mismatched"), genre="telephone", promptID="31193")
+    pack(
+        tmp_path,
+        "multinli",
+        ("train", "dev_matched", "dev_mismatched"),
+        genre="telephone",
+        promptID="31193",
+    )
     monkeypatch.setattr("minisbert.data.datasets.ensure", {data: tmp_path}.__getitem__)
     for source in (tmp_path / f"{data}_1.0.zip", data):
         assert read_file(open_rows(source, split), NLI)[:2] == ([Row((file, "b"), ENTAILMENT)], 1)
 
 
 def test_an_archive_without_the_split_lists_its_files(archive, tmp_path):
-    with pytest.raises(InputError, match=r"snli_1\.0_train\.jsonl.* and 2 more.* split 'dev_matched'"):
+    with pytest.raises(
+        InputError, match=r"snli_1\.0_train\.jsonl.* and 2 more.* split 'dev_matched'"
+    ):
         read_file(Rows(archive, "dev_matched"), NLI)
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as packed:
         packed.writestr("readme.txt", "hello")
@@ -177,9 +213,17 @@ def test_a_damaged_archive(archive, write):
 def test_a_damaged_gzip(write):
     path = write("nli.jsonl.gz", NLI_LINES * 50)
     whole = path.read_bytes()
-    for content in (NLI_LINES.encode(), whole[:-20], whole[:20], whole[:40] + b"\x00\xff\x00" + whole[43:]):
+    for content in (
+        NLI_LINES.encode(),
+        whole[:-20],
+        whole[:20],
+        whole[:40] + b"\x00\xff\x00" + whole[43:],
+    ):
         path.write_bytes(content)
-        with pytest.raises(InputError, match=r"nli\.jsonl\.gz: (Not a gzipped|Compressed file ended|Error -3 while)"):
+        with pytest.raises(
+            InputError,
+            match=r"nli\.jsonl\.gz: (Not a gzipped|Compressed file ended|Error -3 while)",
+        ):
             read_file(path, NLI)
 
 
@@ -218,7 +262,11 @@ def test_a_compressed_table(tmp_path):
         ("a.csv.xz", lzma.compress(TABLE), "NUL byte.*unpack"),
         ("a.csv.zip", zipped("a.csv"), "unpack"),
         ("a.xlsx", zipped("[Content_Types].xml", "xl/workbook.xml"), "NUL byte"),
-        ("a.csv", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs pull"),
+        (
+            "a.csv",
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
+            "git lfs pull",
+        ),
         ("a.txt", b"<!Doctype HTML>\n<html>\n", "a web page"),
         ("a.csv.gz", gzip.compress(b'<?xml version="1.0"?>\n<a/>\n'), "XML"),
         ("a.txt", b"{\\rtf1\\ansi a cat}\n", "RTF"),
@@ -279,9 +327,14 @@ def written(draw: Callable) -> tuple[str, str]:
 
 
 @settings(max_examples=int(os.environ.get("MINISBERT_EXAMPLES", 200)), deadline=None)
-@given(table=written(), damage=st.none() | st.tuples(st.floats(0, 1), st.sampled_from(['"', '""', '"\t', ',"', "\n"])))
+@given(
+    table=written(),
+    damage=st.none() | st.tuples(st.floats(0, 1), st.sampled_from(['"', '""', '"\t', ',"', "\n"])),
+)
 def test_tables_are_what_pandas_reads(tmp_path_factory, table, damage):
-    """As written the same rows. Damaged, the same rows or none: a refusal, where pandas may drop marks or fill rows."""
+    """As written the same rows. Damaged, the same rows or none: a refusal, where pandas may drop
+    marks or fill rows.
+    """
     pandas = pytest.importorskip("pandas")
     content, delimiter = table
     if damage:
@@ -291,17 +344,24 @@ def test_tables_are_what_pandas_reads(tmp_path_factory, table, damage):
     path.write_bytes(content.encode())
     refused: list[str] = []
     try:
-        ours = [[*row.values()] for _, row in Rows(path).records(lambda line, message: refused.append(message))]
+        ours = [
+            [*row.values()]
+            for _, row in Rows(path).records(lambda line, message: refused.append(message))
+        ]
     except InputError as error:
         refused.append(str(error))
     assert damage or not refused
     if not refused:
-        theirs = pandas.read_csv(path, sep=delimiter, dtype=str, keep_default_na=False).values.tolist()
+        theirs = pandas.read_csv(
+            path, sep=delimiter, dtype=str, keep_default_na=False
+        ).values.tolist()
         assert ours == [[cell.replace("\r\n", "\n").strip() for cell in row] for row in theirs]
 
 
 def test_a_cell_that_may_have_swallowed_rows_is_named(write, capsys):
-    """GLUE's files have marks that open and never close: the next one may close a cell of several rows."""
+    """GLUE's files have marks that open and never close: the next one may close a cell of several
+    rows.
+    """
     path = write("a.tsv", 'label\tsentence1\tsentence2\n1\t"a\tb\n0\tc"\td\n')
     assert read_file(path, LABELLED).rows == [Row(("a\tb\n0\tc", "d"), 1)]
     assert "--no-quotes" in capsys.readouterr().err
@@ -312,7 +372,11 @@ def test_a_cell_that_may_have_swallowed_rows_is_named(write, capsys):
 
 TEXTS = ["the dog, small", "a cat", "the moon"]
 LINES = "\n".join(f"  {text}\t" for text in TEXTS)
-OBJECTS = [{"id": 1, "text": "the dog, small ", "title": ""}, {"Text": "a cat", "label": 0}, {"text": " the moon"}]
+OBJECTS = [
+    {"id": 1, "text": "the dog, small ", "title": ""},
+    {"Text": "a cat", "label": 0},
+    {"text": " the moon"},
+]
 JSON = "\n".join(map(json.dumps, OBJECTS))
 FILES = {
     "lines.txt": LINES,

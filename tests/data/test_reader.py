@@ -1,4 +1,6 @@
-"""Every format of training data: the rows of good files, the reason for what is refused, the recognition by names."""
+"""Every format of training data: the rows of good files, the reason for what is refused, the
+recognition by names.
+"""
 
 import json
 import os
@@ -38,18 +40,25 @@ CONTRADICTION, ENTAILMENT, NEUTRAL = "contradiction", "entailment", "neutral"
 
 
 def nli_line(label: str, premise: str, hypothesis: str, **more: object) -> str:
-    return json.dumps({"gold_label": label, "sentence1": premise, "sentence2": hypothesis, **more}) + "\n"
+    return (
+        json.dumps({"gold_label": label, "sentence1": premise, "sentence2": hypothesis, **more})
+        + "\n"
+    )
 
 
 # ------------------------------------------------------------------------------------- scored pairs
 
-SCORED_ROWS = [Row(("A cat sits.", "A kitten is sitting."), 4.2), Row(('He said "sit', "The dog, it sat"), 0.0)]
+SCORED_ROWS = [
+    Row(("A cat sits.", "A kitten is sitting."), 4.2),
+    Row(('He said "sit', "The dog, it sat"), 0.0),
+]
 TABS = 'Score\tSentence1\tSentence2\n4.2 \tA cat sits.\t A kitten is sitting.\n-0\tHe said "sit\tThe dog, it sat \n'
 COMMAS = 'score,sentence1,sentence2\n4.2,A cat sits.,A kitten is sitting.\n0e0,"He said ""sit","The dog, it sat"\n'
 SCORED_FILES = {
     "tabs": TABS,
     "commas": COMMAS,
-    "other columns": 'sentence2,id,sentence1,score\nA kitten is sitting.,7,A cat sits.,4.2\n"The dog, it sat",8,'
+    "other columns": 'sentence2,id,sentence1,score\nA kitten is sitting.,7,A cat sits.,4.2\n"The '
+    'dog, it sat",8,'
     '"He said ""sit",0\n',
 }
 
@@ -57,21 +66,29 @@ SCORED_FILES = {
 @pytest.mark.parametrize("content", SCORED_FILES.values(), ids=SCORED_FILES)
 def test_scored_pairs_in_every_layout(write, content):
     assert load_scored_pairs(write("pairs.csv", content)) == SCORED_ROWS
-    variant = "\ufeff" + content.replace("\n", "\r\n\r\n") + " \n"  # byte order mark, CRLF, blank lines
+    variant = (
+        "\ufeff" + content.replace("\n", "\r\n\r\n") + " \n"
+    )  # byte order mark, CRLF, blank lines
     assert load_scored_pairs(write("pairs.csv", variant)) == SCORED_ROWS
     assert load_scored_pairs(write("pairs.csv", content.removesuffix("\n"))) == SCORED_ROWS
 
 
 def test_quotation_marks_and_other_marks_inside_a_cell(write):
-    """The first line decides between tabs and commas; a quoted line end stays; marks may be text."""
+    """The first line decides between tabs and commas; a quoted line end stays; marks may be
+    text.
+    """
     header = "score,sentence1,sentence2\n"
     path = write("a.tsv", header.replace(",", "\t") + '3\t"all quoted"\t"a, b" and "c\n')
     (pair,) = load_scored_pairs(Rows(path, quotes=False))
     assert (pair.sentence1, pair.sentence2) == ('"all quoted"', '"a, b" and "c')
     with pytest.raises(InputError, match=r"line 2: .*--no-quotes"):
         load_scored_pairs(path)
-    assert load_scored_pairs(write("a.csv", header + "3,a\tb,c\td\n")) == [Row(("a\tb", "c\td"), 3.0)]
-    pairs = load_scored_pairs(write("a.csv", header + '3,"a cat\nsat","b"\r\n2,"c\r\nd",e\n1,f,g\n'))
+    assert load_scored_pairs(write("a.csv", header + "3,a\tb,c\td\n")) == [
+        Row(("a\tb", "c\td"), 3.0)
+    ]
+    pairs = load_scored_pairs(
+        write("a.csv", header + '3,"a cat\nsat","b"\r\n2,"c\r\nd",e\n1,f,g\n')
+    )
     assert pairs == [Row(("a cat\nsat", "b"), 3.0), Row(("c\nd", "e"), 2.0), Row(("f", "g"), 1.0)]
 
 
@@ -84,11 +101,14 @@ def test_scores_below_0(write, scale, expected):
         load_scored_pairs(path, scale=1.0)
 
 
-# ------------------------------------------------------------------------------------- other formats
+# ------------------------------------------------------------------------------------- other
+# formats
 
 # the other keys are also in SNLI
 NLI_LINES = (
-    nli_line("neutral", "A man sleeps.", "A man dreams.", annotator_labels=["neutral"], pairID="1r1n")
+    nli_line(
+        "neutral", "A man sleeps.", "A man dreams.", annotator_labels=["neutral"], pairID="1r1n"
+    )
     + nli_line("-", "A man sleeps.", "He is home.", annotator_labels=["neutral", "entailment"])
     + nli_line("contradiction", "A man sleeps.", "A man runs.")
     + nli_line("entailment", " A man sleeps. ", "A person rests. ")
@@ -114,13 +134,17 @@ PLAIN = [Row(("A cat.", 'The "cat'), 1), Row(("A, b", '"c"'), 0)]
 TRIPLETS = [Row(("a cat", "A cat", 'A "dog" runs.')), Row(("One, two", "1, 2", "three"))]
 TWO = [Row(("a cat", "A cat")), Row(("One, two", "1, 2"))]
 NEGATIVES = [Row(("a", "p", "n", "m")), Row(("b", "q", "o", "k"))]
-TRIPLETS_CSV = 'sent0,sent1,hard_neg\na cat,A cat,"A ""dog"" runs."\nx,y,\n"One, two","1, 2",three\n'
+TRIPLETS_CSV = (
+    'sent0,sent1,hard_neg\na cat,A cat,"A ""dog"" runs."\nx,y,\n"One, two","1, 2",three\n'
+)
 TRIPLET_LINES = (
     '{"anchor": "a cat", "positive": "A cat", "negative": "A \\"dog\\" runs."}\n'
     '{"anchor": "x", "positive": "y", "negative": ""}\n'
     '{"negative": "three", "anchor": "One, two", "positive": "1, 2", "id": 5}\n'
 )
-TWO_OBJECTS = '{"query": "a cat", "positive": "A cat"}\n\n{"positive": "1, 2", "query": "One, two"}\n'
+TWO_OBJECTS = (
+    '{"query": "a cat", "positive": "A cat"}\n\n{"positive": "1, 2", "query": "One, two"}\n'
+)
 TWO_ITEMS = '[{"query": "a cat", "positive": "A cat"},\n {"positive": "1, 2", "query": "One, two"}]'
 NEGATIVES_TSV = "negative_2\tanchor\tscore\tpositive\tnegative_1\nn\ta\t3\tp\tm\no\tb\t4\tq\tk\n"
 NEGATIVE_LISTS = '{"anchor": "a", "positive": "p", "negative": ["n", "m"]}\n'
@@ -129,11 +153,23 @@ QUOTED = '"label","sentence1","sentence2"\n"1",A cat.,"The ""cat"\n0,"A, b","""c
 GOOD = [  # format, ending of the file's name, rows, how many are skipped, content
     (NLI, ".jsonl.gz", NLI_ROWS, 1, NLI_LINES),
     (NLI, ".txt", NLI_ROWS, 2, NLI_LINES + nli_line("neutral", "A man.", " \t")),
-    (LABELLED, ".tsv", PLAIN, 0, 'sentence1\tid\tsentence2\tLabel\nA cat.\t7\tThe "cat\t1\nA, b\t8\t"""c"""\t0'),
+    (
+        LABELLED,
+        ".tsv",
+        PLAIN,
+        0,
+        'sentence1\tid\tsentence2\tLabel\nA cat.\t7\tThe "cat\t1\nA, b\t8\t"""c"""\t0',
+    ),
     (LABELLED, ".csv.gz", PLAIN, 0, QUOTED),
     (PAIRS, ".csv", TRIPLETS, 1, TRIPLETS_CSV),
     (PAIRS, ".jsonl", TRIPLETS, 1, TRIPLET_LINES),
-    (PAIRS, ".tsv.gz", TWO, 1, "positive\tid\tAnchor\n A cat\t7\ta cat \n\t8\tx\n1, 2\t9\tOne, two"),
+    (
+        PAIRS,
+        ".tsv.gz",
+        TWO,
+        1,
+        "positive\tid\tAnchor\n A cat\t7\ta cat \n\t8\tx\n1, 2\t9\tOne, two",
+    ),
     (PAIRS, ".csv", TWO, 1, 'query,answer\r\na cat,A cat\r\nx, \r\n"One, two","1, 2"\r\n'),
     (PAIRS, ".jsonl", TWO, 0, TWO_OBJECTS),
     (PAIRS, ".json", TWO, 0, TWO_ITEMS),
@@ -169,30 +205,80 @@ BAD = [  # format, ending of the file's name, content, the place and a word of t
     (NLI, ".jsonl", NLI_LINES + "[" * 100_000, "line 5: not valid JSON"),
     (NLI, ".jsonl", NLI_LINES + "7", "line 5: 7 is no object"),
     (PAIRS, ".jsonl", '{"Anchor": "a", "anchor": "b", "positive": "p"}', "line 1: two keys"),
-    (NLI, ".jsonl", NLI_LINES + '{"gold_label": "neutral", "sentence1": "a"}', "line 5: the keys are"),
-    (NLI, ".jsonl", '{"gold_label": "neutral", "sentence1": null, "sentence2": "b"}', "line 1: a text"),
+    (
+        NLI,
+        ".jsonl",
+        NLI_LINES + '{"gold_label": "neutral", "sentence1": "a"}',
+        "line 5: the keys are",
+    ),
+    (
+        NLI,
+        ".jsonl",
+        '{"gold_label": "neutral", "sentence1": null, "sentence2": "b"}',
+        "line 1: a text",
+    ),
     (NLI, ".jsonl", NLI_LINES + nli_line("neutral", "a \ud800 b", "c"), "line 5: .*surrogate"),
     (NLI, ".csv", "premise,hypothesis,label\na,b,7\n", "line 2: the label '7'"),
     (NLI, ".jsonl", '{"sentence1": "a", "sentence2": "b", "label": [0, 1]}', "line 1: .*one class"),
-    (NLI, ".jsonl", '{"sentence1": "a", "sentence2": "b", "label": {"x": []}}', "line 1: .*one class"),
+    (
+        NLI,
+        ".jsonl",
+        '{"sentence1": "a", "sentence2": "b", "label": {"x": []}}',
+        "line 1: .*one class",
+    ),
     (LABELLED, ".tsv", LABELS + "1\ta\tb\n\n2\ta\tb\n", "line 4: the label '2'"),
     (LABELLED, ".tsv", LABELS + "-\ta\tb\n", "line 2: the label '-'"),
     (LABELLED, ".csv", 'label,sentence1,sentence2\n1,a,b\n1,"a,b\n', "line 3: .*--no-quotes"),
-    (LABELLED, ".csv", 'label,sentence1,sentence2\n1,"a\n\nb",c\n1,"a"x,b\n', "line 5: .*--no-quotes"),
+    (
+        LABELLED,
+        ".csv",
+        'label,sentence1,sentence2\n1,"a\n\nb",c\n1,"a"x,b\n',
+        "line 5: .*--no-quotes",
+    ),
     (LABELLED, ".tsv", LABELS * 2, "line 2: the header again"),
     (PAIRS, ".tsv", "anchor\tpositive\tnegative\na\tb\n", "line 2: 2 columns; 3"),
     (PAIRS, ".jsonl", '{"anchor": "a"}', "line 1: the keys are 'anchor'"),
-    (PAIRS, ".jsonl", '["a", "b"]', "line 1: .*object"),  # without --columns nobody knows what they are
+    (
+        PAIRS,
+        ".jsonl",
+        '["a", "b"]',
+        "line 1: .*object",
+    ),  # without --columns nobody knows what they are
     (PAIRS, ".jsonl", f"[{ONE_PAIR}]", "line 1: .*object"),
     (PAIRS, ".json", '["a", "b"]', "item 1: .*object"),
-    (PAIRS, ".jsonl", '{"anchor": "a", "positive": {"title": "t", "text": "p"}}', "line 1: a text .*title"),
-    (PAIRS, ".jsonl", f"{ONE_PAIR}\n" + '{"anchor": "a", "positive": "p", "negative": "n"}', "line 2: 3 texts"),
+    (
+        PAIRS,
+        ".jsonl",
+        '{"anchor": "a", "positive": {"title": "t", "text": "p"}}',
+        "line 1: a text .*title",
+    ),
+    (
+        PAIRS,
+        ".jsonl",
+        f"{ONE_PAIR}\n" + '{"anchor": "a", "positive": "p", "negative": "n"}',
+        "line 2: 3 texts",
+    ),
     (PAIRS, ".csv", "anchor,positive,negatives\na,b,\"['c', 'd']\"\n", "line 2: a text"),
     (PAIRS, ".csv", "anchor,positive\na,['b' 'c']\n", "line 2: a text"),  # NumPy's
-    (PAIRS, ".csv", "anchor,positive\na,b'c\nd,b'\\xc3'\n", "line 3: .*bytes"),  # as Python prints them
-    (PAIRS, ".csv", "\ufeffAnchor,positive\na,b\n\ufeffanchor,positive\n", "line 3: the header again"),
+    (
+        PAIRS,
+        ".csv",
+        "anchor,positive\na,b'c\nd,b'\\xc3'\n",
+        "line 3: .*bytes",
+    ),  # as Python prints them
+    (
+        PAIRS,
+        ".csv",
+        "\ufeffAnchor,positive\na,b\n\ufeffanchor,positive\n",
+        "line 3: the header again",
+    ),
     (PAIRS, ".jsonl", '{"anchor": ["a", "b"], "positive": "p"}', "line 1: one anchor"),
-    (PAIRS, ".jsonl", '{"anchor": "a", "positive": "p", "negative": [["n"]]}', r"line 1: a text .*\['n'\]"),
+    (
+        PAIRS,
+        ".jsonl",
+        '{"anchor": "a", "positive": "p", "negative": [["n"]]}',
+        r"line 1: a text .*\['n'\]",
+    ),
     (PAIRS, ".json", f'[{ONE_PAIR}, {{"anchor": "b"}}]', "item 2: the keys are 'anchor'"),
     (PAIRS, ".json", f"[{ONE_PAIR},", "line 1: not valid JSON"),
     (PAIRS, ".json", '[{"anchor": "a", "positive": "\\ud800"}]', "line 1: .*surrogate"),
@@ -223,7 +309,8 @@ def test_a_file_without_usable_rows(write, form, content):
             read_file(write("a", empty), form)
 
 
-# ---------------------------------------------------------------------------------- names of columns
+# ---------------------------------------------------------------------------------- names of
+# columns
 
 SCORE, PAIR = Row(("a cat", "b, dog"), 4.0), Row(("a cat", "b, dog"))
 UNEVEN = '{"query": "a", "pos": ["p", "q"], "neg": ["n", "m"]}\n{"query": "b", "pos": ["r"], "neg": ["k"]}'
@@ -232,14 +319,40 @@ NAMED = [  # format, ending, rows, columns that are named as not read, content
     (SCORED, ".csv", [SCORE], [], ',sentence_A,sentence_B,relatedness_score\n0,a cat,"b, dog",4\n'),
     (SCORED, ".jsonl", [SCORE], [], '{"sentence1": "a cat", "sentence2": "b, dog", "label": 4}'),
     (SCORED, ".tsv", [SCORE], [], "query\tanswer\tlabel\na cat\tb, dog\t4.0\n"),
-    (LABELLED, ".csv", [Row(("a", "b"), 1), Row(("c", "d"), 0)], [], "sentence1,sentence2,label\na,b,1.0\nc,d,0.0\n"),
-    (NLI, ".csv", [Row(("a", "b"), NEUTRAL)], [], "premise,hypothesis,label\na,b,1\n"),  # Hugging Face's order
-    (NLI, ".jsonl", [Row(("a", "b"), ENTAILMENT)], [], '{"premise": "a", "hypothesis": "b", "label": 0}'),
+    (
+        LABELLED,
+        ".csv",
+        [Row(("a", "b"), 1), Row(("c", "d"), 0)],
+        [],
+        "sentence1,sentence2,label\na,b,1.0\nc,d,0.0\n",
+    ),
+    (
+        NLI,
+        ".csv",
+        [Row(("a", "b"), NEUTRAL)],
+        [],
+        "premise,hypothesis,label\na,b,1\n",
+    ),  # Hugging Face's order
+    (
+        NLI,
+        ".jsonl",
+        [Row(("a", "b"), ENTAILMENT)],
+        [],
+        '{"premise": "a", "hypothesis": "b", "label": 0}',
+    ),
     (NLI, ".csv", [Row(("a", "b"), "refund")], [], "sentence1,sentence2,label\na,b,refund\n"),
     (PAIRS, ".tsv", [PAIR], ["title"], "title\tquery\tpassage\nx\ta cat\tb, dog\n"),
     *[
         (PAIRS, ".csv", [Row(("a", "p", "n"))], [], f"{name},query,pos\nn,a,p\n")
-        for name in "neg neg_1 hard_negative hard_negatives negative_passage hard_neg negative1".split()
+        for name in [
+            "neg",
+            "neg_1",
+            "hard_negative",
+            "hard_negatives",
+            "negative_passage",
+            "hard_neg",
+            "negative1",
+        ]
     ],
     # FlagEmbedding's files: a row for each positive; as many negatives as the shortest list has
     (
@@ -261,7 +374,8 @@ def test_names_that_the_libraries_of_the_field_write(write, form, ending, rows, 
     "content",
     [
         "Frage,Antwort\na,b\n",
-        "slow dog,sports\nwarm bus,news\n",  # a text and its class must not become anchor and positive
+        # a text and its class must not become anchor and positive
+        "slow dog,sports\nwarm bus,news\n",
         "new dog red\t0\nsky tree\t2\n",
         "4,a cat,a dog\n3,c,d\n",
         "main\tfile\t2012\t1\t4.5\ta\tb\n",  # STS-B's own file is read by the name of the data set
@@ -317,7 +431,9 @@ def test_the_names_say_the_format(write, header):
     rows = [dict(zip(header.split(","), cells, strict=True))]
     assert recognise(write("a.jsonl", json.dumps(rows[0]))) is FORMS[header]
     assert recognise(write("a.json", json.dumps(rows))) is FORMS[header]
-    assert recognise(write("a.json", json.dumps(rows[0]))) is FORMS[header]  # lines, as Hugging Face's to_json writes
+    assert (
+        recognise(write("a.json", json.dumps(rows[0]))) is FORMS[header]
+    )  # lines, as Hugging Face's to_json writes
     if FORMS[header] is not SENTENCES:
         assert recognise(write("a", f"{header}\n{','.join(cells)}\n")) is FORMS[header]
 
@@ -325,7 +441,10 @@ def test_the_names_say_the_format(write, header):
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        *(("a.txt", text) for text in ("one, two\nthree\n", "[1] a note\n", "\tindented\nb\tc\n", "a b \t\nc\n")),
+        *(
+            ("a.txt", text)
+            for text in ("one, two\nthree\n", "[1] a note\n", "\tindented\nb\tc\n", "a b \t\nc\n")
+        ),
         ("a", '{"text": "a b"}\n'),
     ],
 )
@@ -336,10 +455,31 @@ def test_other_files_hold_a_text_in_each_line_or_json(write, name, content):
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        *(("a.jsonl", line) for line in ("[1, 2]", '["a"]', "7", "[]", '{"id": 1}', '{"text": "a", "label": 1}')),
-        *(("a.jsonl", line) for line in ('{"query": "a", "answers": ["b"], "labels": [1]}', '[{"a": {}}]')),
-        *(("a.json", text) for text in ('["a", "b"]', '{\n "data": []\n}', '[{"question": "a", "positive_ctxs": []}]')),
-        *(("a.txt", text) for text in ('["a b", "c d"]\n', '[\n{"text": "a"}\n]\n', "a b\tc d\n", "\ttext\n0\ta\n")),
+        *(
+            ("a.jsonl", line)
+            for line in ("[1, 2]", '["a"]', "7", "[]", '{"id": 1}', '{"text": "a", "label": 1}')
+        ),
+        *(
+            ("a.jsonl", line)
+            for line in ('{"query": "a", "answers": ["b"], "labels": [1]}', '[{"a": {}}]')
+        ),
+        *(
+            ("a.json", text)
+            for text in (
+                '["a", "b"]',
+                '{\n "data": []\n}',
+                '[{"question": "a", "positive_ctxs": []}]',
+            )
+        ),
+        *(
+            ("a.txt", text)
+            for text in (
+                '["a b", "c d"]\n',
+                '[\n{"text": "a"}\n]\n',
+                "a b\tc d\n",
+                "\ttext\n0\ta\n",
+            )
+        ),
     ],
 )
 def test_a_file_without_the_names_is_refused(write, name, content):
@@ -347,12 +487,15 @@ def test_a_file_without_the_names_is_refused(write, name, content):
         recognise(write(name, content))
 
 
-# ------------------------------------------------------------------------------------- what a name does not say
+# ------------------------------------------------------------------------------------- what a name
+# does not say
 
 
 def table(header: str, *rows: str, count: int = 12) -> str:
     """A .csv whose rows take turns; {} is the number of the row."""
-    return "\n".join([header, *(rows[i % len(rows)].replace("{}", str(i)) for i in range(count)), ""])
+    return "\n".join(
+        [header, *(rows[i % len(rows)].replace("{}", str(i)) for i in range(count)), ""]
+    )
 
 
 @pytest.mark.parametrize("name", ["label", "score", "labels", "relevance"])
@@ -364,21 +507,39 @@ def test_pairs_beside_a_label_or_a_score_are_not_all_positives(write, name):
 
 
 def test_labels_that_may_be_other_numbers_are_refused(write):
-    """0 and 1 of NLI's three classes; 0, 1 and 2 as scores. Without an objective a ``label`` is 0 or 1."""
-    path = write("a.csv", table("premise,hypothesis,label", "cat {},dog {},0", "cat {},kitten {},1"))
+    """0 and 1 of NLI's three classes; 0, 1 and 2 as scores. Without an objective a ``label`` is 0
+    or 1.
+    """
+    path = write(
+        "a.csv", table("premise,hypothesis,label", "cat {},dog {},0", "cat {},kitten {},1")
+    )
     for read in (lambda: class_rows(Sources(data=str(path))), lambda: load_rows(str(path))):
         with pytest.raises(InputError, match="sentence1"):
             read()
-    path = write("b.csv", table("sentence1,sentence2,label", "cat {},dog {},0", "cat {},it {},1", "cat {},kitten {},2"))
+    path = write(
+        "b.csv",
+        table(
+            "sentence1,sentence2,label", "cat {},dog {},0", "cat {},it {},1", "cat {},kitten {},2"
+        ),
+    )
     for read in (lambda: scored_rows(Sources(data=str(path))), lambda: load_rows(str(path))):
         with pytest.raises(InputError, match="score"):
             read()
     assert len(read_file(Rows(path, columns="label,sentence1,sentence2"), SCORED).rows) == 12
-    own = table("text1,text2,label", *(f"cat {{}},dog {{}},{label}" for label in ("positive", "neutral", "negative")))
-    assert class_rows(Sources(data=str(write("c.csv", own))))[2] == ("negative", "neutral", "positive")
+    own = table(
+        "text1,text2,label",
+        *(f"cat {{}},dog {{}},{label}" for label in ("positive", "neutral", "negative")),
+    )
+    assert class_rows(Sources(data=str(write("c.csv", own))))[2] == (
+        "negative",
+        "neutral",
+        "positive",
+    )
 
 
-@pytest.mark.parametrize("header", ["premise,hypothesis,label", "sentence1,sentence2,gold_label", "text1,text2,labels"])
+@pytest.mark.parametrize(
+    "header", ["premise,hypothesis,label", "sentence1,sentence2,gold_label", "text1,text2,labels"]
+)
 def test_classes_are_no_scores(write, header):
     path = write("a.csv", table(header, "a {},b {},0", "c {},d {},2"))
     for read in (lambda: load_rows(str(path)), lambda: load_scored_pairs(path)):
@@ -387,15 +548,23 @@ def test_classes_are_no_scores(write, header):
 
 
 def test_minus_1_is_no_gold_label_as_pandas_writes_it(write):
-    content = table("premise,hypothesis,label", *(f"a,b {{}},{label}" for label in ("-1.0", "0.0", "1.0", "2.0")))
+    content = table(
+        "premise,hypothesis,label",
+        *(f"a,b {{}},{label}" for label in ("-1.0", "0.0", "1.0", "2.0")),
+    )
     nli = read_file(write("a.csv", content), NLI)
-    assert (nli.skipped, [row.label for row in nli.rows[:3]]) == (3, ["entailment", "neutral", "contradiction"])
+    assert (nli.skipped, [row.label for row in nli.rows[:3]]) == (
+        3,
+        ["entailment", "neutral", "contradiction"],
+    )
     own = read_file(write("a.jsonl", '{"sentence1": "a", "sentence2": "b", "label": 3.0}'), NLI)
     assert own.rows[0].label == "3"  # the same class as 3
 
 
 def test_true_and_false_are_1_and_0(write):
-    lines = [json.dumps({"sentence1": "a", "sentence2": "b", "label": label}) for label in (True, False)]
+    lines = [
+        json.dumps({"sentence1": "a", "sentence2": "b", "label": label}) for label in (True, False)
+    ]
     for path in (
         write("a.jsonl", "\n".join(lines)),
         write("a.csv", "sentence1,sentence2,label\na,b,True\na,b,False\n"),
@@ -404,8 +573,16 @@ def test_true_and_false_are_1_and_0(write):
 
 
 def test_a_number_is_finite():
-    assert [number(value) for value in ("4.5", ".5e1", 7, -0.0, Decimal("1.5"))] == [4.5, 5, 7, 0, 1.5]
-    assert {number(value) for value in ("1e999", "4,5", "nan", 10**400, float("inf"), True, None)} == {None}
+    assert [number(value) for value in ("4.5", ".5e1", 7, -0.0, Decimal("1.5"))] == [
+        4.5,
+        5,
+        7,
+        0,
+        1.5,
+    ]
+    assert {
+        number(value) for value in ("1e999", "4,5", "nan", 10**400, float("inf"), True, None)
+    } == {None}
 
 
 def test_two_columns_of_one_name(write):
@@ -415,7 +592,10 @@ def test_two_columns_of_one_name(write):
         with pytest.raises(InputError, match="two columns"):
             read_file(write("b.csv", content), PAIRS)
     # of columns that are not read, any number may have the same name, or none
-    assert read_file(write("c.csv", "anchor,positive,,\na,b,,\n"), PAIRS).rows[0].texts == ("a", "b")
+    assert read_file(write("c.csv", "anchor,positive,,\na,b,,\n"), PAIRS).rows[0].texts == (
+        "a",
+        "b",
+    )
 
 
 @pytest.mark.parametrize("other", ["summary", "simplified", "translation", "document"])
@@ -432,7 +612,9 @@ def test_a_second_text_beside_a_text_is_a_pair_by_columns(write, other):
 def test_columns_that_are_not_read_are_named(write, capsys):
     """Of every form, and the keys of later rows too; ids are not."""
     lines = ['{"id": 1, "text": "a", "valid": 1}', '{"text": "b", "source": "c"}']
-    assert text_rows(Sources(data=str(write("a.jsonl", "\n".join(lines)))))[1].endswith("not read: valid, source)")
+    assert text_rows(Sources(data=str(write("a.jsonl", "\n".join(lines)))))[1].endswith(
+        "not read: valid, source)"
+    )
     assert list(every_text(write("b.jsonl", "\n".join(lines)))) == ["a", "b"]
     assert "not read: valid, source" in capsys.readouterr().err
     nli = "sentence1,sentence2,gold_label,who\n" + "a,b,entailment,c\na,d,contradiction,e\n"
@@ -444,9 +626,15 @@ SPLITS = "split,sentence1,sentence2,label\ntrain,a,b,1\ntrain,c,d,0\nvalidation,
 
 def test_a_column_split_chooses_the_rows(write):
     path = write("a.csv", SPLITS)
-    for split, count, others in (("train", 2, "dev, rows of test"), ("dev", 2, "train, rows of test")):
+    for split, count, others in (
+        ("train", 2, "dev, rows of test"),
+        ("dev", 2, "train, rows of test"),
+    ):
         table = read_file(Rows(path, split), LABELLED)
-        assert (len(table.rows), table.unread) == (count, [f"rows of {name}" for name in others.split(", rows of ")])
+        assert (len(table.rows), table.unread) == (
+            count,
+            [f"rows of {name}" for name in others.split(", rows of ")],
+        )
     with pytest.raises(InputError, match=r"'dev', 'train'.*--split"):
         read_file(path, LABELLED)
     with pytest.raises(InputError, match=r"no row has the split dev.*'train'"):
@@ -457,25 +645,38 @@ def test_a_column_split_chooses_the_rows(write):
 
 
 def test_only_the_columns_that_are_named_must_be_there(write):
-    """The STS Benchmark's own files have 7 to 9. Between commas a longer row may have a comma in a text."""
+    """The STS Benchmark's own files have 7 to 9. Between commas a longer row may have a comma in a
+    text.
+    """
     sts = 'main\tsrc\t2012\t1\t5.0\ta\tb\nmain\tsrc\t2012\t2\t3.0\t"c\td\tlicence\tlicence\n'
     rows = read_file(Rows(write("a.csv", sts), quotes=False, columns="5,6,7"), SCORED).rows
     assert rows == [Row(("a", "b"), 5.0), Row(('"c', "d"), 3.0)]
     named = write("b.csv", "score,left,right,note\n3,a,b\n4,c,d,e\n")
     assert len(read_file(Rows(named, columns="score,left,right"), SCORED).rows) == 2
-    for columns, content in (("1,2,3", "3,a,b\n4,c, c,d\n"), ("score,left,right", "score,left,right\n4,c,c,d\n")):
+    for columns, content in (
+        ("1,2,3", "3,a,b\n4,c, c,d\n"),
+        ("score,left,right", "score,left,right\n4,c,c,d\n"),
+    ):
         with pytest.raises(InputError, match="line 2: 4 columns"):
             read_file(Rows(write("c.csv", content), columns=columns), SCORED)
 
 
 def test_blank_rows_of_a_spreadsheet_are_skipped(write):
-    for form, header, row in ((SCORED, "score", "3"), (LABELLED, "label", "1"), (NLI, "gold_label", "x")):
-        table = read_file(write("a.csv", f"{header},sentence1,sentence2\n{row},a,b\n,,\n, ,\n\n"), form)
+    for form, header, row in (
+        (SCORED, "score", "3"),
+        (LABELLED, "label", "1"),
+        (NLI, "gold_label", "x"),
+    ):
+        table = read_file(
+            write("a.csv", f"{header},sentence1,sentence2\n{row},a,b\n,,\n, ,\n\n"), form
+        )
         assert (len(table.rows), table.skipped) == (1, 2)
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="this system has no /dev/fd")
-@pytest.mark.parametrize("content", [TABS, COMMAS, "sentence1,sentence2,label\na,b,1\nc,d,0\n", TRIPLET_LINES])
+@pytest.mark.parametrize(
+    "content", [TABS, COMMAS, "sentence1,sentence2,label\na,b,1\nc,d,0\n", TRIPLET_LINES]
+)
 def test_a_pipe_is_read_as_a_file(write, content):
     """It can be opened and read only once: ``evaluate --data <(zcat f.tsv.gz)``."""
     expected = load_rows(str(write("a.jsonl" if content.startswith("{") else "a.csv", content)))
@@ -499,4 +700,11 @@ def test_a_file_is_opened_once(write, monkeypatch):
 def test_a_cell_of_150_kb(write):
     long = "word " * 30_000
     for name, mark in (("a.tsv", "\t"), ("a.csv", ",")):
-        assert len(read_file(write(name, f"anchor{mark}positive\nq{mark}{long}\n"), PAIRS).rows[0].texts[1]) == 149_999
+        assert (
+            len(
+                read_file(write(name, f"anchor{mark}positive\nq{mark}{long}\n"), PAIRS)
+                .rows[0]
+                .texts[1]
+            )
+            == 149_999
+        )

@@ -13,12 +13,30 @@ from minisbert.diagnosis import certificate
 from minisbert.diagnosis.certificate import fetch_vectors
 from minisbert.models.sentence_encoder import SentenceEncoder
 
-TEXTS = [f"the {noun} sits" for noun in "cat dog man woman bird boy girl moon sun rain snow tree".split()] * 2
+TEXTS = [
+    f"the {noun} sits"
+    for noun in [
+        "cat",
+        "dog",
+        "man",
+        "woman",
+        "bird",
+        "boy",
+        "girl",
+        "moon",
+        "sun",
+        "rain",
+        "snow",
+        "tree",
+    ]
+] * 2
 
 
 @pytest.fixture
 def server():
-    """``server(answer)``: the address of a server; ``answer(path, body, headers)`` is a status and what it sends."""
+    """``server(answer)``: the address of a server; ``answer(path, body, headers)`` is a status and
+    what it sends.
+    """
     running = []
 
     def start(answer):
@@ -55,10 +73,19 @@ def test_the_command_names_what_a_server_does(server, tiny, tmp_path, capsys):
         """In OpenAI's protocol, in the reverse order, with their numbers."""
         assert (path, body["model"]) == ("/v1/embeddings", "a name")
         vectors = encoder.encode(body["input"]).tolist()
-        return 200, {"data": [{"index": i, "embedding": vector} for i, vector in enumerate(vectors)][::-1]}
+        return 200, {
+            "data": [{"index": i, "embedding": vector} for i, vector in enumerate(vectors)][::-1]
+        }
 
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
-    options = ["--texts", str(tmp_path / "texts.txt"), "--model", str(tiny), "--served-model", "a name"]
+    options = [
+        "--texts",
+        str(tmp_path / "texts.txt"),
+        "--model",
+        str(tiny),
+        "--served-model",
+        "a name",
+    ]
     url = server(answer)
     for ending in ("", "/v1", "/v1/embeddings"):
         main(["--url", url + ending, *options])
@@ -84,7 +111,9 @@ def test_a_key_is_sent_and_no_redirect_followed(server, monkeypatch):
     assert seen == ["Bearer schlüssel"]
     for status in (301, 302, 303, 307, 308):
         with pytest.raises(InputError, match=f"{status}.*{other}"):
-            fetch_vectors(server(lambda path, body, headers, status=status: (status, b"", other)), ["a"], "")
+            fetch_vectors(
+                server(lambda path, body, headers, status=status: (status, b"", other)), ["a"], ""
+            )
     assert len(seen) == 1
 
 
@@ -97,13 +126,46 @@ def test_a_key_is_sent_and_no_redirect_followed(server, monkeypatch):
         (200, {"embeddings": []}, "OpenAI"),
         (200, b"[1]", "OpenAI"),
         (200, {"data": []}, "0 vectors for 2 texts"),
-        (200, {"data": [{"index": 0, "embedding": [1]}, {"index": 1, "embedding": [1, 2]}]}, "http"),
-        (200, {"data": [{"index": 0, "embedding": ["x"]}, {"index": 1, "embedding": [1]}]}, "list of numbers"),
-        (200, {"data": [{"index": 0, "embedding": "AACAPw=="}, {"index": 1, "embedding": "AACAPw=="}]}, "base64"),
-        (200, {"data": [{"index": 0, "embedding": [None]}, {"index": 1, "embedding": [1]}]}, "null|None"),
-        (200, {"data": [{"index": 0, "embedding": [True, 0.5]}, {"index": 1, "embedding": [1, 1]}]}, "list of numbers"),
-        (200, {"data": [{"index": None, "embedding": [1]}, {"index": 1, "embedding": [1]}]}, "index"),
-        (200, b'{"data": [{"index": 0, "embedding": [NaN]}, {"index": 1, "embedding": [1]}]}', "row 1"),
+        (
+            200,
+            {"data": [{"index": 0, "embedding": [1]}, {"index": 1, "embedding": [1, 2]}]},
+            "http",
+        ),
+        (
+            200,
+            {"data": [{"index": 0, "embedding": ["x"]}, {"index": 1, "embedding": [1]}]},
+            "list of numbers",
+        ),
+        (
+            200,
+            {
+                "data": [
+                    {"index": 0, "embedding": "AACAPw=="},
+                    {"index": 1, "embedding": "AACAPw=="},
+                ]
+            },
+            "base64",
+        ),
+        (
+            200,
+            {"data": [{"index": 0, "embedding": [None]}, {"index": 1, "embedding": [1]}]},
+            "null|None",
+        ),
+        (
+            200,
+            {"data": [{"index": 0, "embedding": [True, 0.5]}, {"index": 1, "embedding": [1, 1]}]},
+            "list of numbers",
+        ),
+        (
+            200,
+            {"data": [{"index": None, "embedding": [1]}, {"index": 1, "embedding": [1]}]},
+            "index",
+        ),
+        (
+            200,
+            b'{"data": [{"index": 0, "embedding": [NaN]}, {"index": 1, "embedding": [1]}]}',
+            "row 1",
+        ),
     ],
 )
 def test_answers_that_are_no_vectors_are_one_line(server, status, content, said):
@@ -113,7 +175,9 @@ def test_answers_that_are_no_vectors_are_one_line(server, status, content, said)
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "nowhere", "ftp://x", "file:///etc/passwd", "http://[bad"])
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:9", "nowhere", "ftp://x", "file:///etc/passwd", "http://[bad"]
+)
 def test_addresses_where_nobody_answers(url):
     with pytest.raises(InputError, match=re.escape(url)):
         fetch_vectors(url, ["a"], "")

@@ -13,9 +13,18 @@ from minisbert.diagnosis.inspection import inspect, overlap, training_command
 from minisbert.training.settings import parse
 from tests import toys
 
-SCORED = ["score\tsentence1\tsentence2", *(f"{i % 6}\ta cat is {i}\ta dog is {i}" for i in range(60))]
-TRIPLETS = ["anchor\tpositive\tnegative", *(f"a cat is {i}\tthe cat is {i}\ta dog is {i}" for i in range(60))]
-TUPLES = [json.dumps({"anchor": f"cat {i}", "positive": f"the cat {i}", "negative": f"dog {i}"}) for i in range(60)]
+SCORED = [
+    "score\tsentence1\tsentence2",
+    *(f"{i % 6}\ta cat is {i}\ta dog is {i}" for i in range(60)),
+]
+TRIPLETS = [
+    "anchor\tpositive\tnegative",
+    *(f"a cat is {i}\tthe cat is {i}\ta dog is {i}" for i in range(60)),
+]
+TUPLES = [
+    json.dumps({"anchor": f"cat {i}", "positive": f"the cat {i}", "negative": f"dog {i}"})
+    for i in range(60)
+]
 NLI_ROW = '{{"gold_label": "{}", "sentence1": "a cat {}", "sentence2": "a dog {}"}}'
 NLI = [NLI_ROW.format(toys.NLI_LABELS[i % 3], i, i) for i in range(60)]
 
@@ -66,24 +75,39 @@ def test_counts(tiny, tmp_path):
     nli = inspect(write(tmp_path, "a.jsonl", put(NLI, 17, NLI_ROW.format("-", 16, 16))))
     assert (nli.skipped, nli.problems) == (["line 17"], [])
     assert nli.summary()["labels"] == {"contradiction": 19, "entailment": 20, "neutral": 20}
-    assert inspect(write(tmp_path, "b.tsv", put(TRIPLETS, 25, TRIPLETS[2]))).repeated == ["line 25, as line 3"]
-    texts = write(tmp_path, "a.txt", b"the cat and the dog\nthe cat\n" + b"the cat and " * 9 + b"\nthe cat\n")
+    assert inspect(write(tmp_path, "b.tsv", put(TRIPLETS, 25, TRIPLETS[2]))).repeated == [
+        "line 25, as line 3"
+    ]
+    texts = write(
+        tmp_path, "a.txt", b"the cat and the dog\nthe cat\n" + b"the cat and " * 9 + b"\nthe cat\n"
+    )
     found = inspect(texts, read_tokenizer(tiny)).summary()
     assert (found["rows"], found["texts"], found["distinct_texts"]) == (4, 4, 3)
     assert found["tokens"] == {"median": 7.0, "p95": 29.0, "longest": 29, "limit": 16, "cut": 1}
 
 
 def test_scores_on_another_scale(tmp_path):
-    found = inspect(write(tmp_path, "a.tsv", joined([SCORED[0], "-1\ta\tb", "0.7\tc\td", "0.3\te\tf"])), scale=-1.0)
+    found = inspect(
+        write(tmp_path, "a.tsv", joined([SCORED[0], "-1\ta\tb", "0.7\tc\td", "0.3\te\tf"])),
+        scale=-1.0,
+    )
     assert found.summary()["scores"] == {"min": -1.0, "max": 0.7, "mean": pytest.approx(0)}
     line = training_command([found], "weights/tiny", 16)
     assert line.endswith("--scale -1 --model weights/tiny --max-length 16")
 
 
 def test_rows_of_a_file_that_are_also_in_another(tmp_path):
-    """Two copies, one of them the other way round; another case and punctuation make another text."""
+    """Two copies, one of them the other way round; another case and punctuation make another
+    text.
+    """
     train = inspect(write(tmp_path, "a.tsv", joined(SCORED[:31])))
-    other = [SCORED[0], "1\ta dog is 3\ta cat is 3", SCORED[9], "2\tA cat, is 8!\ta dog is 8", *SCORED[40:]]
+    other = [
+        SCORED[0],
+        "1\ta dog is 3\ta cat is 3",
+        SCORED[9],
+        "2\tA cat, is 8!\ta dog is 8",
+        *SCORED[40:],
+    ]
     dev = inspect(write(tmp_path, "b.tsv", joined(other)))
     assert overlap(train, dev) == {"file": str(dev.path), "with": str(train.path), "rows": 2}
     line = f"minisbert train --objective cosine --data {train.path} --dev {dev.path} --epochs 8"

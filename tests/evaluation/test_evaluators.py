@@ -22,13 +22,19 @@ def test_two_pairs_are_perfectly_correlated_or_its_opposite(tiny):
 
 @pytest.mark.parametrize("model", ["tiny-colbert", "tiny-splade"])
 def test_encoders_of_many_vectors_and_of_sparse_ones_are_evaluated_too(model):
-    """A text's similarity to itself is the largest of the list's: the first anchor is its own negative."""
+    """A text's similarity to itself is the largest of the list's: the first anchor is its own
+    negative.
+    """
     encoder = load(ROOT / "tests" / "reference" / "architectures" / model)
     cat, dog, music = "the cat", "a small dog", "the music"
-    found = evaluators.TripletEvaluator([cat, dog, music], [dog, dog, music], [cat, music, cat])(encoder)
+    found = evaluators.TripletEvaluator([cat, dog, music], [dog, dog, music], [cat, music, cat])(
+        encoder
+    )
     name = encoder.similarity_fn_name
     assert found == {f"{name}_accuracy": pytest.approx(2 / 3)}
-    assert -1 <= EmbeddingSimilarityEvaluator(FIRST, SECOND, SCORES)(encoder)[f"spearman_{name}"] <= 1
+    assert (
+        -1 <= EmbeddingSimilarityEvaluator(FIRST, SECOND, SCORES)(encoder)[f"spearman_{name}"] <= 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,7 +42,10 @@ def test_encoders_of_many_vectors_and_of_sparse_ones_are_evaluated_too(model):
     [
         ("EmbeddingSimilarityEvaluator", (["a", "b"], ["c", "d"], [1.0]), "scores"),
         ("TripletEvaluator", (["a"], ["b"], []), "negatives"),
-        *(("EmbeddingSimilarityEvaluator", (["a"], ["b"], scores), "scores") for scores in (None, 5, "x")),
+        *(
+            ("EmbeddingSimilarityEvaluator", (["a"], ["b"], scores), "scores")
+            for scores in (None, 5, "x")
+        ),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(name, arguments, message):
@@ -48,7 +57,10 @@ def test_what_cannot_be_evaluated_is_refused(name, arguments, message):
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("BinaryClassificationEvaluator", (FIRST + SECOND, SECOND + FIRST[::-1], [1, 0, 0, 1, 0, 1, 1, 0])),
+        (
+            "BinaryClassificationEvaluator",
+            (FIRST + SECOND, SECOND + FIRST[::-1], [1, 0, 0, 1, 0, 1, 1, 0]),
+        ),
         ("TripletEvaluator", (FIRST, SECOND, SECOND[::-1])),
         ("EmbeddingSimilarityEvaluator", (FIRST, SECOND, SCORES)),
     ],
@@ -57,7 +69,10 @@ def test_results_equal_those_of_sentence_transformers(tiny, name, arguments):
     """All keys and values, by the model's own similarity and by each, and the primary metric."""
     reference = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
     evaluation = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
-    model, encoder = reference.SentenceTransformer(str(tiny), device="cpu"), SentenceEncoder.load(tiny)
+    model, encoder = (
+        reference.SentenceTransformer(str(tiny), device="cpu"),
+        SentenceEncoder.load(tiny),
+    )
     theirs, ours = getattr(evaluation, name)(*arguments), getattr(evaluators, name)(*arguments)
     pairs = [(theirs(model), ours(encoder))]
     assert ours.primary_metric == theirs.primary_metric

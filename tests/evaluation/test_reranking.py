@@ -44,8 +44,12 @@ def test_a_model_of_classes_has_no_order():
         rerank(Classes(), ["q"], TEXTS, np.array([[0, 1]]))
 
 
-def test_a_reranker_that_knows_the_answers_finds_all_that_the_search_has_found(tiny, tmp_path, capsys, monkeypatch):
-    """accuracy@1 becomes the share of answers among the candidates, which is counted by hand from the vectors."""
+def test_a_reranker_that_knows_the_answers_finds_all_that_the_search_has_found(
+    tiny, tmp_path, capsys, monkeypatch
+):
+    """accuracy@1 becomes the share of answers among the candidates, which is counted by hand from
+    the vectors.
+    """
     answers = [3, 4, 0, 2, 1]
     rows = {
         "queries.jsonl": [{"_id": f"q{i}", "text": text[::-1]} for i, text in enumerate(TEXTS)],
@@ -53,7 +57,9 @@ def test_a_reranker_that_knows_the_answers_finds_all_that_the_search_has_found(t
     }
     for name, some in rows.items():
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in some))
-    (tmp_path / "qrels.tsv").write_text("".join(f"q{i}\td{answer}\t1\n" for i, answer in enumerate(answers)))
+    (tmp_path / "qrels.tsv").write_text(
+        "".join(f"q{i}\td{answer}\t1\n" for i, answer in enumerate(answers))
+    )
     right = {(text[::-1], TEXTS[answer]) for text, answer in zip(TEXTS, answers, strict=True)}
 
     class Teacher:
@@ -68,7 +74,9 @@ def test_a_reranker_that_knows_the_answers_finds_all_that_the_search_has_found(t
     encoder = SentenceEncoder.load(tiny)
     cosines = encoder.encode([text[::-1] for text in TEXTS]) @ encoder.encode(TEXTS).T
     first_three = np.argsort(-cosines, axis=1)[:, :3]
-    share = np.mean([answer in row for answer, row in zip(answers, first_three.tolist(), strict=True)])
+    share = np.mean(
+        [answer in row for answer, row in zip(answers, first_three.tolist(), strict=True)]
+    )
     assert 0 < share < 1
     assert found["accuracy@1"] == share
     assert found["rerank"] == "any"

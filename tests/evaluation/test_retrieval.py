@@ -28,7 +28,8 @@ from minisbert.training.train import load_trainable, make_objective
 from minisbert.training.train import main as train
 from tests import toys
 
-# ------------------------------------------------------------------------------------------- formulas
+# -------------------------------------------------------------------------------------------
+# formulas
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,8 @@ def test_a_ranking_without_its_own_document_still_has_the_largest_cutoff():
     assert ranked_grades(alone, ones[:1], ones[:1], most=2).tolist() == [[0]]
 
 
-# ---------------------------------------------------------------------------------- files and command
+# ---------------------------------------------------------------------------------- files and
+# command
 
 QUERIES = [("q1", "the cat"), ("q2", "a small dog"), ("q3", "music"), ("q4", "rain")]
 CORPUS = [
@@ -67,7 +69,9 @@ CORPUS = [
     ("q4", "", "rain"),
     ("d5", "", "the dog eats"),
 ]
-QRELS = "query-id\tcorpus-id\tscore\nq1\td1\t2\nq2\td2\t1\nq2\td5\t3\nq2\td1\t0\nq4\td3\t1\nq3\td4\t0\n"
+QRELS = (
+    "query-id\tcorpus-id\tscore\nq1\td1\t2\nq2\td2\t1\nq2\td5\t3\nq2\td1\t0\nq4\td3\t1\nq3\td4\t0\n"
+)
 
 
 @pytest.fixture
@@ -75,7 +79,10 @@ def texts(tmp_path) -> tuple[str, str, str]:
     """The three files; q3 has no relevant document."""
     rows = [{"_id": name, "text": text, "metadata": {}} for name, text in QUERIES]
     (tmp_path / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    rows = [{"_id": name, "text": text} | ({"title": title} if title else {}) for name, title, text in CORPUS]
+    rows = [
+        {"_id": name, "text": text} | ({"title": title} if title else {})
+        for name, title, text in CORPUS
+    ]
     (tmp_path / "corpus.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     (tmp_path / "qrels.tsv").write_text(QRELS)
     return tuple(str(tmp_path / name) for name in ("queries.jsonl", "corpus.jsonl", "qrels.tsv"))
@@ -103,7 +110,11 @@ def test_what_the_files_hold(texts):
         ("corpus", '{"_id": "d", "text": "a", "title": 3}\n', "line 1.*title"),
         ("corpus", '{"_id": "d", "text": "a"}\n' * 2, "line 2.*'d'"),
         ("corpus", '{"_id": "d", "text": "\\ud800"}\n', "line 1.*surrogate"),
-        ("qrels", "1048585\twhat is paula deen's brother\n", "line 1.*columns.*queries"),  # MS MARCO's queries.tsv
+        (
+            "qrels",
+            "1048585\twhat is paula deen's brother\n",
+            "line 1.*columns.*queries",
+        ),  # MS MARCO's queries.tsv
         ("qrels", "query\tanswer\tscore\n", "line 1.*answer"),
         ("qrels", "q9\td1\t1\n", "line 1.*'q9'"),
         ("qrels", "q1\td1\t0.5\n", "line 1.*'0.5'"),
@@ -122,12 +133,19 @@ def test_bad_files_are_named_with_their_line(texts, tmp_path, file, text, messag
 
 
 def test_a_judged_document_that_the_corpus_lacks_counts_as_never_found(texts, tiny, capsys):
-    """As in trec_eval: q1 has one more relevant document, so its recall is halved and its nDCG has a larger ideal."""
-    before = retrieval_scores(SentenceEncoder.load(tiny), load_retrieval(*texts), show_progress_bar=False)
+    """As in trec_eval: q1 has one more relevant document, so its recall is halved and its nDCG has
+    a larger ideal.
+    """
+    before = retrieval_scores(
+        SentenceEncoder.load(tiny), load_retrieval(*texts), show_progress_bar=False
+    )
     with Path(texts[2]).open("a") as file:
         file.write("q1\tgone\t1\nq3\tlost\t1\n")
     task = load_retrieval(*texts)
-    assert "qrels.tsv: 2 judged documents are not in the corpus; they count as never found" in capsys.readouterr().err
+    assert (
+        "qrels.tsv: 2 judged documents are not in the corpus; they count as never found"
+        in capsys.readouterr().err
+    )
     assert (len(task.corpus), task.queries) == (6, ["the cat", "a small dog", "music", "rain"])
     found = retrieval_scores(SentenceEncoder.load(tiny), task, show_progress_bar=False)
     assert before["recall@10"] == 1.0  # there are six documents
@@ -137,11 +155,15 @@ def test_a_judged_document_that_the_corpus_lacks_counts_as_never_found(texts, ti
 def test_pairs_are_a_search_among_all_positives():
     """Equal anchors are one query, equal positives one document; negatives are not searched."""
     rows = [("a", "x"), ("b", "y", "z"), ("a", "y"), ("a", "x")]
-    assert retrieval_from_pairs(rows) == Retrieval(["a", "b"], ["x", "y"], [{0: 1, 1: 1}, {1: 1}], [None, None])
+    assert retrieval_from_pairs(rows) == Retrieval(
+        ["a", "b"], ["x", "y"], [{0: 1, 1: 1}, {1: 1}], [None, None]
+    )
 
 
 def flags(texts: tuple[str, str, str]) -> list[str]:
-    return [f"--{name}={text}" for name, text in zip(("queries", "corpus", "qrels"), texts, strict=True)]
+    return [
+        f"--{name}={text}" for name, text in zip(("queries", "corpus", "qrels"), texts, strict=True)
+    ]
 
 
 def test_the_command_prints_json_and_a_table(tiny, texts, capsys):
@@ -150,7 +172,12 @@ def test_the_command_prints_json_and_a_table(tiny, texts, capsys):
     main(["--model", str(tiny), *flags(texts), "--ignore-identical-ids", "--json"])
     found = json.loads(capsys.readouterr().out)
     about = {f"cosine_{name}": value for name, value in scores.items()}
-    about |= {"queries": texts[0], "ignore_identical_ids": True, "evaluated_queries": 3, "documents": 6}
+    about |= {
+        "queries": texts[0],
+        "ignore_identical_ids": True,
+        "evaluated_queries": 3,
+        "documents": 6,
+    }
     assert found | about | {"pooling": "mean"} == found
     main(["--model", str(tiny), *flags(texts), "--ignore-identical-ids"])
     out = capsys.readouterr().out
@@ -183,18 +210,28 @@ def test_scores_equal_those_of_sentence_transformers(tiny):
     reference = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
     evaluation = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
     queries = {"q1": "a cat", "q2": "rain"}
-    corpus = {"d1": "A cat sits.", "d2": "It rains.", "d3": "Rain falls on the roof.", "d4": "Shares fell."}
+    corpus = {
+        "d1": "A cat sits.",
+        "d2": "It rains.",
+        "d3": "Rain falls on the roof.",
+        "d4": "Shares fell.",
+    }
     relevant = {"q1": {"d1"}, "q2": {"d2", "d3"}}
-    evaluator = evaluation.InformationRetrievalEvaluator(queries, corpus, relevant, ndcg_at_k=[2, 4], truncate_dim=12)
+    evaluator = evaluation.InformationRetrievalEvaluator(
+        queries, corpus, relevant, ndcg_at_k=[2, 4], truncate_dim=12
+    )
     expected = evaluator(reference.SentenceTransformer(str(tiny), device="cpu"))
     task = Retrieval([*queries.values()], [*corpus.values()], [{0: 1}, {1: 1, 2: 1}], [None, None])
     cutoffs = (1, 2, 3, 4, 5, 10, 100)
-    found = retrieval_scores(SentenceEncoder.load(tiny), task, False, cutoffs=cutoffs, truncate_dim=12)
+    found = retrieval_scores(
+        SentenceEncoder.load(tiny), task, False, cutoffs=cutoffs, truncate_dim=12
+    )
     wanted = {name.removeprefix("cosine_"): float(value) for name, value in expected.items()}
     assert {name: found[name] for name in wanted} == pytest.approx(wanted, abs=1e-5)
 
 
-# ------------------------------------------------------------------------------------------- training
+# -------------------------------------------------------------------------------------------
+# training
 
 
 @pytest.fixture
@@ -208,20 +245,53 @@ def folder(texts, tmp_path) -> str:
 def test_a_run_is_judged_by_its_search(tiny, folder, tmp_path, capsys):
     """The best model by nDCG@10 is saved, and its scores are those of the command."""
     files = toys.write_all(tmp_path)
-    data = ["--objective", "mnr", "--data", files["triplets"], "--dev", files["dev"], "--test", files["test"]]
-    steps = ["--max-steps", "2", "--batch-size", "5", "--lr", "1e-3", "--eval-every", "1", "--dtype", "float32"]
-    train(["--model", str(tiny), *data, *steps, "--retrieval", folder, "--out", str(tmp_path / "run")])
+    data = [
+        "--objective",
+        "mnr",
+        "--data",
+        files["triplets"],
+        "--dev",
+        files["dev"],
+        "--test",
+        files["test"],
+    ]
+    steps = [
+        "--max-steps",
+        "2",
+        "--batch-size",
+        "5",
+        "--lr",
+        "1e-3",
+        "--eval-every",
+        "1",
+        "--dtype",
+        "float32",
+    ]
+    train(
+        ["--model", str(tiny), *data, *steps, "--retrieval", folder, "--out", str(tmp_path / "run")]
+    )
     captured = capsys.readouterr()
     assert f"retrieval {folder} (3 dev queries)" in captured.err
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     dev = [line["dev"] for line in lines if "dev" in line]
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert (len(dev), results["before"]["dev"]) == (3, dev[0])
     assert results["after"]["dev"]["ndcg@10"] == max(scores["ndcg@10"] for scores in dev)
     assert "ndcg@10" not in results["after"]["test"]
-    assert re.search(rf"\nndcg@10 +\d+\.\d\d -> {100 * results['after']['dev']['ndcg@10']:.2f} ", captured.out)
+    assert re.search(
+        rf"\nndcg@10 +\d+\.\d\d -> {100 * results['after']['dev']['ndcg@10']:.2f} ", captured.out
+    )
     names = ("queries.jsonl", "corpus.jsonl", "qrels/dev.tsv")
-    main(["--model", str(tmp_path / "run" / "model"), *flags([f"{folder}/{name}" for name in names]), "--json"])
+    main(
+        [
+            "--model",
+            str(tmp_path / "run" / "model"),
+            *flags([f"{folder}/{name}" for name in names]),
+            "--json",
+        ]
+    )
     found = json.loads(capsys.readouterr().out)
     for name in REPORTED:
         assert results["after"]["dev"][name] == found[f"cosine_{name}"]
@@ -237,11 +307,18 @@ def test_a_test_split_is_read_if_it_is_there(folder):
 def test_other_documents_make_another_run(tiny, folder, tmp_path):
     """What --resume compares."""
     files = toys.write_all(tmp_path)
-    data = [f"--{name}={files[file]}" for name, file in (("data", "scored"), ("dev", "dev"), ("test", "test"))]
+    data = [
+        f"--{name}={files[file]}"
+        for name, file in (("data", "scored"), ("dev", "dev"), ("test", "test"))
+    ]
     prints = []
     for text in ("rain", "snow"):
         rows = [json.dumps({"_id": name, "text": text}) + "\n" for name, _, _ in CORPUS]
         (tmp_path / "corpus.jsonl").write_text("".join(rows))
         options = parse(["--model", str(tiny), "--retrieval", folder, *data])
-        prints.append(run_identity(make_objective(options, load_trainable(options, torch.device("cpu"))), options))
+        prints.append(
+            run_identity(
+                make_objective(options, load_trainable(options, torch.device("cpu"))), options
+            )
+        )
     assert prints[0] != prints[1]

@@ -1,4 +1,6 @@
-"""The adapters in the real libraries: vectors equal to ``encode``, and each library's own first example."""
+"""The adapters in the real libraries: vectors equal to ``encode``, and each library's own first
+example.
+"""
 
 import re
 import subprocess
@@ -16,7 +18,12 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 pytestmark = pytest.mark.ecosystem
-TEXTS = ["the cat sits on the mat", "a dog runs in the park", "rain falls on the roof", "the moon is bright"]
+TEXTS = [
+    "the cat sits on the mat",
+    "a dog runs in the park",
+    "rain falls on the roof",
+    "the moon is bright",
+]
 VECTOR = 2e-6
 
 
@@ -76,7 +83,9 @@ def best(ranker) -> list[tuple[str, float]]:
 
 
 def test_rerankers_keep_the_best(ranker, best):
-    """In LangChain, LlamaIndex and Haystack, each with its own documents, whose other fields stay."""
+    """In LangChain, LlamaIndex and Haystack, each with its own documents, whose other fields
+    stay.
+    """
     for library in ("langchain_core", "llama_index.core", "haystack"):
         pytest.importorskip(library)
     import haystack
@@ -91,15 +100,22 @@ def test_rerankers_keep_the_best(ranker, best):
     for model in (str(ranker), PairModel.load(ranker)):
         kept = MinisbertReranker(model=model, top_n=2).compress_documents(documents, "a cat?")
         assert [document.page_content for document in kept] == [text for text, _ in best]
-        close([document.metadata["relevance_score"] for document in kept], [score for _, score in best])
+        close(
+            [document.metadata["relevance_score"] for document in kept],
+            [score for _, score in best],
+        )
         assert kept[0].metadata["i"] == TEXTS.index(best[0][0])
     nodes = [NodeWithScore(node=TextNode(text=text)) for text in TEXTS]
-    kept = MinisbertRerank(model_name=str(ranker), top_n=2).postprocess_nodes(nodes, query_str="a cat?")
+    kept = MinisbertRerank(model_name=str(ranker), top_n=2).postprocess_nodes(
+        nodes, query_str="a cat?"
+    )
     assert [node.node.text for node in kept] == [text for text, _ in best]
     close([node.score for node in kept], [score for _, score in best])
     pipeline = haystack.Pipeline()
     pipeline.add_component("ranker", MinisbertRanker(str(ranker), top_k=2))
-    pipeline = haystack.Pipeline.from_dict(pipeline.to_dict(), allowed_modules=["minisbert.integrations.haystack"])
+    pipeline = haystack.Pipeline.from_dict(
+        pipeline.to_dict(), allowed_modules=["minisbert.integrations.haystack"]
+    )
     given = {"query": "a cat?", "documents": [haystack.Document(content=text) for text in TEXTS]}
     found = pipeline.run({"ranker": given})["ranker"]["documents"]
     assert [document.content for document in found] == [text for text, _ in best]
@@ -123,7 +139,10 @@ def test_options_of_load_reach_the_encoder(model, expected, tmp_path):
     name, few = str(model), {role: rows[:, :8] for role, rows in expected.items()}
     close(langchain.MinisbertEmbeddings(name, **options).embed_documents(TEXTS), few["document"])
     close(
-        llama_index.MinisbertEmbedding(model_name=name, options=options).get_query_embedding(TEXTS[0]), few["query"][0]
+        llama_index.MinisbertEmbedding(model_name=name, options=options).get_query_embedding(
+            TEXTS[0]
+        ),
+        few["query"][0],
     )
     embedder = haystack.MinisbertTextEmbedder(
         **haystack.MinisbertTextEmbedder(name, **options).to_dict()["init_parameters"]
@@ -150,11 +169,15 @@ def test_haystack_runs_in_a_pipeline(model, expected):
     pipeline = haystack.Pipeline()
     pipeline.add_component("query", MinisbertTextEmbedder(str(model)))
     pipeline.add_component("documents", MinisbertDocumentEmbedder(str(model)))
-    pipeline = haystack.Pipeline.from_dict(pipeline.to_dict(), allowed_modules=["minisbert.integrations.haystack"])
+    pipeline = haystack.Pipeline.from_dict(
+        pipeline.to_dict(), allowed_modules=["minisbert.integrations.haystack"]
+    )
     given = [haystack.Document(content=text) for text in TEXTS]
     found = pipeline.run({"query": {"text": TEXTS[0]}, "documents": {"documents": given}})
     close(found["query"]["embedding"], expected["query"][0])
-    close([document.embedding for document in found["documents"]["documents"]], expected["document"])
+    close(
+        [document.embedding for document in found["documents"]["documents"]], expected["document"]
+    )
     assert [document.embedding for document in given] == [None] * len(given)
 
 
@@ -163,7 +186,9 @@ def test_chroma_remembers_the_model(model, expected, tmp_path):
     from minisbert.integrations.chroma import MinisbertEmbeddingFunction
 
     client = chromadb.PersistentClient(str(tmp_path / "store"))
-    collection = client.create_collection("texts", embedding_function=MinisbertEmbeddingFunction(str(model)))
+    collection = client.create_collection(
+        "texts", embedding_function=MinisbertEmbeddingFunction(str(model))
+    )
     collection.add(documents=TEXTS, ids=[str(i) for i in range(len(TEXTS))])
     close(collection.get(include=["embeddings"])["embeddings"], expected["document"])
     again = client.get_collection("texts")  # the function is built from what the collection keeps
@@ -195,7 +220,9 @@ def test_a_sentence_transformer_with_the_same_vectors_and_prompts(model, expecte
     from minisbert.integrations.sentence_transformers import as_sentence_transformer
 
     theirs = as_sentence_transformer(str(model))
-    assert "sentence_transformers" in str(type(theirs))  # by which BERTopic and KeyBERT recognise it
+    assert "sentence_transformers" in str(
+        type(theirs)
+    )  # by which BERTopic and KeyBERT recognise it
     close(theirs.encode(TEXTS, batch_size=3), expected["plain"])
     close(theirs.encode_query(TEXTS), expected["query"])
     close(theirs.encode_document(TEXTS, convert_to_tensor=True), expected["document"])
@@ -203,17 +230,34 @@ def test_a_sentence_transformer_with_the_same_vectors_and_prompts(model, expecte
     theirs.save_pretrained(str(tmp_path / "saved"))
     from sentence_transformers import SentenceTransformer
 
-    close(SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode_query(TEXTS), expected["query"])
-    close(theirs.similarity(expected["query"], expected["document"]), expected["query"] @ expected["document"].T)
+    close(
+        SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode_query(TEXTS),
+        expected["query"],
+    )
+    close(
+        theirs.similarity(expected["query"], expected["document"]),
+        expected["query"] @ expected["document"].T,
+    )
 
 
-# --------------------------------------------------------- clients of OpenAI's API, in front of ``minisbert serve``
+# --------------------------------------------------------- clients of OpenAI's API, in front of
+# ``minisbert serve``
 
 
 @pytest.fixture(scope="module")
 def address(model) -> Iterator[str]:
     pytest.importorskip("fastapi")
-    command = [sys.executable, "-m", "minisbert", "serve", str(model), "--port", "0", "--threads", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "minisbert",
+        "serve",
+        str(model),
+        "--port",
+        "0",
+        "--threads",
+        "1",
+    ]
     command += ["--served-model-name", "prompted"]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     yield re.search(r"http://\S+/v1", server.stderr.readline())[0]
@@ -223,7 +267,12 @@ def address(model) -> Iterator[str]:
 
 def test_langchains_openai_embeddings_call_the_server(address, expected):
     langchain_openai = pytest.importorskip("langchain_openai")
-    settings = {"base_url": address, "api_key": "any", "model": "prompted", "check_embedding_ctx_length": False}
+    settings = {
+        "base_url": address,
+        "api_key": "any",
+        "model": "prompted",
+        "check_embedding_ctx_length": False,
+    }
     client = langchain_openai.OpenAIEmbeddings(**settings)
     close(client.embed_documents(TEXTS), expected["plain"])
     close(client.embed_query(TEXTS[0]), expected["plain"][0])

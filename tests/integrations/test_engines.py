@@ -1,4 +1,6 @@
-"""Encoding in the workers of an engine: a picklable function of batches, and the examples of docs/engines.md."""
+"""Encoding in the workers of an engine: a picklable function of batches, and the examples of
+docs/engines.md.
+"""
 
 import os
 import pickle
@@ -19,7 +21,9 @@ from tests.conftest import ROOT
 from tests.toys import NOUNS
 
 TEXTS = ["the cat sits on the mat", "a dog", "", "a woman eats an apple", "a dog"]
-EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "engines.md").read_text(encoding="utf-8"), re.DOTALL)
+EXAMPLES = re.findall(
+    r"```python\n(.*?)```", (ROOT / "docs" / "engines.md").read_text(encoding="utf-8"), re.DOTALL
+)
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +46,9 @@ def test_the_vectors_of_encode_and_the_other_columns(tiny, kind):
 
 def test_every_option_reaches_the_encoder(tiny):
     options = {"normalize_embeddings": True, "truncate_dim": 7, "prompt": "the "}
-    encode = EncodeBatch(tiny, text="sentence", vector="v", pooling="max", max_seq_length=5, **options)
+    encode = EncodeBatch(
+        tiny, text="sentence", vector="v", pooling="max", max_seq_length=5, **options
+    )
     expected = SentenceEncoder.load(tiny, pooling="max", max_seq_length=5).encode(TEXTS, **options)
     np.testing.assert_array_equal(encode({"sentence": TEXTS})["v"], expected)
     assert encode({"sentence": np.array([])})["v"].shape == (0, 7)
@@ -79,7 +85,9 @@ def test_a_pickled_copy_carries_settings_and_does_not_load_again(tiny):
         assert len(pickled) < 4000
         np.testing.assert_array_equal(pickle.loads(pickled)({"text": TEXTS})["vector"], first)
     assert worker_encoder.cache_info().misses == 1
-    assert not np.array_equal(EncodeBatch(tiny, pooling="max", truncate_dim=5)({"text": TEXTS})["vector"], first)
+    assert not np.array_equal(
+        EncodeBatch(tiny, pooling="max", truncate_dim=5)({"text": TEXTS})["vector"], first
+    )
 
 
 def test_a_model_trained_anew_into_the_same_folder_is_another_model(tiny, tmp_path, monkeypatch):
@@ -93,7 +101,9 @@ def test_a_model_trained_anew_into_the_same_folder_is_another_model(tiny, tmp_pa
     shutil.rmtree("model")
     encoder.save("model")
     after = EncodeBatch("model")
-    assert pickle.dumps(after) != pickle.dumps(before)  # datasets takes a cached result for the same bytes
+    assert pickle.dumps(after) != pickle.dumps(
+        before
+    )  # datasets takes a cached result for the same bytes
     monkeypatch.chdir("/")  # a worker may start elsewhere
     new = pickle.loads(pickle.dumps(after))({"text": TEXTS})["vector"]
     np.testing.assert_array_equal(new, SentenceEncoder.load(tmp_path / "model").encode(TEXTS))
@@ -133,11 +143,17 @@ os._exit(0 if torch.get_num_threads() == 1 else 3)
     assert done.returncode == 0, done.stderr
 
 
-# -------------------------------------------------------------------------------------- the real engines
+# -------------------------------------------------------------------------------------- the real
+# engines
 
-NEEDS = {"ray": ["ray", "pandas", "pyarrow"], "pyspark": ["pyspark", "pandas", "pyarrow"], "datasets": ["datasets"]}
+NEEDS = {
+    "ray": ["ray", "pandas", "pyarrow"],
+    "pyspark": ["pyspark", "pandas", "pyarrow"],
+    "datasets": ["datasets"],
+}
 START = {
-    "ray": "import ray; ray.init(num_cpus=3, object_store_memory=80 * 2**20, include_dashboard=False)\n",
+    "ray": "import ray; ray.init(num_cpus=3, object_store_memory=80 * 2**20, "
+    "include_dashboard=False)\n",
     "pyspark": "",
     "datasets": "import datasets; datasets.config.HF_DATASETS_CACHE = 'cache'\n",
 }
@@ -146,7 +162,9 @@ START = {
 @pytest.mark.engines
 @pytest.mark.parametrize("engine", NEEDS)
 def test_the_example_of_the_page_gives_every_vector_to_its_row(engine, tiny, tmp_path):
-    """As it stands, on two workers, but for the model and batches that are small enough for both to get some."""
+    """As it stands, on two workers, but for the model and batches that are small enough for both to
+    get some.
+    """
     if not all(map(find_spec, NEEDS[engine])):
         pytest.skip(f"needs {', '.join(NEEDS[engine])}")
     if engine == "pyspark" and not (shutil.which("java") or os.environ.get("JAVA_HOME")):
@@ -154,18 +172,26 @@ def test_the_example_of_the_page_gives_every_vector_to_its_row(engine, tiny, tmp
     import pyarrow
     from pyarrow import dataset, parquet
 
-    texts = {37 * i % 96 + 1000: f"a {NOUNS[i % len(NOUNS)]} " * (1 + i // 20) for i in range(96)}  # ids in no order
+    texts = {
+        37 * i % 96 + 1000: f"a {NOUNS[i % len(NOUNS)]} " * (1 + i // 20) for i in range(96)
+    }  # ids in no order
     (tmp_path / "sentences").mkdir()
     for part in range(12):
         some = list(texts.items())[8 * part : 8 * part + 8]
         table = pyarrow.table({"id": [key for key, _ in some], "text": [text for _, text in some]})
         parquet.write_table(table, tmp_path / "sentences" / f"{part:02}.parquet")
-    (code,) = [code for code in EXAMPLES if re.search(rf"^(import|from) {engine}\b", code, re.MULTILINE)]
-    code = code.replace('"all-MiniLM-L6-v2"', repr(str(tiny))).replace("batch_size=1000", "batch_size=8")
+    (code,) = [
+        code for code in EXAMPLES if re.search(rf"^(import|from) {engine}\b", code, re.MULTILINE)
+    ]
+    code = code.replace('"all-MiniLM-L6-v2"', repr(str(tiny))).replace(
+        "batch_size=1000", "batch_size=8"
+    )
     own = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     own["PYSPARK_PYTHON"] = sys.executable  # its workers would take the first python3 of PATH
     program = [sys.executable, "-c", START[engine] + code]
-    done = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, env=os.environ | own, timeout=900)
+    done = subprocess.run(
+        program, capture_output=True, text=True, cwd=tmp_path, env=os.environ | own, timeout=900
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
 
     if engine == "ray":

@@ -1,4 +1,6 @@
-"""What the tests of the grader share: an empty folder for the learner's files, and what the learner types."""
+"""What the tests of the grader share: an empty folder for the learner's files, and what the learner
+types.
+"""
 
 import builtins
 import sys

@@ -1,7 +1,8 @@
-"""Answers as learners write them, in their file: wrong ones fail with their mistake's name, right ones pass.
+"""Answers as learners write them, in their file: wrong ones fail with their mistake's name, right
+ones pass.
 
-``answers.toml`` has them. An answer is the body of a piece; it is put into the lesson's stubs and graded as the
-grader's process does it.
+``answers.toml`` has them. An answer is the body of a piece; it is put into the lesson's stubs and
+graded as the grader's process does it.
 """
 
 import textwrap
@@ -22,7 +23,9 @@ pytestmark = [
     pytest.mark.exact("answers are graded at the rounding of their numbers"),
 ]
 ANSWERS = tomllib.loads((ROOT / "tests" / "lessons" / "answers.toml").read_text(encoding="utf-8"))
-FIRST = {answer["piece"]: answer["body"] for answer in reversed(ANSWERS["right"]) if "body" in answer}
+FIRST = {
+    answer["piece"]: answer["body"] for answer in reversed(ANSWERS["right"]) if "body" in answer
+}
 
 
 def filled(stubs: str, master: str, body: str, more: str = "") -> str:
@@ -32,7 +35,9 @@ def filled(stubs: str, master: str, body: str, more: str = "") -> str:
 
 
 def graded(master: str, body: str, top: str = "", before: str = "", beside: str = "") -> Result:
-    """A piece with this body: ``top`` begins the file, ``before`` precedes its def, ``beside`` follows its body."""
+    """A piece with this body: ``top`` begins the file, ``before`` precedes its def, ``beside``
+    follows its body.
+    """
     piece = PIECES[master]
     outer = "    " * (len(piece.path) - 1)
     text = lesson_stubs(piece.lesson)
@@ -69,7 +74,9 @@ def test_a_right_answer_passes(answer):
 @each("mistake")
 def test_a_wrong_answer_fails_with_its_mistakes_name(answer):
     result = result_of(answer)
-    _, holds, _ = result.rungs[-1]  # a mistake that only the bonus shows is named in a piece that passes
+    _, holds, _ = result.rungs[
+        -1
+    ]  # a mistake that only the bonus shows is named in a piece that passes
     assert (holds, result.mistakes) == (False, [answer["name"]]), result.rungs[-1]
 
 
@@ -77,7 +84,9 @@ def test_a_wrong_answer_fails_with_its_mistakes_name(answer):
 def test_a_nearly_right_answer_fails(answer):
     result = result_of(answer)
     assert result.status == "failed", result
-    assert sum(holds for _, holds, _ in result.rungs) >= 2, result.rungs[-1]  # and it is nearly right
+    assert sum(holds for _, holds, _ in result.rungs) >= 2, result.rungs[
+        -1
+    ]  # and it is nearly right
 
 
 @each("unnamed")
@@ -105,4 +114,6 @@ def test_a_difference_is_shown_with_the_digits_and_the_entry_that_tell():
     assert "yours 0.1234567891, reference 0.1234567892" in describe(ours, expected, 0.0)
     right = {"a": "b", "c": "d"}
     assert describe({"a": "b", "c": "x"}, right, 0.0) == "'c': yours 'x', expected 'd'"
-    assert describe(right | {"e": 1}, right, 0.0) == "'e' should not be there; 3 entries, expected 2"
+    assert (
+        describe(right | {"e": 1}, right, 0.0) == "'e' should not be there; 3 entries, expected 2"
+    )

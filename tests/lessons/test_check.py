@@ -28,10 +28,14 @@ def work(folder):
 
 @pytest.fixture
 def graded(monkeypatch):
-    """Grading without a process: every piece passes except those for which a test enters another result."""
+    """Grading without a process: every piece passes except those for which a test enters another
+    result.
+    """
     wrong: dict[str, Result] = {}
     monkeypatch.setattr(
-        sandbox, "grade", lambda lesson: [wrong.get(p.master, Result(p.master, "passed")) for p in pieces_of(lesson)]
+        sandbox,
+        "grade",
+        lambda lesson: [wrong.get(p.master, Result(p.master, "passed")) for p in pieces_of(lesson)],
     )
     return wrong
 
@@ -59,7 +63,10 @@ def shown(capsys):
 FAILED = Result(
     "bert.attention",
     "failed",
-    [(RUNGS["runs"], True, ""), (RUNGS["golden"], False, "attention, masked: largest difference 0.6 at (0, 1)")],
+    [
+        (RUNGS["runs"], True, ""),
+        (RUNGS["golden"], False, "attention, masked: largest difference 0.6 at (0, 1)"),
+    ],
     ["no attention mask"],
     ["pads take part in attention"],
     line=12,
@@ -82,13 +89,19 @@ def test_run_prints_the_ladder_and_the_mistake(work, graded, shown):
     graded["bert.attention"] = FAILED
     out = shown("run", "05", code=1)
     assert "  ok    runs, right shape and dtype\n" in out
-    assert f"  FAIL  {RUNGS['golden']}: attention, masked: largest difference 0.6 at (0, 1)\n" in out
-    assert 'exactly the numbers you get when pads take part in attention ("no attention mask").' in out
+    assert (
+        f"  FAIL  {RUNGS['golden']}: attention, masked: largest difference 0.6 at (0, 1)\n" in out
+    )
+    assert (
+        'exactly the numbers you get when pads take part in attention ("no attention mask").' in out
+    )
     assert "3 of 4 passed. Next: bert.attention. A hint: python -m lessons.check hint 05" in out
     graded["bert.attention"] = replace(FAILED, mistakes=[], meanings=[])
     out = shown("run", "05", code=1)
     assert "exactly the numbers" not in out
-    assert "score[t, s] = sum over j of q[t, j] * k[s, j] / sqrt(K)" in out, "the formula, whatever the mistake"
+    assert "score[t, s] = sum over j of q[t, j] * k[s, j] / sqrt(K)" in out, (
+        "the formula, whatever the mistake"
+    )
 
 
 def test_a_bare_run_takes_the_next_unsolved_lesson_and_in_the_end_all(folder, graded, shown):
@@ -122,9 +135,13 @@ def test_hints_for_the_next_unsolved_piece_or_a_named_one(work, graded, shown):
     command("run", "5")
     assert shown("hint", "5").startswith("bert.Attention.merge, 1 of 3")
     assert shown("hint", "5", "split").startswith("bert.Attention.split, 1 of 3")
-    graded["bert.attention"] = Result("bert.attention", "failed", [(RUNGS["traps"], False, "values at the pads")])
+    graded["bert.attention"] = Result(
+        "bert.attention", "failed", [(RUNGS["traps"], False, "values at the pads")]
+    )
     command("run", "5")
-    assert "  1. A pad must get a share of exactly 0" in shown("hint", "5", "attention")  # it fits what failed
+    assert "  1. A pad must get a share of exactly 0" in shown(
+        "hint", "5", "attention"
+    )  # it fits what failed
     assert shown("hint", "15", "CrossHead.forward").startswith("heads.CrossHead.forward, 1 of")
     for lesson, name, says in (("5", "gelu", "gelu"), ("15", "forward", "3 pieces")):
         with pytest.raises(InputError, match=says):
@@ -152,7 +169,8 @@ def read(path: Path) -> tuple[dict, dict[str, dict]]:
 
 def test_all_writes_what_a_teacher_collects_and_leaves_the_progress_alone(folder, graded, shown):
     mine(5).write_text(
-        "def attention(a):\n    return a\n\nclass Attention:\n    def split(self, x):\n        return x\n"
+        "def attention(a):\n    return a\n\nclass Attention:\n    def split(self, x):\n        "
+        "return x\n"
     )
     (folder / "progress.json").write_text("not JSON")
     graded["bert.attention"] = FAILED
@@ -163,14 +181,20 @@ def test_all_writes_what_a_teacher_collects_and_leaves_the_progress_alone(folder
     attention, split = rows["bert.attention"], rows["bert.Attention.split"]
     assert (attention["mistakes"], attention["rung"]) == (["no attention mask"], RUNGS["golden"])
     assert (attention["rungs_passed"], attention["difficulty"]) == ([RUNGS["runs"]], 2)
-    assert (rows["bert.gelu"]["status"], rows["bert.gelu"]["seen"]) == ("unwritten", "lesson 06 is not started")
+    assert (rows["bert.gelu"]["status"], rows["bert.gelu"]["seen"]) == (
+        "unwritten",
+        "lesson 06 is not started",
+    )
     assert attention["function_sha256"] != split["function_sha256"]
     assert rows["bert.Attention.merge"]["function_sha256"] is None
 
 
 def test_the_hash_of_a_function_is_of_its_syntax_tree(folder):
     hashes = []
-    for text in ("def gelu(x):\n    return x + 1", "# mine\ndef gelu( x ):\n    'It adds.'\n\n    return (x+1)  # so"):
+    for text in (
+        "def gelu(x):\n    return x + 1",
+        "# mine\ndef gelu( x ):\n    'It adds.'\n\n    return (x+1)  # so",
+    ):
         mine(6).write_text(text)
         hashes.append(function_digests(6)["bert.gelu"])
     assert hashes[0] == hashes[1]
@@ -191,7 +215,9 @@ def test_a_folder_with_nothing_to_grade_is_an_error(folder, graded, monkeypatch,
         (folder / "ada").mkdir(exist_ok=True)
 
 
-def test_results_are_written_lesson_by_lesson_and_one_that_cannot_be_graded_costs_no_other(work, graded, monkeypatch):
+def test_results_are_written_lesson_by_lesson_and_one_that_cannot_be_graded_costs_no_other(
+    work, graded, monkeypatch
+):
     grade, trouble = sandbox.grade, RuntimeError("the grader's process ended")
 
     def troubled(lesson):
@@ -205,7 +231,9 @@ def test_results_are_written_lesson_by_lesson_and_one_that_cannot_be_graded_cost
     assert command("all", "--json", str(work / "ada.json")) == 1
     found, rows = read(work / "ada.json")
     assert found["passed"] == len(pieces_of(1)) + len(pieces_of(6))
-    assert {row["seen"] for row in rows.values() if row["lesson"] == 5} == {"the grader's process ended"}
+    assert {row["seen"] for row in rows.values() if row["lesson"] == 5} == {
+        "the grader's process ended"
+    }
     trouble = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         check.main(["all", "--json", str(work / "bob.json")])
@@ -217,9 +245,14 @@ def test_results_are_written_lesson_by_lesson_and_one_that_cannot_be_graded_cost
 def test_results_in_gradescopes_format(work, graded):
     graded["bert.attention"] = FAILED
     command("all", "--json", str(work / "results.json"), "--format", "gradescope")
-    tests = {test["name"]: test for test in json.loads((work / "results.json").read_text())["tests"]}
+    tests = {
+        test["name"]: test for test in json.loads((work / "results.json").read_text())["tests"]
+    }
     assert len(tests) == len(PIECES)
-    assert tests["05 bert.Attention.split"].items() >= {"score": 1, "max_score": 1, "status": "passed"}.items()
+    assert (
+        tests["05 bert.Attention.split"].items()
+        >= {"score": 1, "max_score": 1, "status": "passed"}.items()
+    )
     wrong = tests["05 bert.attention"]
     assert (wrong["score"], wrong["max_score"], wrong["status"]) == (0, 2, "failed")
     assert "Known mistake: no attention mask" in wrong["output"]
@@ -252,7 +285,14 @@ def test_damaged_files_cost_no_other_and_the_table_counts_for_itself(folder, gra
     command("all", "--json", str(results / "ada.json"))
     found, _ = read(results / "ada.json")
     (results / "ada.json").write_text(json.dumps(found | {"passed": 99, "of": 53}))
-    for text in ("[]", "{}", '{"pieces": 3}', '{"pieces": [3]}', '{"pieces": [{"piece": "bert.gelu"}]}', "\\0"):
+    for text in (
+        "[]",
+        "{}",
+        '{"pieces": 3}',
+        '{"pieces": [3]}',
+        '{"pieces": [{"piece": "bert.gelu"}]}',
+        "\\0",
+    ):
         (results / "bob.json").write_text(text)
         capsys.readouterr()
         assert command("class", str(results)) == 0
@@ -272,7 +312,9 @@ def test_many_students_each_with_a_limit(tmp_path, shown):
         if text:
             (tmp_path / name / "lesson_11.py").write_text(text)
     ada, bob, cem = (str(tmp_path / name) for name in ("ada", "bob", "cem"))
-    lines = shown("grade", ada, bob, "--out", str(tmp_path / "out"), "--jobs", "2", code=1).splitlines()
+    lines = shown(
+        "grade", ada, bob, "--out", str(tmp_path / "out"), "--jobs", "2", code=1
+    ).splitlines()
     assert lines[0] == f"ada: wrote {tmp_path}/out/ada.json"
     assert "has no lesson_*.py" in lines[1]
     rows = json.loads((tmp_path / "out" / "ada.json").read_text())["pieces"]
@@ -295,10 +337,16 @@ def test_no_such_lesson_and_one_without_pieces(folder, capsys):
 def test_every_pointer_leads_to_the_formula_and_to_the_lessons_own_mistake():
     for piece in PIECES.values():
         lines = lesson_file(piece.lesson).read_text(encoding="utf-8").splitlines()
-        names = [name for name, mistake in MISTAKES.items() if mistake.target in (piece.master, *piece.parts)]
+        names = [
+            name
+            for name, mistake in MISTAKES.items()
+            if mistake.target in (piece.master, *piece.parts)
+        ]
         for name in ["", *names]:
             text = place(piece, name)
-            found = re.fullmatch(r'lessons/\w+\.py, line (\d+), "[^"]+": (.+?)( \(line (\d+) .+\))?', text)
+            found = re.fullmatch(
+                r'lessons/\w+\.py, line (\d+), "[^"]+": (.+?)( \(line (\d+) .+\))?', text
+            )
             assert found, text
             assert piece.printed in lines[int(found[1]) - 1]
             assert " ".join(piece.printed.split()) in found[2]

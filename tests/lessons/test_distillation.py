@@ -1,4 +1,6 @@
-"""Students: layers, losses, and what sentence-transformers makes of them. Parity is in the ``*_checks.py``."""
+"""Students: layers, losses, and what sentence-transformers makes of them. Parity is in the
+``*_checks.py``.
+"""
 
 import numpy as np
 import pytest
@@ -15,7 +17,14 @@ from minisbert.training.losses import (
     matryoshka_loss,
     spread_layers,
 )
-from tests.parity import GRADIENT, MINILM_VECTOR, PIECE, REFERENCE, assert_parity, assert_same_weights
+from tests.parity import (
+    GRADIENT,
+    MINILM_VECTOR,
+    PIECE,
+    REFERENCE,
+    assert_parity,
+    assert_same_weights,
+)
 from tests.reference.texts import SENTENCES
 
 
@@ -34,14 +43,16 @@ def test_a_student_of_any_family_encodes_and_is_saved(folder, tiny, tmp_path):
     again = SentenceEncoder.load(tmp_path / "student")
     assert again.bert.config.num_hidden_layers == 1
     assert_same_weights(again, student)
-    # not to the bit: loaded weights lie in their file, at other offsets from a multiple of 64 bytes than the student's
-    # copies in memory, and some CPUs round a product by where its operands lie
+    # not to the bit: loaded weights lie in their file, at other offsets from a multiple of 64 bytes
+    # than the student's copies in memory, and some CPUs round a product by where its operands lie
     np.testing.assert_allclose(again.encode(SENTENCES), vectors, atol=MINILM_VECTOR, rtol=0)
 
 
 @pytest.mark.reference
 def test_the_losses_are_those_of_sentence_transformers(tiny):
-    """Its modules on the tiny model, float64: the value, and the gradient of the word embeddings."""
+    """Its modules on the tiny model, float64: the value, and the gradient of the word
+    embeddings.
+    """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer import losses
     from sentence_transformers.util import pairwise_cos_sim
@@ -49,12 +60,18 @@ def test_the_losses_are_those_of_sentence_transformers(tiny):
     theirs = SentenceTransformer(str(tiny), device="cpu").double().eval()
     ours = SentenceEncoder.load(tiny).double()
     features = [
-        theirs.tokenize(side) for side in (["a cat", "the dog runs"], ["the cat", "a red ball"], ["food", "sun"])
+        theirs.tokenize(side)
+        for side in (["a cat", "the dog runs"], ["the cat", "a red ball"], ["food", "sun"])
     ]
-    targets, scores = torch.tensor([0.75, 0.25]).double(), torch.tensor([[3.0, 1.0], [-2.0, 4.0]]).double()
+    targets, scores = (
+        torch.tensor([0.75, 0.25]).double(),
+        torch.tensor([[3.0, 1.0], [-2.0, 4.0]]).double(),
+    )
     teacher = torch.randn(2, ours.width, generator=torch.Generator().manual_seed(0)).double()
     scaled = lambda a, b: 20 * pairwise_cos_sim(a, b)  # noqa: E731
-    nested = losses.MatryoshkaLoss(theirs, losses.CosineSimilarityLoss(theirs), [5, 11, 24], [0.5, 2.0, 1.0])
+    nested = losses.MatryoshkaLoss(
+        theirs, losses.CosineSimilarityLoss(theirs), [5, 11, 24], [0.5, 2.0, 1.0]
+    )
     expected = {
         "distillation": losses.MSELoss(theirs)(features[:1], teacher),
         "margin MSE": losses.MarginMSELoss(theirs, scaled)(features, scores),
@@ -70,11 +87,16 @@ def test_the_losses_are_those_of_sentence_transformers(tiny):
         "KL divergence": kl_divergence_loss(student, scores),
         "matryoshka": matryoshka_loss(loss, u, v, dims=(5, 11, 24), weights=(0.5, 2.0, 1.0)),
     }
-    table, weight = theirs[0].auto_model.embeddings.word_embeddings.weight, ours.bert.embeddings.word.weight
+    table, weight = (
+        theirs[0].auto_model.embeddings.word_embeddings.weight,
+        ours.bert.embeddings.word.weight,
+    )
     for name, reference in expected.items():
         assert_parity(name, found[name], reference, PIECE)
         (gradient,) = torch.autograd.grad(found[name], weight, retain_graph=True)
-        assert_parity(f"{name}, gradient", gradient, torch.autograd.grad(reference, table)[0], GRADIENT)
+        assert_parity(
+            f"{name}, gradient", gradient, torch.autograd.grad(reference, table)[0], GRADIENT
+        )
 
 
 U = torch.ones(2, 3)

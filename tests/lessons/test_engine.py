@@ -1,4 +1,6 @@
-"""Lesson 22's engine: what of a folder it reads, whose functions search it, and the card of its questions."""
+"""Lesson 22's engine: what of a folder it reads, whose functions search it, and the card of its
+questions.
+"""
 
 import json
 import os
@@ -87,7 +89,9 @@ def test_a_piece_that_passes_is_used_and_one_that_fails_is_not(engine, folder):
     path.write_text(f"{head}{own}    return 1 / (k + ranks)\n")
     use, mine = search.parts()
     assert mine == {"fusion.reciprocal_ranks"}
-    np.testing.assert_allclose(use["fusion.reciprocal_ranks"](np.array([[9.0, 5.0]])), [[1 / 61, 1 / 62]])
+    np.testing.assert_allclose(
+        use["fusion.reciprocal_ranks"](np.array([[9.0, 5.0]])), [[1 / 61, 1 / 62]]
+    )
     path.write_text(f"{head}{own}    return 1 / ranks\n")
     assert search.parts()[1] == set()
 

@@ -1,4 +1,6 @@
-"""What a lesson prints is enough: each piece typed from it, line by line, passes (``formulas.toml``)."""
+"""What a lesson prints is enough: each piece typed from it, line by line, passes
+(``formulas.toml``).
+"""
 
 import tomllib
 
@@ -13,7 +15,9 @@ pytestmark = [
     pytest.mark.usefixtures("folder"),
     pytest.mark.exact("answers are graded at the rounding of their numbers"),
 ]
-FORMULAS = tomllib.loads((ROOT / "tests" / "lessons" / "formulas.toml").read_text(encoding="utf-8"))["formula"]
+FORMULAS = tomllib.loads(
+    (ROOT / "tests" / "lessons" / "formulas.toml").read_text(encoding="utf-8")
+)["formula"]
 COPIED = {"loop.fit"}  # lesson 11 prints the whole function
 
 

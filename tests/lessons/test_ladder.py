@@ -1,4 +1,6 @@
-"""The ladder: every master passes, every stub and every mistake fails and is named, other ways to write it pass."""
+"""The ladder: every master passes, every stub and every mistake fails and is named, other ways to
+write it pass.
+"""
 
 import inspect
 from types import FunctionType
@@ -21,7 +23,9 @@ def written_again(function):
     """The same function with a code object of its own: the master itself is refused."""
     function = inspect.unwrap(function)  # of ``fused_by``
     code, space = function.__code__.replace(), function.__globals__
-    again = FunctionType(code, space, function.__name__, function.__defaults__, function.__closure__)
+    again = FunctionType(
+        code, space, function.__name__, function.__defaults__, function.__closure__
+    )
     again.__kwdefaults__ = function.__kwdefaults__
     return again
 
@@ -83,17 +87,34 @@ def divides_by_zero(step, warmup, total):
         ("bert.gelu", lambda x: x.tolist(), "runs", "returns a list, not a tensor (4,)"),
         ("bert.attention", lambda q, k, v, m=None, d=0.0: q, "runs", "not 2 results"),
         ("metrics.pearson", lambda x, y: torch.tensor(1.0), "runs", "not a number"),
-        ("metrics.ranks", lambda x: np.argsort(np.argsort(x)) + 1, "runs", "returns int64, not float64"),
+        (
+            "metrics.ranks",
+            lambda x: np.argsort(np.argsort(x)) + 1,
+            "runs",
+            "returns int64, not float64",
+        ),
         ("bert.gelu", in_place, "inputs", "is not what it was"),
         (
             "bert.gelu",
-            lambda x: torch.where(x > 0, x * 0.5 * (1 + torch.erf(x / 2**0.5)), torch.zeros_like(x)),
+            lambda x: torch.where(
+                x > 0, x * 0.5 * (1 + torch.erf(x / 2**0.5)), torch.zeros_like(x)
+            ),
             "example",
             "at index 1 (counted from 0): yours 0, reference -0.15866; 3 of 4 numbers right (75 %)",
         ),
-        ("losses.mse_loss", lambda u, v: (u - v).detach().pow(2).mean(), "gradient", "no gradient comes back"),
+        (
+            "losses.mse_loss",
+            lambda u, v: (u - v).detach().pow(2).mean(),
+            "gradient",
+            "no gradient comes back",
+        ),
         ("losses.softmax_cross_entropy_loss", overflows, "traps", "logits of 1e4: not a number"),
-        ("loop.linear_schedule", below_zero, "golden", "step 11 of 10, warm-up 4: share of the rate"),
+        (
+            "loop.linear_schedule",
+            below_zero,
+            "golden",
+            "step 11 of 10, warm-up 4: share of the rate",
+        ),
     ],
 )
 def test_the_rung_that_fails(master, function, rung, says):
@@ -107,12 +128,18 @@ def test_the_rung_that_fails(master, function, rung, says):
 @pytest.mark.parametrize(
     ("master", "function", "says"),
     [
-        ("tokenizer.split_words", lambda text: type("Words", (list,), {})(), "returns a Words, not a list"),
+        (
+            "tokenizer.split_words",
+            lambda text: type("Words", (list,), {})(),
+            "returns a Words, not a list",
+        ),
         ("bert.gelu", torch.nn.functional.gelu, "gelu is ready-made"),
         ("bert.gelu", raises, f"line {raises.__code__.co_firstlineno + 1}:"),
     ],
 )
-def test_a_list_of_another_kind_a_ready_made_function_and_the_line_of_an_exception(master, function, says):
+def test_a_list_of_another_kind_a_ready_made_function_and_the_line_of_an_exception(
+    master, function, says
+):
     assert says in climb(PIECES[master], function).rungs[-1][2]
 
 
@@ -124,7 +151,9 @@ def without_scale(self, x, mask):
     return self.output(self.merge(shares @ value)), shares
 
 
-def forgets_both(anchors, positives, hard_negatives=None, scale=20.0, symmetric=False, duplicates=None):
+def forgets_both(
+    anchors, positives, hard_negatives=None, scale=20.0, symmetric=False, duplicates=None
+):
     """Neither hard negatives nor the other direction: no known mistake is both."""
     logits = scale * encoder.cosine_matrix(anchors, positives)
     return (logits.logsumexp(1) - logits.diagonal()).mean()
@@ -143,21 +172,31 @@ def dot_products(u, v, temperature=0.05):
     """NT-Xent, which is written outside the package, with a mistake of a function inside it."""
     z = torch.cat([u, v])
     logits = (z @ z.T / temperature).fill_diagonal_(-torch.inf)
-    return (logits.logsumexp(1) - logits.gather(1, torch.arange(len(z)).roll(len(u))[:, None])[:, 0]).mean()
+    return (
+        logits.logsumexp(1) - logits.gather(1, torch.arange(len(z)).roll(len(u))[:, None])[:, 0]
+    ).mean()
 
 
 @pytest.mark.parametrize(
     ("master", "function", "status", "mistakes", "unexplained"),
     [
         ("bert.Attention.forward", without_scale, "failed", ["no 1/sqrt(K)"], None),
-        ("losses.multiple_negatives_ranking_loss", forgets_both, "failed", ["no hard negatives"], "ranking_symmetric"),
+        (
+            "losses.multiple_negatives_ranking_loss",
+            forgets_both,
+            "failed",
+            ["no hard negatives"],
+            "ranking_symmetric",
+        ),
         ("losses.triplet_loss", half_squared, "failed", ["squared distance"], ""),
         ("losses.softmax_cross_entropy_loss", overflows, "failed", ["exp overflows"], ""),
         ("losses.nt_xent_loss", dot_products, "failed", ["dot products for cosines"], None),
         ("bert.gelu", lambda x: 0.9 * x * torch.sigmoid(x), "failed", [], None),
     ],
 )
-def test_what_is_named_and_what_is_left_unexplained(master, function, status, mistakes, unexplained):
+def test_what_is_named_and_what_is_left_unexplained(
+    master, function, status, mistakes, unexplained
+):
     result = climb(PIECES[master], function)
     assert (result.status, result.mistakes) == (status, mistakes)
     assert unexplained in (None, result.unexplained)
@@ -172,7 +211,9 @@ def test_a_bonus_that_fails_is_shown_and_costs_nothing():
 
 
 def test_no_warning_of_numpy_reaches_the_learner(recwarn):
-    assert climb(PIECES["metrics.pearson"], lambda x, y: float(np.divide(0.0, 0.0))).status == "failed"
+    assert (
+        climb(PIECES["metrics.pearson"], lambda x, y: float(np.divide(0.0, 0.0))).status == "failed"
+    )
     assert not recwarn.list
 
 

@@ -69,7 +69,9 @@ def test_the_lessons_read_every_line_of_the_book_once():
             read += [(path, line) for line in range(first, last + 1)]
     book = []
     for path in (ROOT / "minisbert" / "core").glob("*.py"):
-        book += [(path, line + 1) for line in range(len(path.read_text(encoding="utf-8").splitlines()))]
+        book += [
+            (path, line + 1) for line in range(len(path.read_text(encoding="utf-8").splitlines()))
+        ]
     assert sorted(read) == sorted(book)
 
 
@@ -90,7 +92,11 @@ def test_figures_go_to_a_folder_that_git_ignores(course, monkeypatch, tmp_path, 
 
 
 def test_differences_are_taken_in_float64_and_shapes_must_agree(course):
-    assert course.largest_difference([0.1, 2.0], torch.tensor([0.1, 2.5], dtype=torch.float64)) == 0.5
-    assert course.largest_difference(np.array([1.0]), [1.0 + 1e-12]) == pytest.approx(1e-12, rel=1e-3)
+    assert (
+        course.largest_difference([0.1, 2.0], torch.tensor([0.1, 2.5], dtype=torch.float64)) == 0.5
+    )
+    assert course.largest_difference(np.array([1.0]), [1.0 + 1e-12]) == pytest.approx(
+        1e-12, rel=1e-3
+    )
     with pytest.raises(ValueError, match=r"\(2,\) and \(1, 2\)"):
         course.largest_difference([1.0, 2.0], [[1.0, 2.0]])

@@ -54,9 +54,19 @@ def _folder(folder, monkeypatch):
 
 
 def write_answers() -> list[str]:
-    """The right answers of the tests in the lessons' stubs; returns their pieces, all of the book."""
-    bare = [answer for answer in ANSWERS["right"] if not {"top", "before", "beside", "change"} & answer.keys()]
-    found = {answer["piece"]: answer["body"] for answer in reversed(bare) if answer["piece"] in IN_THE_BOOK}
+    """The right answers of the tests in the lessons' stubs; returns their pieces, all of the
+    book.
+    """
+    bare = [
+        answer
+        for answer in ANSWERS["right"]
+        if not {"top", "before", "beside", "change"} & answer.keys()
+    ]
+    found = {
+        answer["piece"]: answer["body"]
+        for answer in reversed(bare)
+        if answer["piece"] in IN_THE_BOOK
+    }
     files: dict[int, str] = {}
     for master, body in found.items():
         lesson = IN_THE_BOOK[master].lesson
@@ -79,7 +89,9 @@ def test_a_file_of_all_right_pieces_runs_alone_and_equals_the_book(folder):
     assert "Not to be called" not in found.text, "a comment of the stubs"
     (folder / FILE).write_text(found.text, encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run([sys.executable, "-c", ALONE, str(TINY)], cwd=folder, env=environment, check=True)
+    subprocess.run(
+        [sys.executable, "-c", ALONE, str(TINY)], cwd=folder, env=environment, check=True
+    )
     book = SentenceEncoder.load(TINY).double()
     assert largest_difference(np.load(folder / "vectors.npy"), book.encode(TEXTS)) < 1e-10
 
@@ -87,9 +99,13 @@ def test_a_file_of_all_right_pieces_runs_alone_and_equals_the_book(folder):
 def test_without_a_piece_everything_is_the_books():
     text = assemble([]).text
     assert {*owners(text)} == {"", "-"}
-    definitions = [node for source in BOOK.values() for node in source.tree.body if hasattr(node, "name")]
+    definitions = [
+        node for source in BOOK.values() for node in source.tree.body if hasattr(node, "name")
+    ]
     assert text.count("# the book's: core/") == len(definitions)
-    assert {node.name for node in ast.parse(text).body if hasattr(node, "name")} == {node.name for node in definitions}
+    assert {node.name for node in ast.parse(text).body if hasattr(node, "name")} == {
+        node.name for node in definitions
+    }
 
 
 def test_a_piece_brings_along_what_it_uses_and_nothing_else():
@@ -121,11 +137,17 @@ def test_a_name_with_two_meanings_leaves_the_piece_out(before, after, says):
     assert {*owners(found.text)} == {"", "-"}
 
 
-def test_pieces_that_the_grader_does_not_pass_are_named_and_the_books_are_used(monkeypatch, capsys, folder):
+def test_pieces_that_the_grader_does_not_pass_are_named_and_the_books_are_used(
+    monkeypatch, capsys, folder
+):
     mine(6).write_text(GELU.replace("    return (self", "    import os\n    return (self"))
     mine(11).write_text("def mse_loss(scores, target:\n")
     graded: list[int] = []
-    states = {"bert.gelu": "passed", "bert.FeedForward.forward": "refused", "bert.Layer.forward": "unwritten"}
+    states = {
+        "bert.gelu": "passed",
+        "bert.FeedForward.forward": "refused",
+        "bert.Layer.forward": "unwritten",
+    }
 
     def grade(lesson: int) -> list[Result]:
         graded.append(lesson)
@@ -136,15 +158,23 @@ def test_pieces_that_the_grader_does_not_pass_are_named_and_the_books_are_used(m
     check.main(["mine", "11"])
     out, err = capsys.readouterr()
     assert graded == [6, 11]
-    assert "bert.FeedForward.forward: the book's is used instead of yours: refused, line 1: no" in err
+    assert (
+        "bert.FeedForward.forward: the book's is used instead of yours: refused, line 1: no" in err
+    )
     assert "losses.mse_loss: the book's is used instead of yours: failed, line 1: no" in err
     assert "bert.Layer.forward" not in err
     assert "ok    10 losses" in out
     assert "7 of " in out
     assert "lines are yours; what they score: python -m lessons.check mine 09" in out
     written = (folder / FILE).read_text(encoding="utf-8")
-    assert "    # the book's: core/bert.py\n    # instead of yours: refused, line 1: no\n    def forward(" in written
-    assert "# the book's: core/losses.py\n# instead of yours: failed, line 1: no\ndef mse_loss(" in written
+    assert (
+        "    # the book's: core/bert.py\n    # instead of yours: refused, line 1: no\n    def "
+        "forward(" in written
+    )
+    assert (
+        "# the book's: core/losses.py\n# instead of yours: failed, line 1: no\ndef mse_loss("
+        in written
+    )
     check.main(["mine", "--diff", "bert"])
     assert graded == [6, 11], "the files are as they were"
     out = capsys.readouterr().out
@@ -160,7 +190,10 @@ def test_a_piece_that_fails_in_the_model_is_named_and_a_wrong_one_shows(monkeypa
     mine(6).write_text(GELU)
     mine(11).write_text("def linear_schedule(step, warmup, total):\n    return [1, 0.5][step]\n")
     assert your_model.your_model(11, [], None)
-    assert "loop.linear_schedule: the book's is used instead of yours: IndexError" in capsys.readouterr().err
+    assert (
+        "loop.linear_schedule: the book's is used instead of yours: IndexError"
+        in capsys.readouterr().err
+    )
     mine(6).write_text(GELU.replace("/ 2\n", "/ 3\n"))
     passing(monkeypatch, "bert.gelu")
     with pytest.raises(SystemExit):

@@ -1,4 +1,6 @@
-"""A check notices each known mistake that is planted in no lesson's piece; ``test_ladder.py`` has those of pieces."""
+"""A check notices each known mistake that is planted in no lesson's piece; ``test_ladder.py`` has
+those of pieces.
+"""
 
 import contextlib
 import inspect
@@ -8,7 +10,14 @@ import pytest
 
 from lessons.grader.pieces import PIECES
 from lessons.mistakes import MISTAKES, planted
-from tests import by_hand_checks, formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401  (their checks)
+from tests import (  # noqa: F401 (their checks)
+    by_hand_checks,
+    formula_checks,
+    head_checks,
+    loss_checks,
+    metric_checks,
+    pipeline_checks,
+)
 from tests.checks import CHECKS
 from tests.parity import Comparison
 
@@ -16,19 +25,34 @@ pytestmark = pytest.mark.usefixtures("written_out")
 
 
 def failures(target: str) -> Iterator[Comparison]:
-    """The wrong numbers, check after check: first those of the piece or that name it, last the slow one.
+    """The wrong numbers, check after check: first those of the piece or that name it, last the slow
+    one.
 
-    A check that crashes is left for the next one: a mistake must be recognised by its numbers, as in the grader.
+    A check that crashes is left for the next one: a mistake must be recognised by its numbers, as
+    in the grader.
     """
-    own = {name for piece in PIECES.values() if target in (piece.master, *piece.parts) for name in piece.checks}
+    own = {
+        name
+        for piece in PIECES.values()
+        if target in (piece.master, *piece.parts)
+        for name in piece.checks
+    }
     named = {target.split(".")[1], target.split(".")[-1]}
-    own |= {name for name, check in CHECKS.items() if named & set(inspect.unwrap(check).__code__.co_names)}
+    own |= {
+        name
+        for name, check in CHECKS.items()
+        if named & set(inspect.unwrap(check).__code__.co_names)
+    }
     for name in sorted(CHECKS, key=lambda name: (name not in own, name == "training_trace")):
         with contextlib.suppress(RuntimeError, ValueError, AssertionError, KeyError):
-            yield from (result for result in CHECKS[name]() if not result.largest <= result.tolerance)
+            yield from (
+                result for result in CHECKS[name]() if not result.largest <= result.tolerance
+            )
 
 
-@pytest.mark.parametrize("name", [name for name, mistake in MISTAKES.items() if mistake.target not in PIECES])
+@pytest.mark.parametrize(
+    "name", [name for name, mistake in MISTAKES.items() if mistake.target not in PIECES]
+)
 def test_planted_mistake_is_caught(name):
     chosen = MISTAKES[name]
     original = getattr(chosen.owner, chosen.attribute)

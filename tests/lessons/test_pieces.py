@@ -1,4 +1,6 @@
-"""The table of pieces is complete: every card has its master, hints, checks, hand example and traps."""
+"""The table of pieces is complete: every card has its master, hints, checks, hand example and
+traps.
+"""
 
 import re
 
@@ -9,7 +11,14 @@ from lessons.grader.cases import CASES
 from lessons.grader.pieces import LESSONS, PIECES, lesson_file, mine, pieces_of
 from lessons.mistakes import MISTAKES
 from minisbert.core import InputError
-from tests import by_hand_checks, formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401  (their checks)
+from tests import (  # noqa: F401 (their checks)
+    by_hand_checks,
+    formula_checks,
+    head_checks,
+    loss_checks,
+    metric_checks,
+    pipeline_checks,
+)
 from tests.checks import CHECKS
 from tests.parity import ROOT
 
@@ -19,7 +28,9 @@ def test_every_card_is_complete():
     assert PIECES.keys() == CASES.keys()
     for name, piece in PIECES.items():
         assert callable(piece.original), name
-        assert piece.original.__module__ == piece.home, "the card must name the module that defines the function"
+        assert piece.original.__module__ == piece.home, (
+            "the card must name the module that defines the function"
+        )
         assert {case.rung for case in CASES[name]()} == {"example", "traps"}, name
         assert piece.hints, name
         assert piece.checks, name
@@ -28,13 +39,19 @@ def test_every_card_is_complete():
         assert targets & {name, *piece.parts}, f"{name} has no known mistake"
         lesson = lesson_file(piece.lesson).read_text(encoding="utf-8")
         assert re.search(rf"\b({'|'.join(piece.path)})\b", lesson), name
-        assert any(piece.printed in line for line in lesson.splitlines()), f"{name}: {piece.printed!r} is not printed"
+        assert any(piece.printed in line for line in lesson.splitlines()), (
+            f"{name}: {piece.printed!r} is not printed"
+        )
 
 
 def test_lessons_in_order():
     lessons = [piece.lesson for piece in PIECES.values()]
     assert lessons == sorted(lessons)
-    for lesson, says in ((0, "no pieces"), (99, f"run from 0 to {max(LESSONS)}$"), (14, "no pieces")):
+    for lesson, says in (
+        (0, "no pieces"),
+        (99, f"run from 0 to {max(LESSONS)}$"),
+        (14, "no pieces"),
+    ):
         with pytest.raises(InputError, match=says):
             pieces_of(lesson)
     assert mine(5).name == "lesson_05.py"

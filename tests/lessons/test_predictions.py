@@ -60,7 +60,9 @@ def test_where_nobody_can_answer_the_lesson_goes_on(replies, monkeypatch, error)
 def test_the_sum_a_damaged_file_and_an_answer_that_is_no_choice(replies, as_written, capsys):
     check.main(["guesses"])
     assert "No guesses yet" in capsys.readouterr().out
-    for number, (typed, right) in enumerate([("1!", "one"), ("1!", "one"), ("2", "one"), ("1", "one")]):
+    for number, (typed, right) in enumerate(
+        [("1!", "one"), ("1!", "one"), ("2", "one"), ("1", "one")]
+    ):
         guessed(replies, f"01.{number}", typed, right)
     capsys.readouterr()
     check.main(["guesses"])

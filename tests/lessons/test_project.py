@@ -48,7 +48,11 @@ def again():
 def source(tmp_path):
     """Three modules of a package, one of them no Python at all."""
     (tmp_path / "source" / "pack" / "tests").mkdir(parents=True)
-    for name, text in (("__init__", MODULE), ("broken", "def f(:\n"), ("tests/more", MODULE.replace("Tar", "Zip"))):
+    for name, text in (
+        ("__init__", MODULE),
+        ("broken", "def f(:\n"),
+        ("tests/more", MODULE.replace("Tar", "Zip")),
+    ):
         (tmp_path / "source" / "pack" / f"{name}.py").write_text(text)
     return tmp_path / "source"
 
@@ -83,7 +87,9 @@ def test_the_interval_is_as_wide_as_it_should_be():
 def corpus(monkeypatch):
     """A corpus of 60 entries, 30 of them of a test module."""
     entries = [
-        docstrings.Entry(module, f"{module}.f{i}", f"{word} {i}", f"Returns the {word} of number {i}.")
+        docstrings.Entry(
+            module, f"{module}.f{i}", f"{word} {i}", f"Returns the {word} of number {i}."
+        )
         for module, word in (("email", "mail"), ("asyncio", "loop"))
         for i in range(30)
     ]
@@ -115,12 +121,21 @@ def test_a_project_is_graded_and_entered(corpus, folder, tmp_path):
     assert "30 hidden queries, 60 documents" in said
     (row,) = board(file)
     assert row["name"] == "ada"
-    assert float(row["low"]) <= float(row["ndcg@10"]) <= float(row["high"]) <= float(row["recall@10"]) <= 1
+    assert (
+        float(row["low"])
+        <= float(row["ndcg@10"])
+        <= float(row["high"])
+        <= float(row["recall@10"])
+        <= 1
+    )
     assert f"nDCG@10    {row['ndcg@10']}" in said
     assert (int(row["bytes"]), row["store"]) == (4 * 24, "float32")
     assert float(row["ms"]) > 0
     graded(folder / "model", "--board", file, "--name", "bob\n")  # the model's own folder will do
-    assert [(one["name"], one["ndcg@10"]) for one in board(file)] == [("ada", row["ndcg@10"]), ("bob", row["ndcg@10"])]
+    assert [(one["name"], one["ndcg@10"]) for one in board(file)] == [
+        ("ada", row["ndcg@10"]),
+        ("bob", row["ndcg@10"]),
+    ]
 
 
 def test_the_settings_decide_what_is_kept(corpus, folder, tmp_path):
@@ -141,17 +156,28 @@ def test_the_scores_are_those_of_a_plain_search(corpus, folder, tiny, tmp_path):
     from minisbert.models.sentence_encoder import SentenceEncoder
 
     encoder = SentenceEncoder.load(tiny)
-    documents, asked = (encoder.encode([getattr(e, side) for e in corpus]) for side in ("document", "query"))
-    order = np.argsort(-(asked[:30].astype(float) @ documents.T.astype(float)), axis=1, kind="stable")
+    documents, asked = (
+        encoder.encode([getattr(e, side) for e in corpus]) for side in ("document", "query")
+    )
+    order = np.argsort(
+        -(asked[:30].astype(float) @ documents.T.astype(float)), axis=1, kind="stable"
+    )
     ranks = np.argmax(order == np.arange(30)[:, None], axis=1) + 1
     expected = np.where(ranks <= 10, 1 / np.log2(ranks + 1), 0).mean()
     assert f"nDCG@10    {expected:.4f}" in graded(folder, "--board", tmp_path / "board.csv")
 
 
-def test_a_secret_chooses_half_of_the_queries_and_another_source_is_asked_for_whole(corpus, folder, tmp_path):
-    chosen = [project.hidden_rows(corpus, secret, False).tolist() for secret in ("rosebud", "rosebud", "Rosebud")]
+def test_a_secret_chooses_half_of_the_queries_and_another_source_is_asked_for_whole(
+    corpus, folder, tmp_path
+):
+    chosen = [
+        project.hidden_rows(corpus, secret, False).tolist()
+        for secret in ("rosebud", "rosebud", "Rosebud")
+    ]
     assert chosen[0] == chosen[1] != chosen[2]
-    assert all(len(rows) == 15 and {*rows} < {*range(30)} and rows == sorted(rows) for rows in chosen)
+    assert all(
+        len(rows) == 15 and {*rows} < {*range(30)} and rows == sorted(rows) for rows in chosen
+    )
     file = tmp_path / "board.csv"
     for secret in ("rosebud", "Rosebud"):
         assert "15 hidden queries" in graded(folder, "--board", file, "--secret", secret)

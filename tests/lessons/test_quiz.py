@@ -1,4 +1,6 @@
-"""The quiz: every choice has its reason, the questions can be asked and shown, and wrong answers lead to a section."""
+"""The quiz: every choice has its reason, the questions can be asked and shown, and wrong answers
+lead to a section.
+"""
 
 import sys
 
@@ -15,9 +17,13 @@ QUIZ = questions()
 def test_every_choice_has_its_reason_and_every_question_a_section_to_read():
     for lesson in QUIZ:
         text = lesson_file(lesson).read_text(encoding="utf-8")
-        assert [question.at for question in QUIZ[lesson]] == [f"{lesson:02}.{n}" for n in range(1, 6)]
+        assert [question.at for question in QUIZ[lesson]] == [
+            f"{lesson:02}.{n}" for n in range(1, 6)
+        ]
         for question in QUIZ[lesson]:
-            assert len({*question.choices}) == len(question.choices) == len(question.why), question.at
+            assert len({*question.choices}) == len(question.choices) == len(question.why), (
+                question.at
+            )
             assert 1 <= question.right <= len(question.choices), question.at
             assert f"\n# ## {question.read}\n" in text, question.at
 
@@ -25,19 +31,32 @@ def test_every_choice_has_its_reason_and_every_question_a_section_to_read():
 def test_a_right_answer_a_wrong_one_and_a_skipped_one(replies, capsys):
     first, second, third, fourth, fifth = QUIZ[0]
     wrong = 1 + second.right % len(second.choices)
-    replies[:] = [str(first.right), "9", "first", str(wrong), str(third.right), "", str(fifth.right)]
+    replies[:] = [
+        str(first.right),
+        "9",
+        "first",
+        str(wrong),
+        str(third.right),
+        "",
+        str(fifth.right),
+    ]
     check.main(["quiz", "00"])
     said = capsys.readouterr().out
     assert said.count(f"A number from 1 to {len(second.choices)}, please.") == 2
     assert f"Right: {first.why[first.right - 1]}" in said
-    assert f"No: {second.why[wrong - 1]}\nRight is {second.right}: {second.why[second.right - 1]}" in said
+    assert (
+        f"No: {second.why[wrong - 1]}\nRight is {second.right}: {second.why[second.right - 1]}"
+        in said
+    )
     assert said.endswith(f"\n3 of 5 right. Read: {second.read}, {fourth.read}.\n")
     replies[:] = [str(question.right) for question in QUIZ[0]]
     check.main(["quiz", "00"])
     assert capsys.readouterr().out.endswith("\n5 of 5 right. Go on to the next lesson.\n")
 
 
-def test_without_a_terminal_the_questions_are_shown_without_answers_and_a_missing_quiz_is_named(monkeypatch, capsys):
+def test_without_a_terminal_the_questions_are_shown_without_answers_and_a_missing_quiz_is_named(
+    monkeypatch, capsys
+):
     monkeypatch.setattr(sys, "stdin", None)
     check.main(["quiz", "00"])
     said = capsys.readouterr().out

@@ -1,4 +1,6 @@
-"""The learner's code in a separate process: an endless loop, a crash or a cheat is reported and does no harm."""
+"""The learner's code in a separate process: an endless loop, a crash or a cheat is reported and
+does no harm.
+"""
 
 import json
 import time
@@ -36,13 +38,21 @@ def here(lesson: int, text: str, *masters: str) -> dict[str, Result]:
     mine(lesson).write_text(text, encoding="utf-8")
     told: list[dict] = []
     chosen = masters or [piece.master for piece in pieces_of(lesson)]
-    sandbox.grade_here(lesson, chosen, lambda **message: told.append(json.loads(json.dumps(message))))
-    return {message["result"]["master"]: Result(**message["result"]) for message in told if "result" in message}
+    sandbox.grade_here(
+        lesson, chosen, lambda **message: told.append(json.loads(json.dumps(message)))
+    )
+    return {
+        message["result"]["master"]: Result(**message["result"])
+        for message in told
+        if "result" in message
+    }
 
 
 def test_a_lesson_in_a_process(folder, capfd):
     """Two are right, the third asks for 80 GB, the fourth is not written."""
-    greedy = RIGHT.replace("attended, shares =", "torch.ones(10**10, dtype=torch.float64)\n        attended, shares =")
+    greedy = RIGHT.replace(
+        "attended, shares =", "torch.ones(10**10, dtype=torch.float64)\n        attended, shares ="
+    )
     mine(6).write_text("print('hello')\n" + greedy)
     results = sandbox.grade(6)
     assert [result.status for result in results][:3] == ["passed", "passed", "failed"]
@@ -55,7 +65,8 @@ def test_a_lesson_in_a_process(folder, capfd):
 @pytest.mark.slow
 def test_after_an_endless_loop_and_a_crash_the_next_piece_is_graded(folder):
     """A loop in the first piece, a segmentation fault in the second; the third is graded."""
-    crash = "y = iter([1])\n        for _ in range(300_000): y = map(abs, y)\n        next(y)"  # the C stack overflows
+    # the C stack overflows
+    crash = "y = iter([1])\n        for _ in range(300_000): y = map(abs, y)\n        next(y)"
     text = RIGHT.replace("return x * 0.5", "\n    while True: pass\n    return x * 0.5")
     text = text.replace("return self.down(gelu", f"{crash}\n        return self.down(gelu")
     mine(6).write_text(text)
@@ -72,8 +83,16 @@ def test_after_an_endless_loop_and_a_crash_the_next_piece_is_graded(folder):
         ("1 / 0\n" + RIGHT, "failed", "the file cannot be loaded: ZeroDivisionError"),
         ("raise SystemExit\n" + RIGHT, "failed", "the file cannot be loaded: SystemExit"),
         ("import transformers\n" + RIGHT, "refused", "line 1: transformers may not be imported"),
-        ("import torch\ngetattr(torch.nn.functional, 'ge' 'lu')(torch.ones(1))", "refused", "gelu is ready-made"),
-        ("import torch\ntorch.set_default_dtype(torch.float64)\n1 / 0\n", "failed", "ZeroDivisionError"),
+        (
+            "import torch\ngetattr(torch.nn.functional, 'ge' 'lu')(torch.ones(1))",
+            "refused",
+            "gelu is ready-made",
+        ),
+        (
+            "import torch\ntorch.set_default_dtype(torch.float64)\n1 / 0\n",
+            "failed",
+            "ZeroDivisionError",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_graded(folder, text, status, says):
@@ -90,7 +109,11 @@ def test_a_file_that_cannot_be_graded(folder, text, status, says):
         ("", "failed", "lesson_06.py defines no gelu"),
         ("def gelu(x): return torch.nn.functional.gelu(x)", "refused", "gelu is ready-made"),
         ("def gelu(x): raise KeyboardInterrupt", "failed", "KeyboardInterrupt"),
-        ("def gelu(x): return gelu(x)", "failed", "RecursionError, line 6: it calls itself without end"),
+        (
+            "def gelu(x): return gelu(x)",
+            "failed",
+            "RecursionError, line 6: it calls itself without end",
+        ),
         ("def gelu(x): raise NotImplementedError", "unwritten", "NotImplementedError"),
     ],
 )
@@ -112,7 +135,9 @@ def test_stubs_are_unwritten_in_every_lesson(folder):
 
 def test_a_child_that_reports_nothing_is_an_error_and_not_a_pass(folder, monkeypatch):
     mine(6).write_text(RIGHT)
-    monkeypatch.setattr(sandbox, "_run_child", lambda *_: ("", "it ended the process (exit code 1)"))
+    monkeypatch.setattr(
+        sandbox, "_run_child", lambda *_: ("", "it ended the process (exit code 1)")
+    )
     with pytest.raises(RuntimeError, match=r"ended before it graded bert\.gelu"):
         sandbox.grade(6)
 

@@ -1,4 +1,6 @@
-"""Slides: every lesson makes a deck that needs nothing else, asks before it answers and fits the screen."""
+"""Slides: every lesson makes a deck that needs nothing else, asks before it answers and fits the
+screen.
+"""
 
 import re
 import sys
@@ -19,7 +21,9 @@ def test_a_deck_needs_nothing_else_and_asks_every_question_before_its_answer(les
     loaded = re.findall(r"<[^>]* (?:src|srcset|href|data|poster)=\"([^\"]*)", page)
     assert [address[:11] for address in loaded] == ["data:image/"] * text.count("![")
     assert not re.search(r"@import|url\(|fetch\(", page)
-    asked = len(re.findall(r"^guess\.answer\(", text, re.MULTILINE)) + len(questions().get(lesson, []))
+    asked = len(re.findall(r"^guess\.answer\(", text, re.MULTILINE)) + len(
+        questions().get(lesson, [])
+    )
     assert page.count("<li class=right>") == asked
     assert page.count('<ol class="choices">') == 2 * asked
 

@@ -39,11 +39,15 @@ def entries():
 @pytest.fixture
 def few_docstrings(entries, monkeypatch):
     monkeypatch.setattr(docstrings, "read_entries", lambda folder=None: entries)
-    monkeypatch.setattr(ModelFolder, "__init__", ModelFolder.__init__)  # which a judged submission replaces
+    monkeypatch.setattr(
+        ModelFolder, "__init__", ModelFolder.__init__
+    )  # which a judged submission replaces
 
 
 @pytest.mark.weights
-@pytest.mark.parametrize(("text", "message"), [(LOADS, "begins from random weights"), (SHORT, "must return finite")])
+@pytest.mark.parametrize(
+    ("text", "message"), [(LOADS, "begins from random weights"), (SHORT, "must return finite")]
+)
 def test_a_pretrained_model_and_a_wrong_shape_are_refused(text, message, few_docstrings, tmp_path):
     (tmp_path / "wrong.py").write_text(text)
     with pytest.raises(InputError, match=message):
@@ -52,7 +56,9 @@ def test_a_pretrained_model_and_a_wrong_shape_are_refused(text, message, few_doc
 
 def test_every_submission_has_a_row_and_every_row_a_submission():
     rows = [line.split("|")[3].strip() for line in TABLE.splitlines() if line.startswith("| 20")]
-    assert sorted(rows) == sorted(path.stem for path in FOLDER.glob("*.py") if "\ndef train(data, " in path.read_text())
+    assert sorted(rows) == sorted(
+        path.stem for path in FOLDER.glob("*.py") if "\ndef train(data, " in path.read_text()
+    )
 
 
 def test_a_table_that_has_learned_from_names_beats_the_bag(few_docstrings, capsys):
@@ -65,13 +71,16 @@ def test_a_table_that_has_learned_from_names_beats_the_bag(few_docstrings, capsy
 
 
 @pytest.mark.weights
-def test_a_run_goes_from_nothing_to_a_search_box(minilm, few_docstrings, entries, tmp_path, monkeypatch, capsys):
+def test_a_run_goes_from_nothing_to_a_search_box(
+    minilm, few_docstrings, entries, tmp_path, monkeypatch, capsys
+):
     command.main(["--out", str(tmp_path)])
     report = (tmp_path / "report.md").read_text()
     assert report in capsys.readouterr().out
     scores = re.findall(r"^\| ([^|]+) \| ([\d.]+) \| ([\d.]+) \|$", report, re.MULTILINE)
     assert [name for name, *_ in scores] == [
-        "BM25", "MiniLM", "yours", "yours and BM25, reciprocal ranks", "yours and MiniLM, reciprocal ranks",
+        "BM25", "MiniLM", "yours", "yours and BM25, reciprocal ranks", "yours and MiniLM, "
+                                                                       "reciprocal ranks",
         "yours and MiniLM, cosines added",
     ]  # fmt: skip
     monkeypatch.setattr("sys.stdin", io.StringIO(entries[5].document + "\n\n"))
@@ -80,7 +89,9 @@ def test_a_run_goes_from_nothing_to_a_search_box(minilm, few_docstrings, entries
     assert first[1] == entries[5].name, "a document is its own best answer"
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "key.md").write_text("The spare key is under the third flower pot.")
-    monkeypatch.setattr("sys.stdin", io.StringIO("where is the key?\n"))  # ended by the end of the file
+    monkeypatch.setattr(
+        "sys.stdin", io.StringIO("where is the key?\n")
+    )  # ended by the end of the file
     command.main(["--search", str(tmp_path / "notes"), "--out", str(tmp_path)])
     assert "key.md:1" in capsys.readouterr().out
     with pytest.raises(InputError, match="has no table"):
@@ -98,4 +109,6 @@ def test_ctrl_c_keeps_what_the_table_has_learned(few_docstrings, monkeypatch):
     monkeypatch.setattr(paired_table, "fit", interrupted)
     tables, likeness, _ = command.train(judge, 2, seed=0)
     assert len(tables.tables) == 1
-    np.testing.assert_allclose(likeness["dev"], judge.cosines(tables)["dev"], atol=1e-5)  # float32 products
+    np.testing.assert_allclose(
+        likeness["dev"], judge.cosines(tables)["dev"], atol=1e-5
+    )  # float32 products

@@ -27,12 +27,17 @@ def test_a_stub_has_the_arguments_and_docstring_of_its_master_and_raises(piece):
     function = defined(piece)
     # defaults by their text: two lambdas are equal if nothing but their address differs
     ours, masters = (
-        [(each.name, re.sub(r" at 0x\w+", "", str(each.default))) for each in inspect.signature(f).parameters.values()]
+        [
+            (each.name, re.sub(r" at 0x\w+", "", str(each.default)))
+            for each in inspect.signature(f).parameters.values()
+        ]
         for f in (function, piece.original)
     )
     assert ours == masters
     if not piece.stub:
-        assert inspect.cleandoc(function.__doc__ or "") == inspect.cleandoc(piece.original.__doc__ or "")
+        assert inspect.cleandoc(function.__doc__ or "") == inspect.cleandoc(
+            piece.original.__doc__ or ""
+        )
         assert f"# lessons/{lesson_file(piece.lesson).name}, line " in stub(piece)
     written = ast.parse(stub(piece)).body[0]
     rest = written.body[1:] if ast.get_docstring(written) else written.body
@@ -52,14 +57,18 @@ def test_a_lessons_file_is_python_that_the_guard_lets_pass(lesson):
 
 
 def test_helpers_are_functions_that_are_not_pieces_of_the_same_lesson():
-    assert helpers_of(10) == ["from minisbert.core.encoder import cosine, cosine_matrix"]  # defined in another chapter
+    assert helpers_of(10) == [
+        "from minisbert.core.encoder import cosine, cosine_matrix"
+    ]  # defined in another chapter
     assert helpers_of(15) == [
         "from minisbert.core.bert import attention",
         "from minisbert.core.heads import difference",
         "from minisbert.core.pooling import cls_pool, mean_pool",
     ]
     assert helpers_of(6) == []  # gelu is a piece of this lesson
-    assert helpers_of(1) == helpers_of(16) == []  # normalize would be half the answer; the card has the stub of top_k
+    assert (
+        helpers_of(1) == helpers_of(16) == []
+    )  # normalize would be half the answer; the card has the stub of top_k
     assert "import logsigmoid" in lesson_stubs(15)
 
 

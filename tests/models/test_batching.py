@@ -22,7 +22,13 @@ from minisbert.models.batching import (
     unpack,
 )
 
-TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon", "the horse runs fast over snow"]
+TEXTS = [
+    "the cat sits on the mat",
+    "a dog",
+    "a woman eats an apple",
+    "moon",
+    "the horse runs fast over snow",
+]
 
 # ------------------------------------------------------------------------------------------- chunks
 
@@ -58,7 +64,8 @@ def test_many_texts_are_tokenized_in_chunks(tiny, monkeypatch):
         assert [list(ids) for ids in tokens.ids] == tokenizer.encode(texts).ids
 
 
-# ------------------------------------------------------------------------------------ packed batches
+# ------------------------------------------------------------------------------------ packed
+# batches
 
 ROWS = st.lists(st.lists(st.integers(0, 30_000), min_size=1, max_size=90), max_size=30)
 
@@ -73,15 +80,20 @@ def of_lengths(*lengths: int) -> Tokens:
 
 @given(ROWS, st.integers(1, 200))
 def test_every_text_is_in_one_batch_and_can_be_found_there(rows_of_ids, batch_tokens):
-    """Its ids at its places, its positions from 0, its number as the text_index; the few pads are nobody's."""
+    """Its ids at its places, its positions from 0, its number as the text_index; the few pads are
+    nobody's.
+    """
     seen = []
     for batch in packed_batches(tokens_of(rows_of_ids), batch_tokens):
         seen += batch.texts
         rows, width = batch.ids.shape
         assert rows == 1 or rows * width <= batch_tokens
-        # an eighth of the first row's rounded length, what rounding adds, and a few for the last rows
+        # an eighth of the first row's rounded length, what rounding adds, and a few for the last
+        # rows
         assert rows * width - batch.tokens <= rows * (width / 8 + 8) + 3 * FEW_PADS
-        ids, positions, text_index = (x.flatten() for x in (batch.ids, batch.positions, batch.text_index))
+        ids, positions, text_index = (
+            x.flatten() for x in (batch.ids, batch.positions, batch.text_index)
+        )
         found, real = unpack(ids.view(*batch.ids.shape, 1), batch.places)
         for number, text in enumerate(batch.texts):
             expected = rows_of_ids[text]
@@ -94,7 +106,9 @@ def test_every_text_is_in_one_batch_and_can_be_found_there(rows_of_ids, batch_to
 
 
 def test_packed_batches_by_hand():
-    """Two rows for 84 tokens, 42 each; the text of 70 has its own, rounded to 72, and comes first."""
+    """Two rows for 84 tokens, 42 each; the text of 70 has its own, rounded to 72, and comes
+    first.
+    """
     long, short = packed_batches(of_lengths(20, 70, 40, 22, 2), 2048)
     assert long.texts == [1]
     assert long.ids.shape == (1, 72)
@@ -111,7 +125,9 @@ def test_long_rows_may_share_smaller_batches():
     lengths = [250, 300, 250, 250, *[30] * 40]
     shapes = [tuple(batch.ids.shape) for batch in packed_batches(of_lengths(*lengths), 2048, 512)]
     assert shapes == [(1, 304), (2, 256), (1, 256), (20, 60)]
-    assert [tuple(batch.ids.shape) for batch in packed_batches(of_lengths(250, 250), 256, 512)] == [(1, 256)] * 2
+    assert [tuple(batch.ids.shape) for batch in packed_batches(of_lengths(250, 250), 256, 512)] == [
+        (1, 256)
+    ] * 2
 
 
 def test_who_belongs_together_by_hand():
@@ -134,12 +150,18 @@ LENGTHS = st.lists(st.integers(2, 50), max_size=40)
 
 
 @given(LENGTHS, st.integers(1, 300))
-def test_padded_batches_hold_every_row_come_longest_first_and_use_their_budget(lengths, batch_tokens):
-    """The largest comes first, so memory runs out immediately or never; no batch had room for another row."""
+def test_padded_batches_hold_every_row_come_longest_first_and_use_their_budget(
+    lengths, batch_tokens
+):
+    """The largest comes first, so memory runs out immediately or never; no batch had room for
+    another row.
+    """
     batches = budgeted_batches(lengths, batch_tokens)
     assert sorted(row for rows in batches for row in rows) == list(range(len(lengths)))
     assert [lengths[row] for rows in batches for row in rows] == sorted(lengths, reverse=True)
-    for rows in batches:  # each row is padded to the longest; only a single one may exceed the budget
+    for (
+        rows
+    ) in batches:  # each row is padded to the longest; only a single one may exceed the budget
         assert len(rows) == 1 or len(rows) * lengths[rows[0]] <= batch_tokens
     for rows in batches[:-1]:
         assert (len(rows) + 1) * lengths[rows[0]] > batch_tokens
@@ -164,7 +186,10 @@ def ones(*shape):
         ((ones(1, 2) * -1,), "from -1 to -1"),
         ((ones(2, 3), ones(2, 4)), r"mask must have shape"),
         ((ones(2, 3), None, ones(3)), r"token_types must have shape"),
-        ((ones(2, 3), None, ones(2, 3) * -1), "token_types run from -1 to -1, this model has 2 types"),
+        (
+            (ones(2, 3), None, ones(2, 3) * -1),
+            "token_types run from -1 to -1, this model has 2 types",
+        ),
         ((ones(2, 3), None, ones(2, 3) * 2), "token_types run from 2 to 2, this model has 2 types"),
         ((ones(2, 3), torch.tensor([[1, 1, 0], [0, 0, 0]])), "row 1 of the mask has no real token"),
     ],

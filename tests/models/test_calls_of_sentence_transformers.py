@@ -1,4 +1,6 @@
-"""Calls of sentence-transformers give the same values in the same types; a dozen names say what is used instead."""
+"""Calls of sentence-transformers give the same values in the same types; a dozen names say what is
+used instead.
+"""
 
 import copy
 import json
@@ -15,7 +17,12 @@ from minisbert.models.cross_encoder import ClassifierHead
 from tests.conftest import ROOT
 
 SPLADE = ROOT / "tests" / "reference" / "architectures" / "tiny-splade"
-TEXTS = ["the cat sits on the mat", "a dog", "a woman eats bread and an apple under the sun", "moon"]
+TEXTS = [
+    "the cat sits on the mat",
+    "a dog",
+    "a woman eats bread and an apple under the sun",
+    "moon",
+]
 PAIRS = [("the cat sits", "a cat"), ("a dog", "moon"), ("moon", "the sun")]
 PROMPTS = {"query": "a bird ", "document": "the sun "}
 STATES = ["", "model.max_seq_length = 5", "model.truncate_dim = 6"]
@@ -28,7 +35,10 @@ IN_EVERY_STATE = [
     "model.encode(TEXTS, truncate_dim=5, normalize_embeddings=True)",
     "model.encode(TEXTS, output_value='token_embeddings')",
     "model.encode('a dog', output_value='token_embeddings')",
-    *(f"model.encode(TEXTS, precision='{precision}')" for precision in ("int8", "uint8", "binary", "ubinary")),
+    *(
+        f"model.encode(TEXTS, precision='{precision}')"
+        for precision in ("int8", "uint8", "binary", "ubinary")
+    ),
     "model.encode(TEXTS, prompt='a bird ')",
     "model.encode(TEXTS, prompt_name='query') if 'q' not in model.prompts else None",
     "model.encode_query('a dog')",
@@ -66,7 +76,8 @@ SAME = [  # an expression that both libraries understand
     "splade.decode(torch.tensor(words), top_k=3)",
     "splade.decode(torch.tensor(words[0]))",
     "splade.encode(TEXTS, convert_to_sparse_tensor=True, max_active_dims=4).to_dense()",
-    "splade.similarity_fn_name, splade.max_active_dims, splade.max_seq_length, splade.get_embedding_dimension()",
+    "splade.similarity_fn_name, splade.max_active_dims, splade.max_seq_length, "
+    "splade.get_embedding_dimension()",
 ]
 
 
@@ -77,7 +88,9 @@ def folders(tiny, tmp_path_factory):
     root = tmp_path_factory.mktemp("cross-encoders")
     CrossEncoder(SentenceEncoder.load(tiny), ClassifierHead(24), "binary").save(root / "reranker")
     head = ClassifierHead(24, outputs=3)
-    CrossEncoder(SentenceEncoder.load(tiny), head, "classes", ["a", "b", "c"]).save(root / "classes")
+    CrossEncoder(SentenceEncoder.load(tiny), head, "classes", ["a", "b", "c"]).save(
+        root / "classes"
+    )
     return root
 
 
@@ -93,7 +106,13 @@ def ours(tiny, folders):
         "classes": CrossEncoder.load(folders / "classes"),
         "splade": SparseEncoder.load(SPLADE),
         "util": util,
-        **{"TEXTS": TEXTS, "PAIRS": PAIRS, "vectors": model.encode(TEXTS), "words": words, "torch": torch},
+        **{
+            "TEXTS": TEXTS,
+            "PAIRS": PAIRS,
+            "vectors": model.encode(TEXTS),
+            "words": words,
+            "torch": torch,
+        },
     }
 
 
@@ -141,14 +160,20 @@ def test_the_same_call_gives_the_same(code, ours, theirs):
 @pytest.mark.parametrize("state", STATES)
 def test_the_same_calls_in_every_state_of_a_model(tiny, state):
     library = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
-    models = minisbert.load(tiny, prompts=PROMPTS, device="cpu"), library.SentenceTransformer(str(tiny), device="cpu")
+    models = (
+        minisbert.load(tiny, prompts=PROMPTS, device="cpu"),
+        library.SentenceTransformer(str(tiny), device="cpu"),
+    )
     models[1].prompts = dict(PROMPTS)
     for model in models:
         exec(state, {"model": model})
     for code in IN_EVERY_STATE:
         # a level, where the last bit of a float decides; hidden states of up to 3
         levels = 1 if "int8" in code else 2e-5 if "token" in code else 0
-        assert_same(*(eval(code, {"model": model, "TEXTS": TEXTS, "torch": torch}) for model in models), levels)
+        assert_same(
+            *(eval(code, {"model": model, "TEXTS": TEXTS, "torch": torch}) for model in models),
+            levels,
+        )
 
 
 def test_names_that_are_called_otherwise_here():
@@ -167,13 +192,17 @@ def test_models_are_copied_and_pickled(ours):
 
 
 def test_no_texts_have_no_vectors(ours):
-    """Where theirs forgets the width, (0,), ours keeps it: rows of none can be stacked and compared."""
+    """Where theirs forgets the width, (0,), ours keeps it: rows of none can be stacked and
+    compared.
+    """
     model = ours["model"]
     for none in (model.encode([], convert_to_tensor=True), model.encode((), precision="int8")):
         assert none.shape == (0, 24)
     assert model.similarity(model.encode([]), model.encode(TEXTS)).shape == (0, 4)
     assert util.community_detection(model.encode([])) == []
-    assert ours["reranker"].predict([], convert_to_tensor=True, activation_fn=torch.nn.Identity()).shape == (0,)
+    assert ours["reranker"].predict(
+        [], convert_to_tensor=True, activation_fn=torch.nn.Identity()
+    ).shape == (0,)
     assert ours["reranker"].rank("a", []) == []
 
 
@@ -185,7 +214,11 @@ def test_a_ranking_is_written_as_json(ours):
 def test_the_length_of_pairs_is_set(folders):
     reranker = CrossEncoder.load(folders / "reranker")
     reranker.max_length = 5
-    assert len(reranker.tokenize(["the cat sits on the mat"], ["moon"]).ids[0]) == reranker.max_length == 5
+    assert (
+        len(reranker.tokenize(["the cat sits on the mat"], ["moon"]).ids[0])
+        == reranker.max_length
+        == 5
+    )
 
 
 def test_a_subclass_loads(tiny):

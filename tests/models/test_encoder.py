@@ -1,4 +1,6 @@
-"""sentence-transformers' names on every encoder, by hand; ``test_calls_of_sentence_transformers.py`` compares them."""
+"""sentence-transformers' names on every encoder, by hand;
+``test_calls_of_sentence_transformers.py`` compares them.
+"""
 
 from dataclasses import replace
 
@@ -26,7 +28,9 @@ def test_one_text_has_one_vector(encoder):
     np.testing.assert_array_equal(vector, rows[0])
     assert encoder.encode("a dog", output_value="token_embeddings").shape == (4, 24)
     assert encoder.encode("a dog", convert_to_tensor=True).shape == (24,)
-    assert type(encoder.encode("a dog", convert_to_numpy=False)) is torch.Tensor, "as in sentence-transformers"
+    assert type(encoder.encode("a dog", convert_to_numpy=False)) is torch.Tensor, (
+        "as in sentence-transformers"
+    )
     rows = encoder.encode(TEXTS, convert_to_numpy=False)
     assert [type(row) for row in rows] == [torch.Tensor] * 4
 
@@ -43,7 +47,12 @@ def test_the_first_text_whose_numbers_are_not_finite_is_named(encoder):
 
 
 def test_settings_at_load_and_later_are_the_same(tiny, encoder):
-    chosen = {"max_seq_length": 5, "truncate_dim": 7, "prompts": PROMPTS, "default_prompt_name": "query"}
+    chosen = {
+        "max_seq_length": 5,
+        "truncate_dim": 7,
+        "prompts": PROMPTS,
+        "default_prompt_name": "query",
+    }
     loaded = SentenceEncoder.load(tiny, **chosen)
     for name, value in chosen.items():
         setattr(encoder, name, value)
@@ -51,7 +60,9 @@ def test_settings_at_load_and_later_are_the_same(tiny, encoder):
     found = encoder.encode(TEXTS)
     assert found.shape == (4, loaded.get_embedding_dimension()) == (4, 7)
     np.testing.assert_array_equal(loaded.encode(TEXTS), found)
-    assert encoder.truncated == 3, "with the prompt all texts but the last have more than five tokens"
+    assert encoder.truncated == 3, (
+        "with the prompt all texts but the last have more than five tokens"
+    )
     plain = SentenceEncoder.load(tiny)
     assert plain.max_seq_length > 5, "the limit of one encoder is not another's"
     encoder.max_seq_length, encoder.truncate_dim = plain.max_seq_length, None
@@ -89,7 +100,12 @@ def test_a_model_with_two_prompts_says_once_that_none_was_asked_for(encoder, cap
 def test_similarities_by_hand(encoder):
     a, b = np.array([[3.0, 4], [1, 0]]), np.array([[4.0, 3], [0, 2]])
     a.setflags(write=False)  # as np.load(mmap_mode="r") gives them
-    expected = {"cosine": [0.96, 0], "dot": [24, 0], "euclidean": [-(2**0.5), -(5**0.5)], "manhattan": [-2, -3]}
+    expected = {
+        "cosine": [0.96, 0],
+        "dot": [24, 0],
+        "euclidean": [-(2**0.5), -(5**0.5)],
+        "manhattan": [-2, -3],
+    }
     for name, values in expected.items():
         encoder.similarity_fn_name = name
         np.testing.assert_allclose(encoder.similarity_pairwise(a, b), values, atol=1e-12)
@@ -105,7 +121,9 @@ def test_similarities_by_hand(encoder):
 
 
 def test_precision_is_that_of_the_output(encoder):
-    """Codes by hand: -128 and 127 at the ends of each column's range, a bit for each value above 0."""
+    """Codes by hand: -128 and 127 at the ends of each column's range, a bit for each value above
+    0.
+    """
     vectors, codes = encoder.encode(TEXTS), encoder.encode(TEXTS, precision="int8")
     assert codes.dtype == np.int8
     assert {*codes.min(axis=0)} == {-128}
@@ -115,14 +133,20 @@ def test_precision_is_that_of_the_output(encoder):
     np.testing.assert_array_equal(np.unpackbits(bits, axis=1), vectors > 0)
     np.testing.assert_array_equal(encoder.encode(TEXTS, precision="binary"), bits.astype(int) - 128)
     assert encoder.encode("a dog", precision="ubinary").shape == (3,)
-    for precision, dtype, width in (("int8", np.int8, 24), ("uint8", np.uint8, 24), ("binary", np.int8, 3)):
+    for precision, dtype, width in (
+        ("int8", np.int8, 24),
+        ("uint8", np.uint8, 24),
+        ("binary", np.int8, 3),
+    ):
         none = encoder.encode([], precision=precision)
         assert (none.shape, none.dtype) == ((0, width), dtype)
     with pytest.raises(InputError, match="int8"):  # the reference refuses it too
         encoder.encode("a dog", precision="int8")
 
 
-@pytest.mark.parametrize(("count", "warns"), [(0, False), (2, True), (99, True), (100, False)])  # as the reference does
+@pytest.mark.parametrize(
+    ("count", "warns"), [(0, False), (2, True), (99, True), (100, False)]
+)  # as the reference does
 def test_codes_of_few_texts_are_warned_about(encoder, capsys, count, warns):
     encoder.encode([f"dog {number}" for number in range(count)], precision="uint8")
     assert ("ranges" in capsys.readouterr().err) == warns
@@ -130,7 +154,11 @@ def test_codes_of_few_texts_are_warned_about(encoder, capsys, count, warns):
 
 def test_token_ids_are_encoded_as_their_text(encoder):
     tokens = tokenize(encoder.tokenizer, TEXTS)
-    assert list(tokens.ids[3]) == [2, *encoder.tokenizer.backend.encode("moon", add_special_tokens=False).ids, 3]
+    assert list(tokens.ids[3]) == [
+        2,
+        *encoder.tokenizer.backend.encode("moon", add_special_tokens=False).ids,
+        3,
+    ]
     np.testing.assert_array_equal(encoder.vectors_of(tokens).numpy(), encoder.encode(TEXTS))
     # the first two of four tokens are not pooled: the mean of "dog" and [SEP], of length 1
     states = encoder.encode("a dog", output_value="token_embeddings")[2:].mean(dim=0)

@@ -1,4 +1,6 @@
-"""MultiVectorEncoder: the reference's vectors and scores, fillers and skipped tokens, folders, commands, bad input."""
+"""MultiVectorEncoder: the reference's vectors and scores, fillers and skipped tokens, folders,
+commands, bad input.
+"""
 
 import json
 import shutil
@@ -31,7 +33,11 @@ EXPANSIONS = {
     "beyond the limit of 16": {"strategy": "min", "length": 18},
 }
 WORDS = [",", ".", "the", "no-such-word"]
-SENTENCE, TEXT, MASK = "config_sentence_transformers.json", "sentence_bert_config.json", "2_MultiVectorMask/config.json"
+SENTENCE, TEXT, MASK = (
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+    "2_MultiVectorMask/config.json",
+)
 
 
 def write(folder: Path, expansion: dict | None = None, normalize: bool = True) -> Path:
@@ -41,7 +47,9 @@ def write(folder: Path, expansion: dict | None = None, normalize: bool = True) -
     alter(folder, TEXT, **{} if expansion else {"query_length": 12})
     alter(folder, SENTENCE, prompts={"query": "[MASK] ", "document": "dog "})
     alter(folder, MASK, skiplist_words=WORDS)
-    modules = json.loads((folder / "modules.json").read_text())  # Transformer, Dense, MultiVectorMask, Normalize
+    modules = json.loads(
+        (folder / "modules.json").read_text()
+    )  # Transformer, Dense, MultiVectorMask, Normalize
     if not normalize:
         shutil.rmtree(folder / modules[3]["path"])
         (folder / "modules.json").write_text(json.dumps(modules[:3]))
@@ -53,7 +61,8 @@ def folder(tmp_path: Path) -> Path:
     return write(tmp_path / "model", EXPANSIONS["fixed"])
 
 
-# ------------------------------------------------------------------------------------- the reference
+# ------------------------------------------------------------------------------------- the
+# reference
 
 
 def assert_rows(name: str, found, expected: list[torch.Tensor]) -> None:
@@ -63,14 +72,19 @@ def assert_rows(name: str, found, expected: list[torch.Tensor]) -> None:
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(("name", "normalize"), [*((name, True) for name in EXPANSIONS), ("at least", False)])
+@pytest.mark.parametrize(
+    ("name", "normalize"), [*((name, True) for name in EXPANSIONS), ("at least", False)]
+)
 def test_vectors_and_scores_equal_the_references_also_after_saving(tmp_path, name, normalize):
     from sentence_transformers import MultiVectorEncoder as Reference
 
     encoder = MultiVectorEncoder.load(write(tmp_path / "model", EXPANSIONS[name], normalize))
     encoder.save(tmp_path / "saved")
     for folder in (tmp_path / "model", tmp_path / "saved"):
-        ours, theirs = MultiVectorEncoder.load(folder).double(), Reference(str(folder), device="cpu").double()
+        ours, theirs = (
+            MultiVectorEncoder.load(folder).double(),
+            Reference(str(folder), device="cpu").double(),
+        )
         sides = {"query": theirs.encode_query(ALL), "document": theirs.encode_document(ALL)}
         found = {side: ours.encode(ALL, prompt_name=side) for side in sides}
         for side, expected in sides.items():
@@ -82,7 +96,9 @@ def test_vectors_and_scores_equal_the_references_also_after_saving(tmp_path, nam
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize("names", [{}, {"module_input_name": "sentence_embedding"}, {"module_output_name": "other"}])
+@pytest.mark.parametrize(
+    "names", [{}, {"module_input_name": "sentence_embedding"}, {"module_output_name": "other"}]
+)
 def test_a_normalize_that_does_not_scale_tokens_changes_nothing(folder, tmp_path, names):
     from sentence_transformers import MultiVectorEncoder as Reference
 
@@ -91,7 +107,9 @@ def test_a_normalize_that_does_not_scale_tokens_changes_nothing(folder, tmp_path
     expected = Reference(str(folder), device="cpu").double().encode_document(ALL)
     for path in (folder, tmp_path / "saved"):
         assert_rows(
-            "no Normalize", MultiVectorEncoder.load(path).double().encode(ALL, prompt_name="document"), expected
+            "no Normalize",
+            MultiVectorEncoder.load(path).double().encode(ALL, prompt_name="document"),
+            expected,
         )
 
 
@@ -106,31 +124,45 @@ def test_golden_values_also_after_saving(tmp_path, formulas, saved):
         found = encoder.encode(SENTENCES, prompt_name=prompt)
         assert np.diff(found.starts).tolist() == expected[f"{side}.lengths"].tolist()
         assert_parity(side, torch.from_numpy(found.rows), expected[side], PIECE)
-    rows = encoder.rows([encoder.settings.prompts["document"] + text for text in SENTENCES], query=False)
+    rows = encoder.rows(
+        [encoder.settings.prompts["document"] + text for text in SENTENCES], query=False
+    )
     vectors, counted = encoder(rows.ids, rows.own, query=False)
     (vectors[counted] * expected["pull"]).sum().backward()
-    for name, parameter in (("projection", encoder.dense[0].linear), ("words", encoder.bert.embeddings.word)):
+    for name, parameter in (
+        ("projection", encoder.dense[0].linear),
+        ("words", encoder.bert.embeddings.word),
+    ):
         assert_parity(name, parameter.weight.grad, expected[f"gradients.{name}"], GRADIENT)
 
 
-# ------------------------------------------------------------------------------- queries and documents
+# ------------------------------------------------------------------------------- queries and
+# documents
 
 
 def test_fillers_are_compared_and_change_nothing_unless_they_are_attended_to(tmp_path):
     own, more, attended = (
         torch.from_numpy(
-            MultiVectorEncoder.load(write(tmp_path / name, EXPANSIONS[name])).encode(["a cat"], query=True)[0]
+            MultiVectorEncoder.load(write(tmp_path / name, EXPANSIONS[name])).encode(
+                ["a cat"], query=True
+            )[0]
         )
         for name in ("none", "fixed", "attended")
     )
-    assert (len(own), len(more), len(attended)) == (5, 9, 9)  # [CLS] [MASK] a cat [SEP], and four fillers
+    assert (len(own), len(more), len(attended)) == (
+        5,
+        9,
+        9,
+    )  # [CLS] [MASK] a cat [SEP], and four fillers
     assert_parity("own tokens", more[:5], own, 2e-6)  # float32
     assert (attended[:5] - own).abs().max() > 1e-3
 
 
 def test_skipped_words_have_no_vector_in_documents_only(folder):
     encoder = MultiVectorEncoder.load(folder)
-    assert len(encoder.encode(["the cat , the dog ."], query=False)[0]) == len("[CLS] dog cat dog [SEP]".split())
+    assert len(encoder.encode(["the cat , the dog ."], query=False)[0]) == len(
+        ["[CLS]", "dog", "cat", "dog", "[SEP]"]
+    )
     assert len(encoder.encode(["the cat ."], query=True)[0]) == 9
 
 
@@ -146,9 +178,13 @@ def test_a_text_has_the_same_vectors_in_any_batch(folder):
 def test_in_bfloat16_the_vectors_are_nearly_the_same_and_in_float32(folder, monkeypatch):
     monkeypatch.setattr(devices, "cpu_flags", lambda: {"avx2", "amx_bf16"})
     encoder = MultiVectorEncoder.load(folder)
-    low, high = (encoder.encode(["a cat"], query=False, dtype=dtype).rows for dtype in ("bfloat16", None))
+    low, high = (
+        encoder.encode(["a cat"], query=False, dtype=dtype).rows for dtype in ("bfloat16", None)
+    )
     assert low.dtype == np.float32
-    assert 0 < np.abs(low - high).max() < 0.05  # 8 bits in two layers of the encoder, vectors of length 1
+    assert (
+        0 < np.abs(low - high).max() < 0.05
+    )  # 8 bits in two layers of the encoder, vectors of length 1
 
 
 def test_weights_that_are_too_large_are_named(folder):
@@ -161,7 +197,10 @@ def test_weights_that_are_too_large_are_named(folder):
 
 def test_arguments_of_other_types(folder):
     encoder = MultiVectorEncoder.load(folder)
-    for options, message in (({"query": "yes"}, "query must be one of"), ({"batch_size": 2.5}, "batch_size must be")):
+    for options, message in (
+        ({"query": "yes"}, "query must be one of"),
+        ({"batch_size": 2.5}, "batch_size must be"),
+    ):
         with pytest.raises(InputError, match=message):
             encoder.encode(["a cat"], **options)
     with pytest.raises(InputError, match="similarity compares the Matrices of encode"):
@@ -175,7 +214,8 @@ def test_long_texts_are_cut_and_counted(folder):
     assert len(encoder.encode(["cat " * 40], query=True)[0]) == 9
 
 
-# ----------------------------------------------------------------------------------------- the commands
+# ----------------------------------------------------------------------------------------- the
+# commands
 
 
 def test_search_evaluate_and_encode_take_it(folder, tmp_path, capsys):
@@ -186,42 +226,71 @@ def test_search_evaluate_and_encode_take_it(folder, tmp_path, capsys):
     search.main(arguments)
     first = capsys.readouterr().out
     encoder = MultiVectorEncoder.load(folder)
-    query, documents = encoder.encode(["a cat sits"], query=True), encoder.encode(texts, prompt_name="document")
-    scores = [float(max_sim(torch.from_numpy(query[0]), torch.from_numpy(document))) for document in documents]
+    query, documents = (
+        encoder.encode(["a cat sits"], query=True),
+        encoder.encode(texts, prompt_name="document"),
+    )
+    scores = [
+        float(max_sim(torch.from_numpy(query[0]), torch.from_numpy(document)))
+        for document in documents
+    ]
     best = int(np.argmax(scores))
     assert first.splitlines()[1].split(maxsplit=1) == [f"{scores[best]:.4f}", texts[best]]
     for _ in range(2):  # the index is made, then read
         search.main([*arguments, "--index", str(tmp_path / "index.safetensors")])
         assert capsys.readouterr().out == first
-    files = {"queries.jsonl": [{"_id": "q", "text": "a cat"}], "corpus.jsonl": [{"_id": t, "text": t} for t in texts]}
+    files = {
+        "queries.jsonl": [{"_id": "q", "text": "a cat"}],
+        "corpus.jsonl": [{"_id": t, "text": t} for t in texts],
+    }
     for name, rows in files.items():
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "test.tsv").write_text(f"q\t{texts[0]}\t1\n")
     data = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl", "--qrels", "test.tsv"]
-    evaluate.main([part if part.startswith("--") else str(tmp_path / part) for part in data] + ["--model", str(folder)])
+    evaluate.main(
+        [part if part.startswith("--") else str(tmp_path / part) for part in data]
+        + ["--model", str(folder)]
+    )
     assert "ndcg" in capsys.readouterr().out
-    encode.main(["--model", str(folder), "--file", str(corpus), "--out", str(tmp_path / "out.safetensors")])
+    encode.main(
+        ["--model", str(folder), "--file", str(corpus), "--out", str(tmp_path / "out.safetensors")]
+    )
     assert load_file(tmp_path / "out.safetensors").keys() == {"rows", "starts"}
 
 
 def test_an_index_belongs_to_lengths_and_skipped_words(folder):
     hashes = {model_hash(MultiVectorEncoder.load(folder))}
-    for name, changes in ((TEXT, {"document_length": 13}), (MASK, {"skiplist_words": [".", "\ud800"]})):
+    for name, changes in (
+        (TEXT, {"document_length": 13}),
+        (MASK, {"skiplist_words": [".", "\ud800"]}),
+    ):
         hashes.add(model_hash(MultiVectorEncoder.load(alter(folder, name, **changes))))
     assert len(hashes) == 3
 
 
 def test_what_needs_one_vector_per_text_says_so(folder, tmp_path):
-    texts, vectors, model = tmp_path / "corpus.txt", tmp_path / "vectors.npy", ["--model", str(folder)]
+    texts, vectors, model = (
+        tmp_path / "corpus.txt",
+        tmp_path / "vectors.npy",
+        ["--model", str(folder)],
+    )
     texts.write_text("a cat\na dog\n")
     np.save(vectors, np.ones((2, 7), np.float32))
     out = ["--out", str(tmp_path / "out.safetensors")]
     for command, arguments, message in (
-        (encode.main, ["--file", str(texts), "--out", str(tmp_path / "out.npy")], "FILE.safetensors"),
+        (
+            encode.main,
+            ["--file", str(texts), "--out", str(tmp_path / "out.npy")],
+            "FILE.safetensors",
+        ),
         (encode.main, ["--file", str(texts), "--truncate-dim", "3", *out], "--truncate-dim"),
         (convert.distill_static, ["--device", "cpu", *out], "only an encoder of dense vectors"),
         (evaluate.main, ["--split", "dev"], "has a vector per token: only search data"),
-        (certify.main, [str(vectors), "--texts", str(texts)], "certify compares one vector of each text"),
+        (
+            certify.main,
+            [str(vectors), "--texts", str(texts)],
+            "certify compares one vector of each text",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             command([*arguments, *model])
@@ -229,7 +298,8 @@ def test_what_needs_one_vector_per_text_says_so(folder, tmp_path):
         SentenceEncoder.load(folder)
 
 
-# ------------------------------------------------------------------------------------------------ bad input
+# ------------------------------------------------------------------------------------------------
+# bad input
 
 
 @pytest.mark.parametrize(
@@ -237,10 +307,22 @@ def test_what_needs_one_vector_per_text_says_so(folder, tmp_path):
     [
         ("1_Dense/config.json", {"module_input_name": "sentence_embedding"}, "module_input_name"),
         ("1_Dense/config.json", {"out_features": 8}, "misshapen linear.weight"),
-        ("1_Dense/config.json", {"activation_function": "custom.Wave"}, "activation_function 'custom.Wave'"),
+        (
+            "1_Dense/config.json",
+            {"activation_function": "custom.Wave"},
+            "activation_function 'custom.Wave'",
+        ),
         (TEXT, {"query_expansion": {"length": 0}}, "length must be an integer from 1, not 0"),
-        (TEXT, {"query_length": 5}, "query_length 5 is not supported: query_expansion adds tokens up to 9"),
-        (TEXT, {"query_expansion": {"length": 9, "strategy": "max"}}, "strategy must be fixed or min"),
+        (
+            TEXT,
+            {"query_length": 5},
+            "query_length 5 is not supported: query_expansion adds tokens up to 9",
+        ),
+        (
+            TEXT,
+            {"query_expansion": {"length": 9, "strategy": "max"}},
+            "strategy must be fixed or min",
+        ),
         (TEXT, {"query_expansion": {"length": 9, "token": "[Q]"}}, "has no token [Q]"),
         (MASK, {"keep_only_token_ids": [3]}, "keep_only_token_ids"),
         (SENTENCE, {"similarity_fn_name": "meanmaxsim"}, "similarity_fn_name must be maxsim"),

@@ -1,4 +1,6 @@
-"""Pair models: scores in the caller's order, and nothing lost on disk; ``head_checks.py`` compares their numbers."""
+"""Pair models: scores in the caller's order, and nothing lost on disk; ``head_checks.py`` compares
+their numbers.
+"""
 
 import json
 import shutil
@@ -18,10 +20,24 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.objectives.pairs import joint_head
 from minisbert.training.settings import RunSettings
 from minisbert.training.train import load_trainable
-from tests.parity import GRADIENT, MINILM_VECTOR, PIECE, REFERENCE, assert_parity, assert_same_weights
+from tests.parity import (
+    GRADIENT,
+    MINILM_VECTOR,
+    PIECE,
+    REFERENCE,
+    assert_parity,
+    assert_same_weights,
+)
 from tests.reference.texts import SENTENCES
 
-FIRSTS = ["a cat sits", "dogs run fast in the snow", "sun", "", "a man plays the guitar and the piano", "red ball"]
+FIRSTS = [
+    "a cat sits",
+    "dogs run fast in the snow",
+    "sun",
+    "",
+    "a man plays the guitar and the piano",
+    "red ball",
+]
 SECONDS = ["the kitten is sitting on a mat", "rain", "a happy child", "moon", "music", "a red ball"]
 PAIRS = [*zip(FIRSTS, SECONDS, strict=True)]
 KINDS = ["joint", "siamese", "published", "compare", "binary", "classes"]
@@ -55,8 +71,12 @@ def test_scores_are_in_the_callers_order_and_both_sentences_are_read(model, monk
     monkeypatch.setattr("minisbert.models.pair_model.HEAD_PAIRS", 4)  # of six pairs: two blocks
     together = model.predict(PAIRS, batch_size=1)
     alone = [model.predict(pair) for pair in PAIRS]
-    np.testing.assert_allclose(together, alone, rtol=0, atol=2e-5)  # float32, from hidden states of up to 3
-    assert len({round(float(np.ravel(score)[0]), 4) for score in alone}) == len(FIRSTS), "each pair has its own score"
+    np.testing.assert_allclose(
+        together, alone, rtol=0, atol=2e-5
+    )  # float32, from hidden states of up to 3
+    assert len({round(float(np.ravel(score)[0]), 4) for score in alone}) == len(FIRSTS), (
+        "each pair has its own score"
+    )
     assert together.shape == ((6, 3) if model.task == "classes" else (6,))
     assert together.dtype == np.float32
     for firsts, seconds in ((FIRSTS, SECONDS[::-1]), (FIRSTS[::-1], SECONDS)):
@@ -78,8 +98,12 @@ def test_units_of_the_scores(tiny):
         head = ConcatHead(24, outputs=len(bias))
         torch.nn.init.zeros_(head.mlp[0].weight)
         head.mlp[0].bias.data = torch.tensor(bias, dtype=torch.float32)
-        found = PairModel(encoder, head, task, labels).predict([("a cat", "a dog")], apply_softmax=softmax)
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)  # float32, and logits above 1
+        found = PairModel(encoder, head, task, labels).predict(
+            [("a cat", "a dog")], apply_softmax=softmax
+        )
+        np.testing.assert_allclose(
+            found, expected, rtol=1e-6, atol=1e-6
+        )  # float32, and logits above 1
 
 
 def test_scoring_is_without_dropout_and_leaves_the_mode(model):
@@ -92,7 +116,9 @@ def test_scoring_is_without_dropout_and_leaves_the_mode(model):
 
 @pytest.mark.parametrize("name", ["tiny-distiluse", "tiny-roberta"])
 def test_encoders_of_other_families(name, tmp_path):
-    """Of other widths; distiluse has a dense layer after its pooling, and neither family has a second token type."""
+    """Of other widths; distiluse has a dense layer after its pooling, and neither family has a
+    second token type.
+    """
     encoder = SentenceEncoder.load(REFERENCE / name)
     width = encoder.bert.config.hidden_size
     for head in (JointHead(width), siamese(encoder.width), CrossHead(width, heads=2)):
@@ -105,14 +131,18 @@ def test_encoders_of_other_families(name, tmp_path):
 
 def test_a_cross_encoder_predicts_and_ranks(tiny, tmp_path):
     torch.manual_seed(3)
-    PairModel(SentenceEncoder.load(tiny), JointHead(24), "regression").eval().save(tmp_path / "model")
+    PairModel(SentenceEncoder.load(tiny), JointHead(24), "regression").eval().save(
+        tmp_path / "model"
+    )
     model = CrossEncoder.load(tmp_path / "model")
     predicted = model.predict([("moon", text) for text in SECONDS])
     assert model.predict(("moon", SECONDS[1])).shape == ()
     assert model.predict([["moon", "a dog"]], convert_to_tensor=True).shape == (1,)
     ranked = model.rank("moon", SECONDS, top_k=2, return_documents=True)
     best = sorted(range(6), key=lambda row: -predicted[row])[:2]
-    assert [(hit["corpus_id"], hit["text"]) for hit in ranked] == [(row, SECONDS[row]) for row in best]
+    assert [(hit["corpus_id"], hit["text"]) for hit in ranked] == [
+        (row, SECONDS[row]) for row in best
+    ]
     with pytest.raises(InputError, match="ConcatHead"):
         CrossEncoder(SentenceEncoder.load(tiny), ConcatHead(24))
 
@@ -121,7 +151,16 @@ def test_a_cross_encoder_predicts_and_ranks(tiny, tmp_path):
 
 
 def test_what_cannot_be_scored(model):
-    for pairs in (None, 3, "moon", [("a", "b", "c")], ["ab"], [None], [("a", None)], [("a", "b"), ("c", 3)]):
+    for pairs in (
+        None,
+        3,
+        "moon",
+        [("a", "b", "c")],
+        ["ab"],
+        [None],
+        [("a", None)],
+        [("a", "b"), ("c", 3)],
+    ):
         with pytest.raises(InputError, match=r"pairs|string"):
             model.predict(pairs)
     with pytest.raises(InputError, match="pairs"):
@@ -172,15 +211,24 @@ def test_a_saved_model_gives_the_same_scores_bit_for_bit_also_after_a_move(model
     again = PairModel.load(tmp_path / "moved")
     assert torch.equal(torch.get_rng_state(), before)  # loading draws no random numbers
     np.testing.assert_array_equal(again.predict(PAIRS), model.predict(PAIRS))
-    assert (again.task, again.labels, again.head.settings) == (model.task, model.labels, model.head.settings)
+    assert (again.task, again.labels, again.head.settings) == (
+        model.task,
+        model.labels,
+        model.head.settings,
+    )
     assert not any(module.training for module in again.modules())
     assert all(parameter.requires_grad for parameter in again.parameters())
-    for one in (model, again):  # weights anywhere in a file's memory would round products another way
+    for one in (
+        model,
+        again,
+    ):  # weights anywhere in a file's memory would round products another way
         assert {parameter.data_ptr() % 64 for parameter in one.parameters()} == {0}
     encoder = SentenceEncoder.load(tmp_path / "moved")
     assert_same_weights(encoder, model.encoder)
     # not to the bit: the encoder's weights may be anywhere in their file's memory
-    np.testing.assert_allclose(encoder.encode(SENTENCES), model.encoder.encode(SENTENCES), atol=MINILM_VECTOR, rtol=0)
+    np.testing.assert_allclose(
+        encoder.encode(SENTENCES), model.encoder.encode(SENTENCES), atol=MINILM_VECTOR, rtol=0
+    )
 
 
 @pytest.fixture
@@ -200,15 +248,30 @@ def test_folders_that_are_no_pair_models(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"head": "bilinear"}, "head must be one of cross-encoder, concat, cross-attention, not 'bilinear'"),
+        (
+            {"head": "bilinear"},
+            "head must be one of cross-encoder, concat, cross-attention, not 'bilinear'",
+        ),
         ({"task": "ranking"}, "task must be"),
         ({"task": "classes"}, "two or more, each with a label"),
         ({"labels": ["a", 3]}, "labels must be"),
         (
-            {"settings": {"width": 10**30, "hidden": 4, "outputs": 1, "dropout": 0, "variant": "compare", "heads": 8}},
+            {
+                "settings": {
+                    "width": 10**30,
+                    "hidden": 4,
+                    "outputs": 1,
+                    "dropout": 0,
+                    "variant": "compare",
+                    "heads": 8,
+                }
+            },
             "width",
         ),
-        ({"settings": {"width": 24}}, "must state each of width, variant, heads, hidden, outputs, dropout"),
+        (
+            {"settings": {"width": 24}},
+            "must state each of width, variant, heads, hidden, outputs, dropout",
+        ),
     ],
 )
 def test_a_head_json_that_cannot_be_used(saved, changes, message):
@@ -251,62 +314,109 @@ def test_pads_have_the_models_padding_and_the_first_token_type(tiny, tmp_path, k
     assert types is None or (set(types[~mask].tolist()), set(types.tolist()[0])) == ({0}, {0, 1})
     longest = mask.sum(dim=1).view(-1, 6).amax(dim=0)  # of each pair's rows: one, or two
     assert model.lengths(encoded) == (len(ids) // 6 * longest).tolist()
-    np.testing.assert_allclose(model.predict(PAIRS), pair_model(tiny, kind).predict(PAIRS), atol=2e-6)
+    np.testing.assert_allclose(
+        model.predict(PAIRS), pair_model(tiny, kind).predict(PAIRS), atol=2e-6
+    )
 
 
 def test_a_plain_bert_under_a_head_of_tokens_needs_no_pooling_and_keeps_cls(tiny, tmp_path):
     ignore = shutil.ignore_patterns("[0-9]_*", "modules.json", "*sentence*")
     folder = shutil.copytree(tiny, tmp_path / "plain", ignore=ignore)
     for objective, head in (("cross-encoder", JointHead(24)), ("cross-attention", CrossHead(24))):
-        encoder = load_trainable(RunSettings(model=str(folder), objective=objective), torch.device("cpu"))
+        encoder = load_trainable(
+            RunSettings(model=str(folder), objective=objective), torch.device("cpu")
+        )
         assert encoder.pooling.mode == "cls"
         PairModel(encoder, head).save(tmp_path / "saved")
         again = SentenceEncoder.load(tmp_path / "saved")
         assert (again.pooling.mode, again.normalize) == ("cls", False)
-    encoder = load_trainable(RunSettings(model=str(folder), objective="siamese"), torch.device("cpu"))
+    encoder = load_trainable(
+        RunSettings(model=str(folder), objective="siamese"), torch.device("cpu")
+    )
     assert encoder.pooling.mode == "mean"
 
 
-# --------------------------------------------------------------------------------- CrossEncoder folders
+# --------------------------------------------------------------------------------- CrossEncoder
+# folders
 
 SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
 LONG = [("a cat " * 9, "moon"), ("moon", "the dog runs " * 9)]  # beyond the limit, on either side
 
 
 def classifier(folder, family: str, labels: int = 1):
-    """Write a classifier of ``family`` with random weights, as transformers does, to ``folder``; its model, float64."""
+    """Write a classifier of ``family`` with random weights, as transformers does, to ``folder``;
+    its model, float64.
+    """
     transformers = pytest.importorskip("transformers", reason="needs the reference extra")
-    own = {"roberta": REFERENCE / "tiny-roberta", "mpnet": REFERENCE / "architectures" / "tiny-mpnet"}
+    own = {
+        "roberta": REFERENCE / "tiny-roberta",
+        "mpnet": REFERENCE / "architectures" / "tiny-mpnet",
+    }
     source = own.get(family, REFERENCE.parents[1] / "weights" / "tiny")
-    shutil.copytree(source, folder, ignore=lambda _, names: {*names} - {"tokenizer.json", "tokenizer_config.json"})
+    shutil.copytree(
+        source,
+        folder,
+        ignore=lambda _, names: {*names} - {"tokenizer.json", "tokenizer_config.json"},
+    )
     name = CLASSIFIERS[family][0].removesuffix("ForSequenceClassification")
-    sizes = {"vocab_size": 301 if family == "roberta" else 131, "hidden_size": 18, "intermediate_size": 29}
+    sizes = {
+        "vocab_size": 301 if family == "roberta" else 131,
+        "hidden_size": 18,
+        "intermediate_size": 29,
+    }
     sizes |= {"num_hidden_layers": 2, "num_attention_heads": 3}
     if family == "distilbert":
-        sizes = {ENCODER_FAMILIES[family].settings.get(key, key): value for key, value in sizes.items()}
+        sizes = {
+            ENCODER_FAMILIES[family].settings.get(key, key): value for key, value in sizes.items()
+        }
     else:
         sizes |= {"type_vocab_size": 1 if "bert" in family.removeprefix("bert") else 2}
     sizes |= {"embedding_size": 18} if family == "electra" else {}
-    config = getattr(transformers, f"{name}Config")(**sizes, max_position_embeddings=33, num_labels=labels)
+    config = getattr(transformers, f"{name}Config")(
+        **sizes, max_position_embeddings=33, num_labels=labels
+    )
     torch.manual_seed(3)
     model = getattr(transformers, f"{name}ForSequenceClassification")(config)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, mean=0.1, std=0.3)
     model.save_pretrained(folder)
     if family in ("xlm-roberta", "camembert"):
-        pieces = ["<s>", "<pad>", "</s>", "<unk>", *"▁abcdefghijklmnopqrstuvwxyz", "▁the", "at", "og", "ing"]
+        pieces = [
+            "<s>",
+            "<pad>",
+            "</s>",
+            "<unk>",
+            *"▁abcdefghijklmnopqrstuvwxyz",
+            "▁the",
+            "at",
+            "og",
+            "ing",
+        ]
         if family == "camembert":
-            before = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>NOTUSED", "<unk>", "<s>", "</s>", "<mask>"]
+            before = [
+                "<s>NOTUSED",
+                "<pad>",
+                "</s>NOTUSED",
+                "<unk>NOTUSED",
+                "<unk>",
+                "<s>",
+                "</s>",
+                "<mask>",
+            ]
             pieces = before + pieces[4:]
         vocabulary = [(piece, -float(len(piece))) for piece in pieces]
-        getattr(transformers, f"{name}Tokenizer")(vocab=vocabulary, model_max_length=16).save_pretrained(folder)
+        getattr(transformers, f"{name}Tokenizer")(
+            vocab=vocabulary, model_max_length=16
+        ).save_pretrained(folder)
     if family == "distilbert":
         change(folder / "tokenizer_config.json", tokenizer_class="DistilBertTokenizer")
     return model.double().eval()
 
 
 def cross_encoder(folder):
-    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    sentence_transformers = pytest.importorskip(
+        "sentence_transformers", reason="needs the reference extra"
+    )
     return sentence_transformers.CrossEncoder(str(folder), device="cpu")
 
 
@@ -325,10 +435,16 @@ def test_a_classifier_of_transformers_forward_and_backward(family, tmp_path):
         (outputs * pull).sum().backward()
     theirs = dict(reference.named_parameters())
     names = ENCODER_FAMILIES[family].names(2, pooler=False)
-    ours = {f"{ENCODER_FAMILIES[family].prefix}{names[name]}": p for name, p in model.encoder.bert.named_parameters()}
+    ours = {
+        f"{ENCODER_FAMILIES[family].prefix}{names[name]}": p
+        for name, p in model.encoder.bert.named_parameters()
+    }
     _, dense, out, _ = CLASSIFIERS[family]
     for place, name in (("mlp.0", dense), ("mlp.3", out)):
-        ours |= {f"{name}.{part}": model.head.get_parameter(f"{place}.{part}") for part in ("weight", "bias")}
+        ours |= {
+            f"{name}.{part}": model.head.get_parameter(f"{place}.{part}")
+            for part in ("weight", "bias")
+        }
     assert ours.keys() == theirs.keys()
     for name, parameter in ours.items():
         assert_parity(f"{family}, gradient of {name}", parameter.grad, theirs[name].grad, GRADIENT)
@@ -341,7 +457,9 @@ def test_scores_are_those_of_a_cross_encoder_also_after_saving(family, activatio
     """As transformers has the folder, as sentence-transformers saves it, and as we do."""
     classifier(tmp_path / "plain", family)
     if activation:
-        change(tmp_path / "plain" / "config.json", sentence_transformers={"activation_fn": activation})
+        change(
+            tmp_path / "plain" / "config.json", sentence_transformers={"activation_fn": activation}
+        )
     theirs = cross_encoder(tmp_path / "plain")
     theirs.save(str(tmp_path / "theirs"), create_model_card=False)
     theirs.model.double()
@@ -359,21 +477,31 @@ def test_scores_are_those_of_a_cross_encoder_also_after_saving(family, activatio
     assert again.encoder.tokenizer.limit == theirs.max_seq_length
     theirs = cross_encoder(tmp_path / "ours")
     theirs.model.double()
-    np.testing.assert_allclose(theirs.predict(pairs, convert_to_tensor=True), expected, rtol=0, atol=PIECE)
+    np.testing.assert_allclose(
+        theirs.predict(pairs, convert_to_tensor=True), expected, rtol=0, atol=PIECE
+    )
 
 
 def assert_same_scores(folder: Path, **options: bool) -> PairModel:
-    """The folder's model and its saved copy, against sentence-transformers on either folder, in float64."""
+    """The folder's model and its saved copy, against sentence-transformers on either folder, in
+    float64.
+    """
     model, saved = PairModel.load(folder).double(), folder.with_name("ours")
     model.save(saved)
     again = PairModel.load(saved).double()
-    assert (again.task, again.labels, again.head.settings) == (model.task, model.labels, model.head.settings)
+    assert (again.task, again.labels, again.head.settings) == (
+        model.task,
+        model.labels,
+        model.head.settings,
+    )
     for name in (folder, saved):
         theirs = cross_encoder(name)
         theirs.model.double()
         expected = theirs.predict(PAIRS, convert_to_tensor=True, **options)
         for found in (model, again):
-            np.testing.assert_allclose(found.predict(PAIRS, **options), expected, rtol=0, atol=PIECE)
+            np.testing.assert_allclose(
+                found.predict(PAIRS, **options), expected, rtol=0, atol=PIECE
+            )
         assert model.labels in ((), tuple(theirs.config.id2label.values()))
     return model
 
@@ -392,7 +520,10 @@ def test_classes_of_a_cross_encoder_also_after_saving(family, tmp_path):
 def test_labels_of_a_cross_encoder_of_which_several_may_be_true(tmp_path):
     classifier(tmp_path / "plain", "bert", labels=3)
     labels = ("angry", "polite", "short")
-    about = {"id2label": dict(enumerate(labels)), "sentence_transformers": {"activation_fn": SIGMOID}}
+    about = {
+        "id2label": dict(enumerate(labels)),
+        "sentence_transformers": {"activation_fn": SIGMOID},
+    }
     change(tmp_path / "plain" / "config.json", **about)
     model = assert_same_scores(tmp_path / "plain")
     assert (model.task, model.labels) == ("labels", labels)
@@ -419,9 +550,13 @@ def test_a_cross_encoder_whose_tokenizer_gives_no_token_types(options, tmp_path)
 @pytest.mark.reference
 @pytest.mark.parametrize("task", ["binary", "logit", "regression"])
 def test_a_joint_model_with_that_head_opens_as_a_cross_encoder(tiny, tmp_path, task):
-    """Also with another limit of tokens, and with a pooler in the encoder, which the head does not use."""
+    """Also with another limit of tokens, and with a pooler in the encoder, which the head does not
+    use.
+    """
     torch.manual_seed(5)
-    model = PairModel(SentenceEncoder.load(tiny, max_seq_length=9), ClassifierHead(24, dropout=0.2), task).eval()
+    model = PairModel(
+        SentenceEncoder.load(tiny, max_seq_length=9), ClassifierHead(24, dropout=0.2), task
+    ).eval()
     torch.nn.init.normal_(model.head.mlp[3].weight)
     model.save(tmp_path / "saved")
     theirs = cross_encoder(tmp_path / "saved")
@@ -435,21 +570,29 @@ def test_a_joint_model_with_that_head_opens_as_a_cross_encoder(tiny, tmp_path, t
 
 
 def test_the_pooler_moves_into_the_head(tiny):
-    """As in transformers, whose classifier reads BERT's pooler. Without one the head starts from random weights."""
+    """As in transformers, whose classifier reads BERT's pooler. Without one the head starts from
+    random weights.
+    """
     encoder = SentenceEncoder.load(tiny)
     pooler = encoder.bert.pooler
     options = RunSettings(pooler_head=True)
     head = joint_head(options, encoder)
     assert head.mlp[0] is pooler
     assert encoder.bert.pooler is None
-    assert torch.equal(head.mlp[:2](torch.ones(1, 24)), SentenceEncoder.load(tiny).bert.pool(torch.ones(1, 1, 24)))
+    assert torch.equal(
+        head.mlp[:2](torch.ones(1, 24)), SentenceEncoder.load(tiny).bert.pool(torch.ones(1, 1, 24))
+    )
     assert head.settings == joint_head(options, encoder).settings
 
 
 def test_an_encoder_that_a_cross_encoder_cannot_have(tiny, tmp_path):
     width = SentenceEncoder.load(REFERENCE / "tiny-distiluse").bert.config.hidden_size
-    with pytest.raises(InputError, match=r"a CrossEncoder of distilbert has ReLU in its head, not Tanh\(\)"):
-        PairModel(SentenceEncoder.load(REFERENCE / "tiny-distiluse"), ClassifierHead(width), "logit")
+    with pytest.raises(
+        InputError, match=r"a CrossEncoder of distilbert has ReLU in its head, not Tanh\(\)"
+    ):
+        PairModel(
+            SentenceEncoder.load(REFERENCE / "tiny-distiluse"), ClassifierHead(width), "logit"
+        )
     folder = shutil.copytree(tiny, tmp_path / "lower")
     change(folder / "sentence_bert_config.json", do_lower_case=True)
     with pytest.raises(InputError, match="do_lower_case of"):
@@ -460,13 +603,25 @@ def test_an_encoder_that_a_cross_encoder_cannot_have(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("config", {"architectures": ["GPT2ForSequenceClassification"]}, "architectures 'GPT2ForSeq"),
+        (
+            "config",
+            {"architectures": ["GPT2ForSequenceClassification"]},
+            "architectures 'GPT2ForSeq",
+        ),
         ("config", {"id2label": {"0": 5}}, "id2label must be"),
-        ("config", {"sentence_transformers": {"activation_fn": "a.Gate"}}, "activation_fn 'a.Gate' is"),
+        (
+            "config",
+            {"sentence_transformers": {"activation_fn": "a.Gate"}},
+            "activation_fn 'a.Gate' is",
+        ),
         ("config", {"classifier_dropout": 1.5}, "dropout must be at least 0"),
         ("config", {"architectures": ["BertModel"]}, "modules Transformer"),
         ("config_sentence_transformers", {"activation_fn": 5}, "activation_fn must be"),
-        ("config_sentence_transformers", {"default_prompt_name": "q"}, "default_prompt_name 'q' is"),
+        (
+            "config_sentence_transformers",
+            {"default_prompt_name": "q"},
+            "default_prompt_name 'q' is",
+        ),
         ("sentence_bert_config", {"module_output_name": "x"}, "module_output_name 'x' is not"),
     ],
 )
@@ -481,9 +636,16 @@ def test_a_cross_encoder_that_cannot_be_read(name, changes, message, tmp_path):
 
 def configure(folder: Path, **settings: object) -> None:
     """The files by which sentence-transformers 5 and later know a CrossEncoder."""
-    module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.Transformer"}
+    module = {
+        "idx": 0,
+        "name": "0",
+        "path": "",
+        "type": "sentence_transformers.base.modules.Transformer",
+    }
     (folder / "modules.json").write_text(json.dumps([module]))
-    change(folder / "config_sentence_transformers.json", **{"model_type": "CrossEncoder"} | settings)
+    change(
+        folder / "config_sentence_transformers.json", **{"model_type": "CrossEncoder"} | settings
+    )
 
 
 @pytest.mark.reference
@@ -492,19 +654,27 @@ def test_files_that_sentence_transformers_does_not_read_change_no_score(left_ove
     folder = tmp_path / "model"
     classifier(folder, "bert")
     configure(folder, activation_fn=IDENTITY)
-    texts = {"max_seq_length": 9, "transformer_task": "sequence-classification", "module_output_name": "scores"}
+    texts = {
+        "max_seq_length": 9,
+        "transformer_task": "sequence-classification",
+        "module_output_name": "scores",
+    }
     change(folder / "sentence_bert_config.json", **texts)
     if left_over == "no modules.json":
         (folder / "modules.json").unlink()
     if left_over == "no model_type":
         change(folder / "config_sentence_transformers.json", model_type="SentenceTransformer")
     model, expected = PairModel.load(folder), cross_encoder(folder).predict(LONG)
-    np.testing.assert_allclose(model.predict(LONG), expected, rtol=0, atol=1e-5)  # either computes in float32
+    np.testing.assert_allclose(
+        model.predict(LONG), expected, rtol=0, atol=1e-5
+    )  # either computes in float32
     assert (model.task == "logit") == (left_over is None)
 
 
 @pytest.mark.reference
-def test_a_cross_encoder_of_several_modules_classes_with_an_activation_and_one_without_a_head(tmp_path):
+def test_a_cross_encoder_of_several_modules_classes_with_an_activation_and_one_without_a_head(
+    tmp_path,
+):
     classifier(tmp_path / "classes", "bert", labels=3)
     change(
         tmp_path / "classes" / "config.json",
@@ -515,14 +685,22 @@ def test_a_cross_encoder_of_several_modules_classes_with_an_activation_and_one_w
     folder = tmp_path / "model"
     classifier(folder, "bert")
     names = {"Transformer": "", "Dense": "1_Dense"}
-    modules = [{"type": f"sentence_transformers.models.{name}", "path": path} for name, path in names.items()]
+    modules = [
+        {"type": f"sentence_transformers.models.{name}", "path": path}
+        for name, path in names.items()
+    ]
     (folder / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(InputError, match="modules Transformer, Dense are not supported"):
         PairModel.load(folder)
     (folder / "modules.json").unlink()
-    with pytest.raises(InputError, match=r"has a task head, classifier\.bias.*PairModel opens a CrossEncoder"):
+    with pytest.raises(
+        InputError, match=r"has a task head, classifier\.bias.*PairModel opens a CrossEncoder"
+    ):
         SentenceEncoder.load(folder, pooling="mean")
     tensors = load_file(folder / "model.safetensors")
-    save_file({name: tensors[name] for name in tensors if name != "classifier.bias"}, folder / "model.safetensors")
+    save_file(
+        {name: tensors[name] for name in tensors if name != "classifier.bias"},
+        folder / "model.safetensors",
+    )
     with pytest.raises(InputError, match=r"missing classifier\.bias \(1,\)"):
         PairModel.load(folder)

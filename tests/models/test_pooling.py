@@ -1,4 +1,6 @@
-"""Poolings beyond the book and dense layers: formulas, and what is read from folders and written to them."""
+"""Poolings beyond the book and dense layers: formulas, and what is read from folders and written to
+them.
+"""
 
 import json
 import math
@@ -46,7 +48,8 @@ def test_every_pooling_is_tested_here():
 
 
 @pytest.mark.parametrize(
-    ("name", "pooled"), [("mean_sqrt_len_tokens", 8 / math.sqrt(3)), ("weightedmean", 22 / 6), ("lasttoken", 6.0)]
+    ("name", "pooled"),
+    [("mean_sqrt_len_tokens", 8 / math.sqrt(3)), ("weightedmean", 22 / 6), ("lasttoken", 6.0)],
 )
 def test_the_poolings_of_sentence_transformers_by_hand(name, pooled):
     """Tokens 0, 2, 6 and a pad: 8 over the root of 3; (0 + 4 + 18) / 6 and not over 10; 6."""
@@ -66,7 +69,9 @@ def test_several_poolings_are_concatenated_in_the_order_of_the_name():
     states, names = random_hidden(), ["attention", "max", "lasttoken"]
     joined = learned("+".join(names))
     alone = [learned(name) if name == "attention" else Pooling(name) for name in names]
-    assert torch.equal(joined(states, REAL), torch.cat([single(states, REAL) for single in alone], dim=-1))
+    assert torch.equal(
+        joined(states, REAL), torch.cat([single(states, REAL) for single in alone], dim=-1)
+    )
     assert [name for name, _ in joined.named_parameters()] == ["score.weight", "score.bias"]
     assert not list(Pooling("mean+lasttoken", 3).parameters())
 
@@ -98,9 +103,11 @@ def folder(tiny, tmp_path):
 
 
 def test_each_json_file_is_opened_once_and_torchs_compiler_is_not_imported(tiny, tmp_path):
-    """In a process of its own, whose ``open`` is audited. tokenizer.json is given to the library as bytes.
+    """In a process of its own, whose ``open`` is audited. tokenizer.json is given to the library as
+    bytes.
 
-    The compiler takes a second; weights on the device "meta" that are filled with random numbers would import it.
+    The compiler takes a second; weights on the device "meta" that are filled with random numbers
+    would import it.
     """
     encoder = SentenceEncoder.load(tiny)
     PairModel(encoder, JointHead(24)).save(tmp_path / "pairs")
@@ -120,7 +127,9 @@ print(json.dumps(opened))
     opened = json.loads(subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout)
     for folder in folders:
         found = {name: count for name, count in opened.items() if Path(name).is_relative_to(folder)}
-        assert {name for name in found if name.endswith(".json")} == {str(path) for path in folder.rglob("*.json")}
+        assert {name for name in found if name.endswith(".json")} == {
+            str(path) for path in folder.rglob("*.json")
+        }
         assert {*found.values()} == {1}, folder
 
 
@@ -154,7 +163,8 @@ def test_a_dense_layer_is_read_and_written_bit_for_bit(tiny, tmp_path):
     again = SentenceEncoder.load(tmp_path / "saved")
     assert_same_weights(again, encoder)
     x = torch.randn(3, 24)
-    # weights read from a file have another alignment in memory, which may change the last bit of a product
+    # weights read from a file have another alignment in memory, which may change the last bit of a
+    # product
     assert (again.dense(x) - encoder.dense(x)).abs().max() <= MINILM_VECTOR
     assert again.dense[0](x).abs().max() < 1  # with the tanh
     found = [path.name for path in sorted((tmp_path / "saved").iterdir()) if path.is_dir()]
@@ -185,12 +195,15 @@ def test_a_dense_layer_that_does_not_fit_is_refused(dense_folder, changes, messa
 def test_modules_in_another_order_are_refused(dense_folder):
     modules = json.loads((dense_folder / "modules.json").read_text())
     (dense_folder / "modules.json").write_text(json.dumps([modules[i] for i in (0, 1, 4, 2)]))
-    with pytest.raises(InputError, match="modules Transformer, Pooling, Normalize, Dense are not supported"):
+    with pytest.raises(
+        InputError, match="modules Transformer, Pooling, Normalize, Dense are not supported"
+    ):
         SentenceEncoder.load(dense_folder)
 
 
 @pytest.mark.parametrize(
-    ("pooling", "message"), [("max", "a dense layer for 40 columns gets 20"), ("pooler", "no pooler weights")]
+    ("pooling", "message"),
+    [("max", "a dense layer for 40 columns gets 20"), ("pooler", "no pooler weights")],
 )
 def test_another_pooling_that_the_model_cannot_have_is_refused(pooling, message):
     with pytest.raises(InputError, match=message):
@@ -212,13 +225,17 @@ def test_a_learned_pooling_survives_save_and_load_bit_for_bit(tiny, tmp_path, mo
     again = SentenceEncoder.load(tmp_path / "again")
     assert again.pooling.mode == mode
     for parameter in [*encoder.parameters(), *again.parameters()]:
-        parameter.data = parameter.data.clone()  # memory alignment may change the last bit of a product
+        parameter.data = (
+            parameter.data.clone()
+        )  # memory alignment may change the last bit of a product
     assert (again.encode(SENTENCES) == encoder.encode(SENTENCES)).all()
     assert_same_weights(again, encoder)
     other = SentenceEncoder.load(tmp_path / "again", pooling="cls+attention")
     assert torch.equal(other.pooling.score.weight, encoder.pooling.score.weight)
     assert SentenceEncoder.load(tmp_path / "again", pooling="mean").pooling.score is None
-    assert (again.encode(SENTENCES) != SentenceEncoder.load(tiny, pooling=mode).encode(SENTENCES)).any()
+    assert (
+        again.encode(SENTENCES) != SentenceEncoder.load(tiny, pooling=mode).encode(SENTENCES)
+    ).any()
 
 
 def test_learned_pooling_that_is_missing_or_does_not_fit_is_refused(tiny, tmp_path):
@@ -242,7 +259,9 @@ def test_learned_pooling_that_is_missing_or_does_not_fit_is_refused(tiny, tmp_pa
 @pytest.mark.reference
 def test_sentence_transformers_refuses_poolings_it_does_not_have(tiny, tmp_path):
     """It must not open the folder and compute different vectors."""
-    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    sentence_transformers = pytest.importorskip(
+        "sentence_transformers", reason="needs the reference extra"
+    )
     for mode in ("mean+attention", "attention"):
         SentenceEncoder.load(tiny, pooling=mode).save(tmp_path / "saved")
         with pytest.raises(ValueError, match="Invalid pooling mode"):
@@ -252,7 +271,9 @@ def test_sentence_transformers_refuses_poolings_it_does_not_have(tiny, tmp_path)
 @pytest.mark.reference
 def test_what_a_dense_layer_does_not_state_has_the_default_of_sentence_transformers(dense_folder):
     """A tanh and a bias."""
-    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    sentence_transformers = pytest.importorskip(
+        "sentence_transformers", reason="needs the reference extra"
+    )
     stated = {"in_features": 24, "out_features": 7}
     (dense_folder / "2_Dense" / "config.json").write_text(json.dumps(stated))
     x = torch.randn(5, 24, generator=torch.Generator().manual_seed(0))

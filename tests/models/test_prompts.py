@@ -1,4 +1,6 @@
-"""The prompts of queries and documents: in each call those that sentence-transformers takes when it runs."""
+"""The prompts of queries and documents: in each call those that sentence-transformers takes when it
+runs.
+"""
 
 import argparse
 import shutil
@@ -25,11 +27,21 @@ FOLDERS = {
     "SparseEncoder": ARCHITECTURES / "tiny-splade",
     "MultiVectorEncoder": ARCHITECTURES / "tiny-colbert",
 }
-PROMPTS = {"query": "the moon ", "document": "a dog ", "passage": "a woman eats ", "corpus": "under the sun "}
+PROMPTS = {
+    "query": "the moon ",
+    "document": "a dog ",
+    "passage": "a woman eats ",
+    "corpus": "under the sun ",
+}
 TEXTS = ["the cat sits on the mat", "bread"]
 NAMES = [names for count in range(5) for names in combinations(PROMPTS, count)]
-# every set of names, with each of them as the default, with one of the two that every model has, and without
-CASES = [(names, default) for names in NAMES for default in dict.fromkeys((None, "query", "document", *names))]
+# every set of names, with each of them as the default, with one of the two that every model has,
+# and without
+CASES = [
+    (names, default)
+    for names in NAMES
+    for default in dict.fromkeys((None, "query", "document", *names))
+]
 
 
 @pytest.fixture
@@ -47,7 +59,10 @@ def folder(tmp_path):
 
 def dense(vectors) -> np.ndarray:
     """Vectors of any kind, of either library, as rows."""
-    rows = [each.to_dense() if isinstance(each, torch.Tensor) else torch.as_tensor(each) for each in vectors]
+    rows = [
+        each.to_dense() if isinstance(each, torch.Tensor) else torch.as_tensor(each)
+        for each in vectors
+    ]
     return np.concatenate([np.atleast_2d(row.numpy()) for row in rows])
 
 
@@ -64,7 +79,9 @@ def test_every_set_of_names_and_every_default(folder, kind):
         assert ours.prompts == theirs.prompts
         for call in ("encode_query", "encode_document", "encode"):
             found, expected = (dense(getattr(model, call)(TEXTS)) for model in (ours, theirs))
-            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6, err_msg=f"{call}, {names}, {default}")
+            np.testing.assert_allclose(
+                found, expected, rtol=0, atol=1e-6, err_msg=f"{call}, {names}, {default}"
+            )
 
 
 def test_one_rule_for_all_that_encode_queries_and_documents(folder, monkeypatch, capsys):
@@ -72,13 +89,23 @@ def test_one_rule_for_all_that_encode_queries_and_documents(folder, monkeypatch,
     from minisbert.serving.engine import Engine
 
     say_unused.cache_clear()
-    encoder = minisbert.load(folder("SentenceTransformer", ("query", "passage"), "query"), device="cpu")
+    encoder = minisbert.load(
+        folder("SentenceTransformer", ("query", "passage"), "query"), device="cpu"
+    )
     asked, encode = [], encoder.encode
-    monkeypatch.setattr(encoder, "encode", lambda *a, **named: asked.append(named["prompt"]) or encode(*a, **named))
-    retrieval_scores(encoder, Retrieval(["a cat"], TEXTS, [{0: 1}], [None]), show_progress_bar=False)
+    monkeypatch.setattr(
+        encoder, "encode", lambda *a, **named: asked.append(named["prompt"]) or encode(*a, **named)
+    )
+    retrieval_scores(
+        encoder, Retrieval(["a cat"], TEXTS, [{0: 1}], [None]), show_progress_bar=False
+    )
     mine_hard_negatives([("a cat", TEXTS[0])], encoder, TEXTS)
-    options = argparse.Namespace(**{f"{role}_prompt{end}": None for role in ROLES for end in ("", "_name")})
-    asked += [prompt_of(encoder, options, role) for role in ROLES]  # of the commands search and mine
+    options = argparse.Namespace(
+        **{f"{role}_prompt{end}": None for role in ROLES for end in ("", "_name")}
+    )
+    asked += [
+        prompt_of(encoder, options, role) for role in ROLES
+    ]  # of the commands search and mine
     engine = Engine("tiny", encoder)
     asked += [engine.prompt(role) for role in ("query", "document")]
     assert asked == [PROMPTS["query"], ""] * 4
@@ -89,6 +116,9 @@ def test_one_rule_for_all_that_encode_queries_and_documents(folder, monkeypatch,
 
 def test_the_queries_of_a_search_are_filled_up_without_a_prompt_too(folder):
     encoder = minisbert.load(folder("MultiVectorEncoder", ()), device="cpu")
-    found, expected = encode_with_progress(encoder, TEXTS, "", query=True), encoder.encode_query(TEXTS)
+    found, expected = (
+        encode_with_progress(encoder, TEXTS, "", query=True),
+        encoder.encode_query(TEXTS),
+    )
     np.testing.assert_array_equal(found.rows, expected.rows)
     assert len(found.rows) > len(encoder.encode_document(TEXTS).rows)

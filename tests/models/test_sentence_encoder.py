@@ -69,7 +69,9 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 def test_loads_a_path_a_string_or_a_name_in_eval_mode(tiny, monkeypatch):
     asked = []
-    monkeypatch.setattr("minisbert.checkpoints.layout.ensure", lambda asset: asked.append(asset.name) or tiny)
+    monkeypatch.setattr(
+        "minisbert.checkpoints.layout.ensure", lambda asset: asked.append(asset.name) or tiny
+    )
     for folder in (tiny, str(tiny), "all-MiniLM-L6-v2"):
         model = SentenceEncoder.load(folder)
         assert (model.width, model.pooling.mode, model.normalize) == (24, "mean", True)
@@ -96,10 +98,14 @@ def test_what_cannot_be_loaded(name, options, message, monkeypatch):
 
 def test_a_folder_without_pooling_has_the_mean_unscaled_and_says_so(tiny, plain, capsys):
     model = SentenceEncoder.load(plain)
-    assert capsys.readouterr().err.startswith(f"{plain} states no pooling (1_Pooling/config.json): the mean is taken")
+    assert capsys.readouterr().err.startswith(
+        f"{plain} states no pooling (1_Pooling/config.json): the mean is taken"
+    )
     expected = states_of(tiny, TEXTS[0], double=True).mean(axis=0)
     np.testing.assert_allclose(model.double().encode(TEXTS[:1])[0], expected, atol=PIECE, rtol=0)
-    np.testing.assert_allclose(np.linalg.norm(model.encode(TEXTS, normalize_embeddings=True), axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(
+        np.linalg.norm(model.encode(TEXTS, normalize_embeddings=True), axis=1), 1, atol=1e-6
+    )
     model = SentenceEncoder.load(plain, pooling="max")
     assert (model.pooling.mode, model.normalize) == ("max", False)
     assert capsys.readouterr().err == ""
@@ -109,7 +115,9 @@ def test_a_folder_without_pooling_has_the_mean_unscaled_and_says_so(tiny, plain,
 def test_every_pooling_overrides_the_folders_and_reads_what_it_needs(tiny, pooling):
     model = SentenceEncoder.load(tiny, pooling=pooling)
     with torch.inference_mode():
-        expected = torch.cat([model(torch.tensor([ids])) for ids in model.tokenizer.encode(TEXTS).ids]).numpy()
+        expected = torch.cat(
+            [model(torch.tensor([ids])) for ids in model.tokenizer.encode(TEXTS).ids]
+        ).numpy()
     np.testing.assert_allclose(model.encode(TEXTS), expected, atol=2e-6, rtol=0)
 
 
@@ -118,7 +126,9 @@ def test_every_pooling_overrides_the_folders_and_reads_what_it_needs(tiny, pooli
 
 @pytest.mark.parametrize(("double", "bound"), [(False, MINILM_VECTOR), (True, 1e-12)])
 def test_a_vector_does_not_depend_on_its_batch(tiny, double, bound, monkeypatch):
-    """The same text alone, beside longer ones and in batches of every size; vectors have length 1."""
+    """The same text alone, beside longer ones and in batches of every size; vectors have length
+    1.
+    """
     model = SentenceEncoder.load(tiny)
     model = model.double() if double else model
     alone = np.concatenate([model.encode([text]) for text in TEXTS])
@@ -127,7 +137,9 @@ def test_a_vector_does_not_depend_on_its_batch(tiny, double, bound, monkeypatch)
     np.testing.assert_allclose((alone**2).sum(axis=1), 1, atol=1e-6, rtol=0)
     monkeypatch.setattr(sentence_encoder, "TEXT_TOKENS", 1)  # batches of so many tokens
     for batch_size in (1, 16, 23, np.int64(40), 64, 10_000):
-        np.testing.assert_allclose(model.encode(TEXTS, batch_size=batch_size), alone, atol=bound, rtol=0)
+        np.testing.assert_allclose(
+            model.encode(TEXTS, batch_size=batch_size), alone, atol=bound, rtol=0
+        )
 
 
 def test_no_texts_and_an_empty_text(model):
@@ -148,13 +160,17 @@ def test_texts_that_were_cut_are_counted_copies_too(model):
     assert model.truncated == 0  # of the last call, not of all
 
 
-def test_encode_is_without_dropout_and_restores_the_mode_also_after_an_error(tiny, model, monkeypatch):
+def test_encode_is_without_dropout_and_restores_the_mode_also_after_an_error(
+    tiny, model, monkeypatch
+):
     other, frozen = SentenceEncoder.load(tiny).train(), SentenceEncoder.load(tiny)
     for encoder in (other, frozen):
         np.testing.assert_array_equal(encoder.encode(TEXTS), model.encode(TEXTS))
     assert all(module.training for module in other.modules())
     assert not any(module.training for module in frozen.modules())
-    other(torch.tensor([[2, 58, 3]])).sum().backward()  # an inference tensor left behind would stop this
+    other(
+        torch.tensor([[2, 58, 3]])
+    ).sum().backward()  # an inference tensor left behind would stop this
     assert other.bert.embeddings.word.weight.grad is not None
     monkeypatch.setattr(sentence_encoder, "same_text", lambda text_index: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -163,7 +179,9 @@ def test_encode_is_without_dropout_and_restores_the_mode_also_after_an_error(tin
 
 
 def test_a_mask_is_as_small_as_the_batch_allows(tiny, monkeypatch):
-    """None without pads, (R, T) for a text with pads in its row, and (R, 1, T, T) for two texts in a row."""
+    """None without pads, (R, T) for a text with pads in its row, and (R, 1, T, T) for two texts in
+    a row.
+    """
     model, shapes = SentenceEncoder.load(tiny, max_seq_length=32), []
     forward = model.bert.forward
 
@@ -172,10 +190,16 @@ def test_a_mask_is_as_small_as_the_batch_allows(tiny, monkeypatch):
         return forward(ids, mask, *others)
 
     monkeypatch.setattr(model.bert, "forward", spy)
-    for words in (["cat " * 26], ["cat " * 25], ["cat " * 9, "cat"]):  # and [CLS] and [SEP]: 28, 27, 11 and 3 tokens
+    for words in (
+        ["cat " * 26],
+        ["cat " * 25],
+        ["cat " * 9, "cat"],
+    ):  # and [CLS] and [SEP]: 28, 27, 11 and 3 tokens
         vectors = model.encode([text.strip() for text in words])
         for text, vector in zip(words, vectors, strict=True):
-            np.testing.assert_allclose(vector, unit(states_of(tiny, text, limit=32).mean(axis=0)), atol=1e-6, rtol=0)
+            np.testing.assert_allclose(
+                vector, unit(states_of(tiny, text, limit=32).mean(axis=0)), atol=1e-6, rtol=0
+            )
     assert shapes == [None, (1, 28), (1, 1, 16, 16)]
 
 
@@ -185,7 +209,9 @@ def test_a_mask_is_as_small_as_the_batch_allows(tiny, monkeypatch):
 def test_texts_of_the_same_tokens_are_computed_once_and_copied(tiny, model, monkeypatch):
     other, seen = SentenceEncoder.load(tiny), []
     states_of_batch = other.states
-    monkeypatch.setattr(other, "states", lambda batch: seen.extend(batch.texts) or states_of_batch(batch))
+    monkeypatch.setattr(
+        other, "states", lambda batch: seen.extend(batch.texts) or states_of_batch(batch)
+    )
     texts = ["a dog", "moon", "A DOG", "the cat"] * 3  # the tokenizer makes lower case of all
     vectors = other.encode(texts)
     assert sorted(seen) == [0, 1, 2]
@@ -219,7 +245,9 @@ def test_output_of_tokens(tiny, batch_size, monkeypatch):
     states = model.encode(TEXTS, batch_size=batch_size, output_value="token_embeddings")
     for text, found in zip(TEXTS, states, strict=True):
         assert type(found) is torch.Tensor
-        np.testing.assert_allclose(np.asarray(found), states_of(tiny, text, double=True), atol=PIECE, rtol=0)
+        np.testing.assert_allclose(
+            np.asarray(found), states_of(tiny, text, double=True), atol=PIECE, rtol=0
+        )
 
 
 def test_a_tensor_can_be_trained_on(model):
@@ -228,7 +256,9 @@ def test_a_tensor_can_be_trained_on(model):
     np.testing.assert_array_equal(vectors.numpy(), model.encode(TEXTS))
     weight = torch.ones(24, requires_grad=True)
     (vectors @ weight).sum().backward()  # an inference tensor would refuse
-    np.testing.assert_allclose(weight.grad, vectors.sum(dim=0), rtol=2e-6, atol=1e-6)  # float32, sums of up to 4
+    np.testing.assert_allclose(
+        weight.grad, vectors.sum(dim=0), rtol=2e-6, atol=1e-6
+    )  # float32, sums of up to 4
 
 
 @pytest.mark.parametrize(
@@ -243,7 +273,10 @@ def test_a_tensor_can_be_trained_on(model):
         ({"truncate_dim": 25}, "24"),
         ({"batch_size": 0}, "batch_size"),
         ({"truncate_dim": 5, "output_value": "token_embeddings"}, "truncate_dim"),
-        ({"normalize_embeddings": True, "output_value": "token_embeddings"}, "normalize_embeddings"),
+        (
+            {"normalize_embeddings": True, "output_value": "token_embeddings"},
+            "normalize_embeddings",
+        ),
     ],
 )
 def test_texts_and_options_that_cannot_be_used(model, options, message):
@@ -283,7 +316,9 @@ def test_an_encoder_in_bfloat16_gives_float32_arrays(tiny):
 
 
 @pytest.mark.parametrize("output", ["sentence_embedding", "token_embeddings"])
-@pytest.mark.parametrize("name", ["bert.embeddings.word.weight", "bert.layers.1.feed_forward_norm.weight"])
+@pytest.mark.parametrize(
+    "name", ["bert.embeddings.word.weight", "bert.layers.1.feed_forward_norm.weight"]
+)
 def test_vectors_that_are_not_finite_are_an_error(tiny, output, name):
     """3e38 is a number of float32, and its square is not."""
     model = SentenceEncoder.load(tiny)
@@ -299,7 +334,9 @@ def test_the_text_of_a_vector_that_is_not_finite_is_named(tiny, monkeypatch):
     word = model.bert.embeddings.word.weight
     word.data = word.data.clone()
     word.data[model.tokenizer.encode(["moon"]).ids[0][1]] = torch.nan
-    monkeypatch.setattr(sentence_encoder, "TEXT_TOKENS", 1)  # each text has a row to itself: NaN reaches no other
+    monkeypatch.setattr(
+        sentence_encoder, "TEXT_TOKENS", 1
+    )  # each text has a row to itself: NaN reaches no other
     with pytest.raises(InputError, match="'the moon'"):
         model.encode(["the cat", "a dog", "the moon", "the sun"], batch_size=1)
 
@@ -309,7 +346,9 @@ def counted(monkeypatch) -> list[tuple[int, int | None]]:
     """The texts that each bar has counted, and its total, when it is closed."""
     found: list[tuple[int, int | None]] = []
     close = Bar.close
-    monkeypatch.setattr(Bar, "close", lambda bar: bar.disable or found.append((bar.n, bar.total)) or close(bar))
+    monkeypatch.setattr(
+        Bar, "close", lambda bar: bar.disable or found.append((bar.n, bar.total)) or close(bar)
+    )
     return found
 
 
@@ -320,7 +359,9 @@ def test_a_bar_counts_the_texts_of_each_batch(model, monkeypatch, counted):
     monkeypatch.setattr(sentence_encoder, "TEXT_TOKENS", 4)  # a batch of 4 tokens: a text
     model.encode(["a dog", "moon", "moon"], batch_size=1, show_progress_bar=True)
     assert updates == [1, 1, 1]  # a repeated text first, which is not computed again
-    model.encode(["a dog", "moon"], batch_size=1, output_value="token_embeddings", show_progress_bar=True)
+    model.encode(
+        ["a dog", "moon"], batch_size=1, output_value="token_embeddings", show_progress_bar=True
+    )
     model.encode(TEXTS)
     assert counted == [(3, 3), (2, 2)]
 
@@ -336,7 +377,9 @@ def test_a_stream_has_one_bar_for_all_chunks(model, monkeypatch, counted, total)
 def test_the_other_models_count_too(tiny, tmp_path, counted):
     scorer = CrossEncoder(SentenceEncoder.load(tiny), ClassifierHead(24), "binary")
     scorer.predict([("a dog", text) for text in TEXTS], show_progress_bar=True)
-    MultiVectorEncoder.load(write_colbert(tmp_path / "colbert")).encode(TEXTS, query=False, show_progress_bar=True)
+    MultiVectorEncoder.load(write_colbert(tmp_path / "colbert")).encode(
+        TEXTS, query=False, show_progress_bar=True
+    )
     sparse = SparseEncoder.load(ROOT / "tests" / "reference" / "architectures" / "tiny-splade")
     sparse.encode(TEXTS, convert_to_sparse_tensor=True, show_progress_bar=True)
     distill(SentenceEncoder.load(tiny), 8).encode(TEXTS, show_progress_bar=True)
@@ -354,7 +397,9 @@ def test_a_stream_gives_what_a_list_gives(model, texts, characters):
         patch.setattr(sentence_encoder, "chunks", lambda given: batching.chunks(given, characters))
         parts = list(model.encode_stream(iter(texts)))
         assert model.truncated == sum(text == TEXTS[2] for text in texts)
-    assert [len(part) for part in parts] == [len(chunk) for chunk in batching.chunks(texts, characters)]
+    assert [len(part) for part in parts] == [
+        len(chunk) for chunk in batching.chunks(texts, characters)
+    ]
     if texts:
         np.testing.assert_allclose(np.concatenate(parts), model.encode(texts), atol=1e-6, rtol=0)
 
@@ -381,16 +426,27 @@ def test_saved_and_loaded_the_vectors_are_the_same_bit_for_bit(tiny, plain, tmp_
         model.save(tmp_path / "saved")
         again = SentenceEncoder.load(tmp_path / "saved")
         np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
-        assert (again.tokenizer.limit, again.pooling.mode, again.normalize) == (16, pooling, normalize)
+        assert (again.tokenizer.limit, again.pooling.mode, again.normalize) == (
+            16,
+            pooling,
+            normalize,
+        )
         assert (tmp_path / "saved" / "2_Normalize").exists() == normalize
 
 
-def test_the_saved_folder_has_every_file_of_the_layout_and_nothing_of_the_former_model(tiny, model, tmp_path):
+def test_the_saved_folder_has_every_file_of_the_layout_and_nothing_of_the_former_model(
+    tiny, model, tmp_path
+):
     folder = tmp_path / "saved"
     SentenceEncoder.load(tiny, pooling="max").save(folder)
     model.save(folder)
     found = {str(path.relative_to(folder)) for path in folder.rglob("*")}
-    assert found >= {"modules.json", "config_sentence_transformers.json", "sentence_bert_config.json", "config.json"}
+    assert found >= {
+        "modules.json",
+        "config_sentence_transformers.json",
+        "sentence_bert_config.json",
+        "config.json",
+    }
     assert found >= {"model.safetensors", "tokenizer.json", "1_Pooling/config.json", "2_Normalize"}
     modules = json.loads((folder / "modules.json").read_text())
     assert [module["path"] for module in modules] == ["", "1_Pooling", "2_Normalize"]
@@ -405,17 +461,25 @@ def test_saving_over_the_source_or_without_it(tiny, tmp_path, model, target):
     if target == "other":
         shutil.rmtree(tmp_path / "source")
     own.save(tmp_path / target)
-    np.testing.assert_array_equal(SentenceEncoder.load(tmp_path / target).encode(TEXTS), model.encode(TEXTS))
+    np.testing.assert_array_equal(
+        SentenceEncoder.load(tmp_path / target).encode(TEXTS), model.encode(TEXTS)
+    )
 
 
 @pytest.mark.parametrize(
     ("module", "name", "failure"),
     [
-        (checkpoint, "save_file", SafetensorError("Error while serializing: I/O error: No space left on device")),
+        (
+            checkpoint,
+            "save_file",
+            SafetensorError("Error while serializing: I/O error: No space left on device"),
+        ),
         (sentence_encoder, "write_modules", OSError(errno.ENOSPC, "No space left on device")),
     ],
 )
-def test_a_full_disk_leaves_the_old_folder_whole(tiny, model, tmp_path, monkeypatch, module, name, failure):
+def test_a_full_disk_leaves_the_old_folder_whole(
+    tiny, model, tmp_path, monkeypatch, module, name, failure
+):
     def fail(*_, **__):
         raise failure
 
@@ -433,6 +497,10 @@ def test_a_full_disk_leaves_the_old_folder_whole(tiny, model, tmp_path, monkeypa
 
 @pytest.mark.weights
 def test_real_vectors_are_those_of_the_reference(minilm):
-    sentences = ["A man is playing a guitar.", "Hi", "Two dogs run through the snow, chasing a ball."]
+    sentences = [
+        "A man is playing a guitar.",
+        "Hi",
+        "Two dogs run through the snow, chasing a ball.",
+    ]
     vectors = torch.from_numpy(SentenceEncoder.load(minilm).encode(sentences))
     assert_parity("all-MiniLM-L6-v2 vectors", vectors, golden("minilm")["vectors"], MINILM_VECTOR)

@@ -1,4 +1,6 @@
-"""SPLADE: the reference's numbers, sparse rows, exact search, folders both ways, commands, bad input."""
+"""SPLADE: the reference's numbers, sparse rows, exact search, folders both ways, commands, bad
+input.
+"""
 
 import json
 import math
@@ -36,12 +38,15 @@ def folder(copy) -> Path:
 
 
 def multiples(rows: int, columns: int, seed: int) -> torch.Tensor:
-    """Rows of multiples of 1/8, of which most are 0: their products and sums are exact in float32, so ties are ties."""
+    """Rows of multiples of 1/8, of which most are 0: their products and sums are exact in float32,
+    so ties are ties.
+    """
     generator = torch.Generator().manual_seed(seed)
     return (torch.randint(-6, 4, (rows, columns), generator=generator).clamp(min=0) / 8).float()
 
 
-# ------------------------------------------------------------------------------------------ the numbers
+# ------------------------------------------------------------------------------------------ the
+# numbers
 
 
 def test_worked_numbers_of_the_docstrings():
@@ -55,27 +60,51 @@ def test_golden_values(formulas):
     expected, encoder = golden("architectures/tiny-splade"), SparseEncoder.load(FOLDER).double()
     alone = torch.cat([encoder.encode([text], convert_to_tensor=True) for text in SENTENCES])
     assert_parity("SPLADE alone", alone, expected["vectors"], PIECE)
-    assert_parity("SPLADE vectors", encoder.encode(SENTENCES, convert_to_tensor=True), expected["vectors"], PIECE)
     assert_parity(
-        "sparse", encoder.encode(SENTENCES, convert_to_sparse_tensor=True).to_dense(), expected["vectors"], PIECE
+        "SPLADE vectors",
+        encoder.encode(SENTENCES, convert_to_tensor=True),
+        expected["vectors"],
+        PIECE,
+    )
+    assert_parity(
+        "sparse",
+        encoder.encode(SENTENCES, convert_to_sparse_tensor=True).to_dense(),
+        expected["vectors"],
+        PIECE,
     )
     encoded = encoder.tokenizer.encode(SENTENCES)
-    mask = torch.arange(max(map(len, encoded.ids))) < torch.tensor([*map(len, encoded.ids)])[:, None]
-    ids = torch.zeros(mask.shape, dtype=torch.long).masked_scatter(mask, torch.tensor([*chain(*encoded.ids)]))
+    mask = (
+        torch.arange(max(map(len, encoded.ids))) < torch.tensor([*map(len, encoded.ids)])[:, None]
+    )
+    ids = torch.zeros(mask.shape, dtype=torch.long).masked_scatter(
+        mask, torch.tensor([*chain(*encoded.ids)])
+    )
     vectors = encoder(ids, mask)
     assert_parity("SPLADE padded", vectors, expected["vectors"], PIECE)
     (vectors * expected["pull"]).sum().backward()
     parameters = dict(encoder.pooling.head.named_parameters())
     for name in ("bias", "dense.weight", "norm.bias", "words"):
-        assert_parity(f"SPLADE gradient of {name}", parameters[name].grad, expected[f"gradients.{name}"], GRADIENT)
+        assert_parity(
+            f"SPLADE gradient of {name}",
+            parameters[name].grad,
+            expected[f"gradients.{name}"],
+            GRADIENT,
+        )
 
 
 def random_folder(folder: Path, family: str, tied: bool) -> None:
-    """A random model with a masked-language head, saved by transformers beside the tiny model's tokenizer."""
+    """A random model with a masked-language head, saved by transformers beside the tiny model's
+    tokenizer.
+    """
     import transformers
 
     sizes = {
-        "Bert": {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 19},
+        "Bert": {
+            "hidden_size": 12,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 3,
+            "intermediate_size": 19,
+        },
         "DistilBert": {"dim": 12, "n_layers": 2, "n_heads": 3, "hidden_dim": 19},
     }[family] | {"vocab_size": 131, "max_position_embeddings": 33, "tie_word_embeddings": tied}
     config = getattr(transformers, f"{family}Config")(**sizes)
@@ -87,7 +116,12 @@ def random_folder(folder: Path, family: str, tied: bool) -> None:
 @pytest.mark.reference
 @pytest.mark.parametrize(
     ("family", "tied", "mode"),
-    [("Bert", True, "max"), ("Bert", False, "sum"), ("DistilBert", True, "sum"), ("DistilBert", False, "max")],
+    [
+        ("Bert", True, "max"),
+        ("Bert", False, "sum"),
+        ("DistilBert", True, "sum"),
+        ("DistilBert", False, "max"),
+    ],
 )
 def test_random_models_equal_the_reference(tmp_path, family, tied, mode):
     """Vectors and gradients, and the same from what we save, which sentence-transformers opens."""
@@ -95,21 +129,34 @@ def test_random_models_equal_the_reference(tmp_path, family, tied, mode):
     from sentence_transformers.sparse_encoder.modules import SpladePooling
 
     random_folder(tmp_path / "plain", family, tied)
-    theirs = sentence_transformers.SparseEncoder(str(tmp_path / "plain"), device="cpu").double().eval()
+    theirs = (
+        sentence_transformers.SparseEncoder(str(tmp_path / "plain"), device="cpu").double().eval()
+    )
     theirs[1] = SpladePooling(mode)
     theirs.save_pretrained(str(tmp_path / "model"), create_model_card=False)
     expected = theirs(theirs.tokenize(TEXTS))["sentence_embedding"]
     ours = SparseEncoder.load(tmp_path / "model").double()
-    assert_parity(f"SPLADE {family} {mode}", ours.encode(TEXTS, convert_to_tensor=True), expected.detach(), PIECE)
+    assert_parity(
+        f"SPLADE {family} {mode}",
+        ours.encode(TEXTS, convert_to_tensor=True),
+        expected.detach(),
+        PIECE,
+    )
 
     ids = torch.tensor(ours.tokenizer.encode(TEXTS[2:3]).ids)
-    vectors = ours(ids), theirs({"input_ids": ids, "attention_mask": torch.ones_like(ids)})["sentence_embedding"]
+    vectors = (
+        ours(ids),
+        theirs({"input_ids": ids, "attention_mask": torch.ones_like(ids)})["sentence_embedding"],
+    )
     for vector in vectors:
         (vector * torch.linspace(-1, 1, 131, dtype=torch.float64)).sum().backward()
     model, head = theirs[0].model, ours.pooling.head
     decoder, table = model.get_output_embeddings(), model.get_input_embeddings().weight
     assert (decoder.weight is table) == tied
-    dense = {"Bert": "cls.predictions.transform.dense.weight", "DistilBert": "vocab_transform.weight"}[family]
+    dense = {
+        "Bert": "cls.predictions.transform.dense.weight",
+        "DistilBert": "vocab_transform.weight",
+    }[family]
     for parameter, reference in (
         (head.words, decoder.weight),
         (head.bias, decoder.bias),
@@ -137,14 +184,25 @@ def test_a_decoder_of_its_own_in_the_file_of_a_tied_model_wins(folder, tmp_path,
     shapes = {"weight": (131, 24), "bias": (131,)}
     own = {f"cls.predictions.decoder.{part}": torch.randn(shapes[part]) for part in parts}
     change_tensors(folder, lambda tensors: tensors | own)
-    theirs = Reference(str(folder), device="cpu").double().encode(TEXTS, convert_to_sparse_tensor=False).cpu()
+    theirs = (
+        Reference(str(folder), device="cpu")
+        .double()
+        .encode(TEXTS, convert_to_sparse_tensor=False)
+        .cpu()
+    )
     ours = SparseEncoder.load(folder)
     ours.save(tmp_path / "saved")
     for model in (ours, SparseEncoder.load(tmp_path / "saved")):
-        assert_parity(f"own {' and '.join(parts)}", model.double().encode(TEXTS, convert_to_tensor=True), theirs, PIECE)
+        assert_parity(
+            f"own {' and '.join(parts)}",
+            model.double().encode(TEXTS, convert_to_tensor=True),
+            theirs,
+            PIECE,
+        )
 
 
-# --------------------------------------------------------------------------------- sparse rows and search
+# --------------------------------------------------------------------------------- sparse rows and
+# search
 
 
 def test_sparse_rows_keep_the_heaviest_words():
@@ -153,7 +211,9 @@ def test_sparse_rows_keep_the_heaviest_words():
     assert rows.values().tolist() == [3, 3, 5]
     encoder = SparseEncoder.load(FOLDER)
     dense = encoder.encode(TEXTS)
-    sparse = encoder.encode(TEXTS, convert_to_sparse_tensor=True, max_active_dims=3).to_dense().numpy()
+    sparse = (
+        encoder.encode(TEXTS, convert_to_sparse_tensor=True, max_active_dims=3).to_dense().numpy()
+    )
     assert (np.sort(sparse, axis=1)[:, -3:] == np.sort(dense, axis=1)[:, -3:]).all()
     assert ((sparse > 0).sum(axis=1) == 3).all()
 
@@ -162,7 +222,9 @@ def test_many_texts_are_encoded_in_chunks(monkeypatch):
     encoder, long = SparseEncoder.load(FOLDER).double(), ["a cat " * 30, "a dog", "the sun " * 30]
     whole = encoder.encode(long, convert_to_sparse_tensor=True)
     monkeypatch.setattr("minisbert.models.sparse_encoder.DENSE_ROWS", 1)
-    assert torch.allclose(encoder.encode(long, convert_to_sparse_tensor=True).to_dense(), whole.to_dense(), atol=PIECE)
+    assert torch.allclose(
+        encoder.encode(long, convert_to_sparse_tensor=True).to_dense(), whole.to_dense(), atol=PIECE
+    )
     assert encoder.truncated == 2
     assert encoder.encode([], convert_to_sparse_tensor=True).shape == (0, 131)
 
@@ -170,7 +232,9 @@ def test_many_texts_are_encoded_in_chunks(monkeypatch):
 def test_words_of_a_text():
     encoder = SparseEncoder.load(FOLDER)
     vectors = np.zeros((2, 131), np.float32)
-    vectors[0, [encoder.tokenizer.backend.token_to_id(word) for word in ("cat", "kitten", "##z")]] = 2, 1, 0.5
+    vectors[
+        0, [encoder.tokenizer.backend.token_to_id(word) for word in ("cat", "kitten", "##z")]
+    ] = 2, 1, 0.5
     words = [[("cat", 2.0), ("kitten", 1.0)], []]
     sparse = sparse_rows(torch.from_numpy(vectors))
     assert encoder.decode(vectors, top_k=2) == encoder.decode(sparse, top_k=2) == words
@@ -198,19 +262,26 @@ def test_sparse_vectors_are_searched_by_the_models_similarity():
     assert encoder.similarity_fn_name == "dot"
     queries, corpus = multiples(5, 40, 1), multiples(60, 40, 2)
     queries[3], corpus[7] = 0, 0
-    u, v = (rows.double() / rows.double().norm(dim=1, keepdim=True).clamp_min(1e-12) for rows in (queries, corpus))
+    u, v = (
+        rows.double() / rows.double().norm(dim=1, keepdim=True).clamp_min(1e-12)
+        for rows in (queries, corpus)
+    )
     for name, expected in (("dot", (queries @ corpus.T).double()), ("cosine", u @ v.T)):
         encoder.similarity_fn_name = name
         scores, places = encoder.top_k(sparse_rows(queries), sparse_rows(corpus), 9)
         best = expected.sort(dim=1, descending=True).values[:, :9]
         np.testing.assert_allclose(scores, best, rtol=1e-6, atol=1e-7)
-        np.testing.assert_allclose(expected.gather(1, torch.from_numpy(places)), best, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(
+            expected.gather(1, torch.from_numpy(places)), best, rtol=1e-6, atol=1e-7
+        )
     encoder.similarity_fn_name = "euclidean"
     with pytest.raises(InputError, match="euclidean"):
         encoder.top_k(sparse_rows(queries), sparse_rows(corpus), 9)
 
 
-@pytest.mark.parametrize(("width", "k", "message"), [(9, 1, "width 9"), (8, 0, "got 0"), (8, 6, "got 6")])
+@pytest.mark.parametrize(
+    ("width", "k", "message"), [(9, 1, "width 9"), (8, 0, "got 0"), (8, 6, "got 6")]
+)
 def test_search_of_a_width_or_number_that_does_not_fit(width, k, message):
     with pytest.raises(InputError, match=message):
         InvertedIndex(sparse_rows(multiples(5, 8, 1))).top_k(sparse_rows(multiples(2, width, 1)), k)
@@ -243,7 +314,8 @@ def test_retrieval_ranks_by_dot_products():
     assert retrieval_scores(encoder, task, show_progress_bar=False)["accuracy@1"] == 1
 
 
-# --------------------------------------------------------------------------------------------- commands
+# ---------------------------------------------------------------------------------------------
+# commands
 
 
 @pytest.fixture
@@ -267,7 +339,9 @@ def test_encode_writes_sparse_rows_and_search_reads_an_index(folder, corpus, tmp
         search.main([str(corpus), "--query", "a happy cat", "--top", "3", "--json", *index, *model])
         hits = json.loads(capsys.readouterr().out)["results"][0]["hits"]
         assert [hit["index"] for hit in hits] == best
-        assert [hit["score"] for hit in hits] == pytest.approx((query @ expected.T)[0][best].tolist(), rel=1e-6)
+        assert [hit["score"] for hit in hits] == pytest.approx(
+            (query @ expected.T)[0][best].tolist(), rel=1e-6
+        )
     encode.main(["a cat", "Dogs!", *model])
     shown = capsys.readouterr().out
     assert shown.startswith("dot")
@@ -281,11 +355,23 @@ def test_commands_that_are_for_dense_vectors_say_so(folder, tiny, corpus, tmp_pa
     encode.main(["--file", str(corpus), "--model", str(tiny), "--quantize", "int8", "--out", codes])
     for command, arguments, message in (
         (pairs, [str(corpus), *model], "SparseEncoder"),
-        (search, [str(corpus), "--query", "a cat", "--index", codes, *model], "another|pooling|width"),
+        (
+            search,
+            [str(corpus), "--query", "a cat", "--index", codes, *model],
+            "another|pooling|width",
+        ),
         (train, [*model, "--objective", "mnr", *run], "a SparseEncoder is not trained here"),
         (
             encode,
-            ["--file", str(corpus), "--quantize", "int8", "--out", str(tmp_path / "c.safetensors"), *model],
+            [
+                "--file",
+                str(corpus),
+                "--quantize",
+                "int8",
+                "--out",
+                str(tmp_path / "c.safetensors"),
+                *model,
+            ],
             "--quantize is for arrays of vectors",
         ),
     ):
@@ -295,7 +381,8 @@ def test_commands_that_are_for_dense_vectors_say_so(folder, tiny, corpus, tmp_pa
         load(folder, compiled=True)
 
 
-# ---------------------------------------------------------------------------------------- folders, bad input
+# ---------------------------------------------------------------------------------------- folders,
+# bad input
 
 
 def test_a_save_keeps_every_number_and_setting(folder, tmp_path):
@@ -305,9 +392,14 @@ def test_a_save_keeps_every_number_and_setting(folder, tmp_path):
     again = SparseEncoder.load(tmp_path / "saved")
     assert again.settings.prompts == {"query": "a ", "document": ""}
     assert (
-        encoder.encode(TEXTS, convert_to_sparse_tensor=True).shape == encoder.encode(TEXTS).shape == (len(TEXTS), 131)
+        encoder.encode(TEXTS, convert_to_sparse_tensor=True).shape
+        == encoder.encode(TEXTS).shape
+        == (len(TEXTS), 131)
     )
-    assert (again.similarity_fn_name, SparseEncoder.load(FOLDER).similarity_fn_name) == ("cosine", "dot")
+    assert (again.similarity_fn_name, SparseEncoder.load(FOLDER).similarity_fn_name) == (
+        "cosine",
+        "dot",
+    )
     assert again.pooling.head.words is again.bert.embeddings.word.weight
     assert (again.encode(TEXTS) == encoder.encode(TEXTS)).all()
     pooling = {"pooling_strategy": "max", "activation_function": "relu", "embedding_dimension": 131}
@@ -317,7 +409,10 @@ def test_a_save_keeps_every_number_and_setting(folder, tmp_path):
 def write_modules(folder: Path, *kinds: str) -> Path:
     """As sentence-transformers 5 has them; each but the first in a subfolder."""
     modules = [
-        {"path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.sparse_encoder.models.{kind}"}
+        {
+            "path": f"{i}_{kind}" if i else "",
+            "type": f"sentence_transformers.sparse_encoder.models.{kind}",
+        }
         for i, kind in enumerate(kinds)
     ]
     (folder / "modules.json").write_text(json.dumps(modules))
@@ -325,17 +420,28 @@ def write_modules(folder: Path, *kinds: str) -> Path:
 
 
 def test_names_of_older_versions(folder):
-    """sentence-transformers 5 called the first module MLMTransformer; TensorFlow's files say gamma and beta."""
+    """sentence-transformers 5 called the first module MLMTransformer; TensorFlow's files say gamma
+    and beta.
+    """
     (folder / POOLING).write_text("{}")  # the defaults
     write_modules(folder, "MLMTransformer", "SpladePooling")
-    change_tensors(folder, lambda tensors: {key.replace("Norm.weight", "Norm.gamma"): x for key, x in tensors.items()})
-    assert (SparseEncoder.load(folder).encode(TEXTS) == SparseEncoder.load(FOLDER).encode(TEXTS)).all()
+    change_tensors(
+        folder,
+        lambda tensors: {key.replace("Norm.weight", "Norm.gamma"): x for key, x in tensors.items()},
+    )
+    assert (
+        SparseEncoder.load(folder).encode(TEXTS) == SparseEncoder.load(FOLDER).encode(TEXTS)
+    ).all()
 
 
 def test_each_class_opens_its_own_folders(folder, tiny):
-    with pytest.raises(InputError, match=r"model is not a SentenceEncoder's folder: SparseEncoder.load opens it"):
+    with pytest.raises(
+        InputError, match=r"model is not a SentenceEncoder's folder: SparseEncoder.load opens it"
+    ):
         SentenceEncoder.load(folder)
-    with pytest.raises(InputError, match=r"not a SparseEncoder's folder: SentenceEncoder.load opens it"):
+    with pytest.raises(
+        InputError, match=r"not a SparseEncoder's folder: SentenceEncoder.load opens it"
+    ):
         SparseEncoder.load(tiny)
     with pytest.raises(InputError, match="pooling must be splade-max, not 'cls'"):
         SparseEncoder.load(folder, pooling="cls")
@@ -343,18 +449,42 @@ def test_each_class_opens_its_own_folders(folder, tiny):
 
 TASK, HEAD = "sentence_bert_config.json", "cls.predictions.transform.dense.weight"
 REFUSED = {  # what is done to a folder -> the error
-    "activation": (lambda x: alter(x, POOLING, activation_function="log1p_relu"), "activation_function must be relu"),
-    "strategy": (lambda x: alter(x, POOLING, pooling_strategy="mean"), "pooling_strategy must be max"),
-    "other task": (lambda x: alter(x, TASK, transformer_task="feature-extraction"), "transformer_task 'feature-"),
+    "activation": (
+        lambda x: alter(x, POOLING, activation_function="log1p_relu"),
+        "activation_function must be relu",
+    ),
+    "strategy": (
+        lambda x: alter(x, POOLING, pooling_strategy="mean"),
+        "pooling_strategy must be max",
+    ),
+    "other task": (
+        lambda x: alter(x, TASK, transformer_task="feature-extraction"),
+        "transformer_task 'feature-",
+    ),
     # sentence-transformers then pools hidden states: its vectors have 24 columns, not 131
     "no task": (lambda x: alter(x, TASK, transformer_task=...), "transformer_task fill-mask"),
-    "untied": (lambda x: alter(x, "config.json", tie_word_embeddings=False), "has no cls.predictions.decoder.weight"),
-    "no head": (lambda x: change_tensors(x, lambda old: {k: old[k] for k in old if k != HEAD}), f"has no {HEAD}"),
-    "misshapen": (lambda x: change_tensors(x, lambda old: old | {HEAD: torch.ones(9)}), f"misshapen {HEAD}: (9,)"),
+    "untied": (
+        lambda x: alter(x, "config.json", tie_word_embeddings=False),
+        "has no cls.predictions.decoder.weight",
+    ),
+    "no head": (
+        lambda x: change_tensors(x, lambda old: {k: old[k] for k in old if k != HEAD}),
+        f"has no {HEAD}",
+    ),
+    "misshapen": (
+        lambda x: change_tensors(x, lambda old: old | {HEAD: torch.ones(9)}),
+        f"misshapen {HEAD}: (9,)",
+    ),
     # inference-free SPLADE has a router, CSR an autoencoder
     "router": (lambda x: write_modules(x, "Router"), "modules Router are not supported"),
-    "CSR": (lambda x: write_modules(x, "Transformer", "SparseAutoEncoder"), "modules Transformer, SparseAutoEncoder"),
-    "pooling alone": (lambda x: write_modules(x, "SpladePooling"), "modules SpladePooling are not supported"),
+    "CSR": (
+        lambda x: write_modules(x, "Transformer", "SparseAutoEncoder"),
+        "modules Transformer, SparseAutoEncoder",
+    ),
+    "pooling alone": (
+        lambda x: write_modules(x, "SpladePooling"),
+        "modules SpladePooling are not supported",
+    ),
 }
 
 
@@ -369,8 +499,15 @@ def test_folders_that_are_refused_by_file_and_key(folder, case):
 
 
 def test_a_family_without_a_head_here(tmp_path):
-    shutil.copytree(REFERENCE / "tiny-roberta", tmp_path / "model", ignore=shutil.ignore_patterns("modules.json"))
-    with pytest.raises(InputError, match=r"config.json: model_type 'roberta' is not supported: a masked-language head"):
+    shutil.copytree(
+        REFERENCE / "tiny-roberta",
+        tmp_path / "model",
+        ignore=shutil.ignore_patterns("modules.json"),
+    )
+    with pytest.raises(
+        InputError,
+        match=r"config.json: model_type 'roberta' is not supported: a masked-language head",
+    ):
         SparseEncoder.load(tmp_path / "model")
 
 
@@ -385,7 +522,11 @@ def test_a_family_without_a_head_here(tmp_path):
 )
 def test_damaged_sparse_rows(changes, message):
     """Also from ``search --index``, which reads the same four tensors."""
-    right = {"indptr": torch.tensor([0, 1, 2]), "indices": torch.tensor([0, 1]), "values": torch.ones(2)}
+    right = {
+        "indptr": torch.tensor([0, 1, 2]),
+        "indices": torch.tensor([0, 1]),
+        "values": torch.ones(2),
+    }
     right["width"] = torch.tensor(2)
     assert from_sparse_tensors(right).to_dense().tolist() == [[1, 0], [0, 1]]
     with pytest.raises(InputError, match=message), reading("rows"):
@@ -396,8 +537,16 @@ def test_damaged_sparse_rows(changes, message):
     ("texts", "options", "message"),
     [
         (["a"], {"truncate_dim": 5}, "max_active_dims keeps the heaviest"),
-        (["a"], {"max_active_dims": 0, "convert_to_sparse_tensor": True}, "max_active_dims must be an integer from 1"),
-        (["a"], {"convert_to_sparse_tensor": True, "output_value": "token_embeddings"}, "not for those of tokens"),
+        (
+            ["a"],
+            {"max_active_dims": 0, "convert_to_sparse_tensor": True},
+            "max_active_dims must be an integer from 1",
+        ),
+        (
+            ["a"],
+            {"convert_to_sparse_tensor": True, "output_value": "token_embeddings"},
+            "not for those of tokens",
+        ),
         (["a", 3], {"convert_to_sparse_tensor": True}, "text 1 is not a string"),
     ],
 )
@@ -418,15 +567,23 @@ def test_arguments_of_other_types(wrong):
 
 
 def test_the_weights_that_a_folder_keeps(folder, tmp_path):
-    """sentence-transformers writes ``max_active_dims`` into its settings, and keeps so many of each text."""
+    """sentence-transformers writes ``max_active_dims`` into its settings, and keeps so many of each
+    text.
+    """
     encoder = SparseEncoder.load(folder)
     encoder.save(tmp_path / "model")
     cut = SparseEncoder.load(alter(tmp_path / "model", SENTENCE, max_active_dims=3))
     whole = encoder.encode(TEXTS)
-    expected = np.where(whole >= np.sort(whole, axis=1)[:, [-3]], whole, 0)  # no two weights of a text are equal
+    expected = np.where(
+        whole >= np.sort(whole, axis=1)[:, [-3]], whole, 0
+    )  # no two weights of a text are equal
     np.testing.assert_array_equal(cut.encode(TEXTS), expected)
-    np.testing.assert_allclose(cut.encode(TEXTS[0]), expected[0], atol=2e-6, rtol=0)  # in another batch
-    np.testing.assert_array_equal(cut.encode(TEXTS, convert_to_sparse_tensor=True).to_dense(), expected)
+    np.testing.assert_allclose(
+        cut.encode(TEXTS[0]), expected[0], atol=2e-6, rtol=0
+    )  # in another batch
+    np.testing.assert_array_equal(
+        cut.encode(TEXTS, convert_to_sparse_tensor=True).to_dense(), expected
+    )
     assert (cut.encode(TEXTS, max_active_dims=2) > 0).sum(axis=1).tolist() == [2] * len(TEXTS)
     two = SparseEncoder.load(tmp_path / "model", max_active_dims=2)
     assert (two.encode(TEXTS) > 0).sum(axis=1).tolist() == [2] * len(TEXTS)

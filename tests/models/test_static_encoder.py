@@ -1,4 +1,6 @@
-"""Static tables: the reference's vectors, Model2Vec's files, saving, distillation, the commands, bad input."""
+"""Static tables: the reference's vectors, Model2Vec's files, saving, distillation, the commands,
+bad input.
+"""
 
 import json
 import shutil
@@ -42,8 +44,14 @@ def model2vec(folder: Path, normalize: bool = True, **tensors: torch.Tensor) -> 
     """A folder as Model2Vec writes it: float16, and of newer versions a mapping and weights."""
     folder.mkdir()
     shutil.copy(TINY / "tokenizer.json", folder)
-    (folder / "config.json").write_text(json.dumps({"model_type": "model2vec", "normalize": normalize}))
-    kinds = {"StaticEmbedding": ".", "Normalize": "1_Normalize"} if normalize else {"StaticEmbedding": "."}
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "model2vec", "normalize": normalize})
+    )
+    kinds = (
+        {"StaticEmbedding": ".", "Normalize": "1_Normalize"}
+        if normalize
+        else {"StaticEmbedding": "."}
+    )
     modules = []
     for kind, path in kinds.items():
         modules.append({"name": kind, "path": path, "type": f"sentence_transformers.models.{kind}"})
@@ -59,11 +67,14 @@ def distilled(tmp_path_factory) -> Path:
     return path
 
 
-# ----------------------------------------------------------------------------------------- the numbers
+# ----------------------------------------------------------------------------------------- the
+# numbers
 
 
 def test_worked_numbers_of_the_docstrings():
-    found = bag_mean(torch.tensor([[1.0], [3.0], [8.0]]), torch.tensor([0, 1, 2]), torch.tensor([0, 2, 3]))
+    found = bag_mean(
+        torch.tensor([[1.0], [3.0], [8.0]]), torch.tensor([0, 1, 2]), torch.tensor([0, 2, 3])
+    )
     assert found.tolist() == [[2], [8], [0]]
     assert_parity("weights", sif_weights(2, 0.4), torch.tensor([0.4, 0.5]).double(), 1e-7)
     projected = principal_components(torch.tensor([[1.0, 0.0], [3.0, 0.0]]), 1).abs()
@@ -87,7 +98,9 @@ def test_folders_open_here_and_there_also_after_saving(tmp_path, normalize):
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 
-    static = StaticEmbedding(Backend.from_file(str(TINY / "tokenizer.json")), embedding_weights=table())
+    static = StaticEmbedding(
+        Backend.from_file(str(TINY / "tokenizer.json")), embedding_weights=table()
+    )
     theirs = SentenceTransformer(
         modules=[static, Normalize()][: 1 + normalize], device="cpu", prompts={"query": "the "}
     )
@@ -97,16 +110,29 @@ def test_folders_open_here_and_there_also_after_saving(tmp_path, normalize):
     again = SentenceTransformer(str(tmp_path / "ours"), device="cpu")
     for options in ({}, {"prompt_name": "query"}):
         expected = theirs.double().encode(WORDS, convert_to_tensor=True, **options)
-        assert_parity("static", encoder.double().encode(WORDS, convert_to_tensor=True, **options), expected, PIECE)
-        assert_parity("saved", again.double().encode(WORDS, convert_to_tensor=True, **options), expected, PIECE)
+        assert_parity(
+            "static",
+            encoder.double().encode(WORDS, convert_to_tensor=True, **options),
+            expected,
+            PIECE,
+        )
+        assert_parity(
+            "saved",
+            again.double().encode(WORDS, convert_to_tensor=True, **options),
+            expected,
+            PIECE,
+        )
 
 
-# ----------------------------------------------------------------------------------------- Model2Vec's files
+# -----------------------------------------------------------------------------------------
+# Model2Vec's files
 
 
 @pytest.mark.reference
 @pytest.mark.parametrize("direction", ["left", "right"])
-def test_truncation_in_the_tokenizers_file_is_obeyed_as_in_sentence_transformers(tmp_path, direction):
+def test_truncation_in_the_tokenizers_file_is_obeyed_as_in_sentence_transformers(
+    tmp_path, direction
+):
     from sentence_transformers import SentenceTransformer
 
     folder = model2vec(tmp_path / "m", normalize=False)
@@ -117,12 +143,18 @@ def test_truncation_in_the_tokenizers_file_is_obeyed_as_in_sentence_transformers
     encoder = StaticEncoder.load(folder)
     encoder.save(tmp_path / "saved")
     for path in (folder, tmp_path / "saved"):
-        theirs = SentenceTransformer(str(path), device="cpu").double().encode(texts, convert_to_tensor=True)
+        theirs = (
+            SentenceTransformer(str(path), device="cpu")
+            .double()
+            .encode(texts, convert_to_tensor=True)
+        )
         found = StaticEncoder.load(path).double().encode(texts, convert_to_tensor=True)
         assert_parity(direction, found, theirs, PIECE)
     encoder.encode(texts)
     assert encoder.truncated == 2
-    (states,) = StaticEncoder.load(folder, max_seq_length=5).encode(texts[1:2], output_value="token_embeddings")
+    (states,) = StaticEncoder.load(folder, max_seq_length=5).encode(
+        texts[1:2], output_value="token_embeddings"
+    )
     assert states.shape == (5, 7)
 
 
@@ -131,7 +163,9 @@ def test_a_model2vec_folder_has_a_mapping_and_weights(tmp_path):
     encoder = StaticEncoder.load(model2vec(tmp_path / "m", mapping=mapping, weights=weights))
     rows = table().half().float()[mapping] * weights[:, None]  # (V, D)
     backend = Backend.from_file(str(TINY / "tokenizer.json"))
-    for text, vector in zip(SENTENCES, encoder.encode(SENTENCES, convert_to_tensor=True), strict=True):
+    for text, vector in zip(
+        SENTENCES, encoder.encode(SENTENCES, convert_to_tensor=True), strict=True
+    ):
         ids = backend.encode(text, add_special_tokens=False).ids
         mean = rows[ids].mean(dim=0) if ids else torch.zeros(7)
         assert_parity("Model2Vec", vector, mean / mean.norm().clamp_min(1e-12), 1e-6)  # float32
@@ -149,13 +183,16 @@ def test_a_sum_beyond_float32_is_named(tmp_path):
         StaticEncoder.load(folder).encode(["cat", "a cat"])
 
 
-# ----------------------------------------------------------------------------------------------- encoding
+# -----------------------------------------------------------------------------------------------
+# encoding
 
 
 def test_a_vector_does_not_depend_on_its_batch(distilled):
     encoder = StaticEncoder.load(distilled)
     together = encoder.encode(WORDS)
-    assert np.abs(together[::-1] - encoder.encode(WORDS[::-1])).max() <= 1e-6  # float32, in other batches
+    assert (
+        np.abs(together[::-1] - encoder.encode(WORDS[::-1])).max() <= 1e-6
+    )  # float32, in other batches
     for text, vector in zip(WORDS, together, strict=True):
         assert np.abs(encoder.encode([text])[0] - vector).max() <= 1e-6
     encoder = encoder.double()
@@ -173,7 +210,8 @@ def test_gradients_reach_the_rows_that_were_used(distilled):
     assert_parity("gradient", encoder.embedding.weight.grad, expected, PIECE)
 
 
-# -------------------------------------------------------------------------------------------- distillation
+# --------------------------------------------------------------------------------------------
+# distillation
 
 
 def test_a_distilled_table_is_what_its_parts_say(distilled):
@@ -193,9 +231,13 @@ def test_an_encoder_that_cuts_the_start_of_texts_has_the_same_table(tmp_path):
     folder = shutil.copytree(TINY, tmp_path / "left")
     alter(folder, "tokenizer_config.json", truncation_side="left")
     encoder = SentenceEncoder.load(folder)
-    assert_parity("table", token_vectors(encoder), token_vectors(SentenceEncoder.load(TINY)), 2e-6)  # float32
+    assert_parity(
+        "table", token_vectors(encoder), token_vectors(SentenceEncoder.load(TINY)), 2e-6
+    )  # float32
     words = encoder.tokenizer.backend.encode("the cat " * 9, add_special_tokens=False).ids
-    assert encoder.tokenizer.frame(words) == [2, *words[-14:], 3], "of 16 tokens the last 14, [CLS] and [SEP]"
+    assert encoder.tokenizer.frame(words) == [2, *words[-14:], 3], (
+        "of 16 tokens the last 14, [CLS] and [SEP]"
+    )
     assert encoder.tokenizer.frame(words[:2]) == [2, *words[:2], 3]
     assert SentenceEncoder.load(TINY).tokenizer.frame(words) == [2, *words[:14], 3]
 
@@ -204,9 +246,26 @@ def test_the_commands_take_it(tmp_path, capsys, distilled):
     main(["--model", str(TINY), "--dim", "4", "--out", str(tmp_path / "t"), "--device", "cpu"])
     assert "wrote 131 vectors of width 4" in capsys.readouterr().err
     (tmp_path / "corpus.txt").write_text("a cat sits\na red house\n")
-    encode(["--model", str(tmp_path / "t"), "--file", str(tmp_path / "corpus.txt"), "--out", str(tmp_path / "v.npy")])
+    encode(
+        [
+            "--model",
+            str(tmp_path / "t"),
+            "--file",
+            str(tmp_path / "corpus.txt"),
+            "--out",
+            str(tmp_path / "v.npy"),
+        ]
+    )
     assert np.load(tmp_path / "v.npy").shape == (2, 4)
-    query = [str(tmp_path / "corpus.txt"), "--model", str(tmp_path / "t"), "--query", "a red house", "--top", "1"]
+    query = [
+        str(tmp_path / "corpus.txt"),
+        "--model",
+        str(tmp_path / "t"),
+        "--query",
+        "a red house",
+        "--top",
+        "1",
+    ]
     file = ["--model", str(tmp_path / "t"), "--file", str(tmp_path / "corpus.txt"), "--out"]
     encode([*file, str(tmp_path / "codes.safetensors"), "--quantize", "int8"])
     # twice by an index: it is made, then read
@@ -216,21 +275,28 @@ def test_the_commands_take_it(tmp_path, capsys, distilled):
         assert (float(score), text) == (pytest.approx(1, abs=0.01), "a red house")  # of int8 codes
 
 
-# ------------------------------------------------------------------------------------------------ bad input
+# ------------------------------------------------------------------------------------------------
+# bad input
 
 
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
         ({"weight": table()}, "no key 'embeddings'"),
-        ({"embedding.weight": table(), "bias": table()}, "floating point numbers is needed (embedding.weight)"),
+        (
+            {"embedding.weight": table(), "bias": table()},
+            "floating point numbers is needed (embedding.weight)",
+        ),
         ({"embeddings": table().to(torch.int8)}, "not {'embeddings': 'torch.int8'}"),
         ({"embeddings": table()[0]}, "table must be (V, D), not (7,)"),
         ({"embeddings": table(), "mapping": torch.full((131,), 131)}, "mapping"),
         ({"embeddings": table(), "mapping": torch.full((131,), -1)}, "mapping"),
         ({"embeddings": table(), "weights": torch.ones(130)}, "weights"),
         ({"embeddings": table() * torch.inf}, "table must be finite"),
-        ({"embeddings": table(rows=130)}, "the embedding table has 130 rows, and the tokenizer has"),
+        (
+            {"embeddings": table(rows=130)},
+            "the embedding table has 130 rows, and the tokenizer has",
+        ),
     ],
 )
 def test_tables_that_do_not_fit(tmp_path, tensors, message):
@@ -247,15 +313,39 @@ def test_what_a_table_cannot_do(tmp_path, distilled):
     mine.mkdir()
     (mine / "mine.txt").write_text("mine")
     for refused, message in (
-        (lambda: StaticEncoder.load(table, pooling="cls"), "static vectors: pooling must be mean, not 'cls'"),
-        (lambda: encode(["--model", table, "--compiled", "--device", "cpu", "a"]), "only a SentenceEncoder is comp"),
-        (lambda: StaticEncoder.load(table).encode(["a"], dtype="bfloat16"), "dtype must be float32"),
-        (lambda: StaticEncoder.load(table, max_seq_length=2.5), "max_seq_length must be an integer from 1, not 2.5"),
-        (lambda: distill(SentenceEncoder.load(TINY), dim=2.5), "dim must be an integer from 1, not 2.5"),
-        (lambda: distill(SentenceEncoder.load(TINY), 4, "a"), "coefficient must be above 0 and finite, not 'a'"),
+        (
+            lambda: StaticEncoder.load(table, pooling="cls"),
+            "static vectors: pooling must be mean, not 'cls'",
+        ),
+        (
+            lambda: encode(["--model", table, "--compiled", "--device", "cpu", "a"]),
+            "only a SentenceEncoder is comp",
+        ),
+        (
+            lambda: StaticEncoder.load(table).encode(["a"], dtype="bfloat16"),
+            "dtype must be float32",
+        ),
+        (
+            lambda: StaticEncoder.load(table, max_seq_length=2.5),
+            "max_seq_length must be an integer from 1, not 2.5",
+        ),
+        (
+            lambda: distill(SentenceEncoder.load(TINY), dim=2.5),
+            "dim must be an integer from 1, not 2.5",
+        ),
+        (
+            lambda: distill(SentenceEncoder.load(TINY), 4, "a"),
+            "coefficient must be above 0 and finite, not 'a'",
+        ),
         (lambda: SentenceEncoder.load(table), r"StaticEncoder\.load opens it"),
-        (lambda: main(["--model", table, "--out", str(tmp_path / "t")]), "only an encoder of dense vectors"),
-        (lambda: load_trainable(parse(["--model", table]), torch.device("cpu")), "is not trained here"),
+        (
+            lambda: main(["--model", table, "--out", str(tmp_path / "t")]),
+            "only an encoder of dense vectors",
+        ),
+        (
+            lambda: load_trainable(parse(["--model", table]), torch.device("cpu")),
+            "is not trained here",
+        ),
         (lambda: main(["--model", str(TINY), "--out", str(mine)]), r"mine\.txt would be lost"),
     ):
         with pytest.raises(InputError, match=message):

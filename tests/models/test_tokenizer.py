@@ -1,4 +1,6 @@
-"""Tokenizers of every kind of folder, on small vocabularies; ``test_tokenizer_classes.py`` compares transformers."""
+"""Tokenizers of every kind of folder, on small vocabularies; ``test_tokenizer_classes.py`` compares
+transformers.
+"""
 
 import json
 import re
@@ -19,7 +21,8 @@ from minisbert.core.tokenizer import Tokenizer
 from minisbert.loading import load_tokenizer
 from minisbert.models.static_encoder import StaticEncoder, bare_tokenizer
 
-# letters at the start of a word and inside it (##); "e" only at the start, so a word that continues with it is unknown
+# letters at the start of a word and inside it (##); "e" only at the start, so a word that continues
+# with it is unknown
 PIECES = """
     [PAD] [UNK] [CLS] [SEP] [MASK]
     a b c d e ##a ##b ##c ##d A B E ##A ##B
@@ -34,7 +37,10 @@ LIMIT = 16  # of the folders, unless a test changes it
 CONFIG = {"model_type": "bert", "vocab_size": len(VOCAB), "hidden_size": 12, "num_hidden_layers": 1}
 CONFIG |= {"num_attention_heads": 2, "intermediate_size": 12, "max_position_embeddings": 40}
 # without modules.json sentence_bert_config.json would not be read
-MODULES = [{"type": f"sentence_transformers.models.{kind}", "path": ""} for kind in ("Transformer", "Pooling")]
+MODULES = [
+    {"type": f"sentence_transformers.models.{kind}", "path": ""}
+    for kind in ("Transformer", "Pooling")
+]
 GENERIC = {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 words = st.text("abcdeAB", min_size=1, max_size=9)
@@ -46,7 +52,9 @@ def write_json(path: Path, content: object) -> None:
 
 
 def make_folder(folder: Path, **tokenizer_config: object) -> Path:
-    """A folder like published ones: a tokenizer.json with stored padding to 128 and truncation at 128."""
+    """A folder like published ones: a tokenizer.json with stored padding to 128 and truncation at
+    128.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", CONFIG)
     write_json(folder / "modules.json", MODULES)
@@ -71,11 +79,19 @@ def from_json(baked) -> Tokenizer:
 
 @pytest.mark.parametrize(
     ("options", "pieces"),
-    [({"do_lower_case": False}, "a ##B ##é [UNK]"), ({"strip_accents": False}, "ab ##é the"), ({}, "[UNK] the")],
+    [
+        ({"do_lower_case": False}, "a ##B ##é [UNK]"),
+        ({"strip_accents": False}, "ab ##é the"),
+        ({}, "[UNK] the"),
+    ],
 )
 def test_case_and_accents_are_kept_if_asked(tmp_path, options, pieces):
     tokenizer = read_tokenizer(make_folder(tmp_path, **options))
-    assert tokenizer.tokens(tokenizer.encode(["aBé The"]).ids[0]) == ["[CLS]", *pieces.split(), "[SEP]"]
+    assert tokenizer.tokens(tokenizer.encode(["aBé The"]).ids[0]) == [
+        "[CLS]",
+        *pieces.split(),
+        "[SEP]",
+    ]
 
 
 # --------------------------------------------------------------------------- limits
@@ -111,7 +127,9 @@ def test_limit_out_of_range(tmp_path, limit, message):
         read_tokenizer(make_folder(tmp_path), limit)
 
 
-@pytest.mark.parametrize(("stated", "expected"), [({"pad_token_id": 4}, 4), ({"pad_token_id": None}, 0), ({}, 0)])
+@pytest.mark.parametrize(
+    ("stated", "expected"), [({"pad_token_id": 4}, 4), ({"pad_token_id": None}, 0), ({}, 0)]
+)
 def test_pad_id_comes_from_the_model_config(tmp_path, stated, expected):
     write_json(make_folder(tmp_path) / "config.json", CONFIG | stated)
     assert read_tokenizer(tmp_path).pad_id == expected
@@ -133,13 +151,22 @@ def test_any_cut_text_and_pair_equals_the_library(baked, from_json, first, secon
 def peak_memory() -> float:
     """The peak memory of this process in bytes."""
     resource = pytest.importorskip("resource", reason="peak memory is read with a Unix module")
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
-@pytest.mark.parametrize(("text", "tokens", "truncated"), [("a.b," * 250_000, 40, True), ("ab" * 500_000, 3, False)])
+@pytest.mark.parametrize(
+    ("text", "tokens", "truncated"), [("a.b," * 250_000, 40, True), ("ab" * 500_000, 3, False)]
+)
 def test_a_million_characters_are_fast_and_small(from_json, text, tokens, truncated):
-    """The library's own truncation keeps every combination of the parts of both sides, which exhausts any memory."""
-    before, started = peak_memory(), time.process_time()  # not of the clock: the machine may be busy
+    """The library's own truncation keeps every combination of the parts of both sides, which
+    exhausts any memory.
+    """
+    before, started = (
+        peak_memory(),
+        time.process_time(),
+    )  # not of the clock: the machine may be busy
     single, pair = from_json.encode([text]), from_json.encode_pairs([text], [text])
     assert time.process_time() - started < 20
     assert peak_memory() - before < 1e9
@@ -164,7 +191,10 @@ DAMAGES = [
     (b"\xff", ": not UTF-8"),
 ]
 DAMAGED = [(name, content, name + message) for name in NAMES for content, message in DAMAGES]
-DAMAGED += [("tokenizer.json", content, "tokenizer.json: ") for content in (b"{broken", b"[]", b"{}", b"", b"\xff\xfe")]
+DAMAGED += [
+    ("tokenizer.json", content, "tokenizer.json: ")
+    for content in (b"{broken", b"[]", b"{}", b"", b"\xff\xfe")
+]
 
 
 @pytest.mark.parametrize(("name", "content", "message"), DAMAGED)
@@ -177,11 +207,17 @@ def test_a_damaged_file_is_named(tmp_path, name, content, message):
 def test_tokens_beyond_the_embedding_table_are_named_at_load(tmp_path):
     write_json(make_folder(tmp_path) / "config.json", CONFIG | {"vocab_size": len(VOCAB) - 5})
     last = ", ".join(repr(f"{piece} ({IDS[piece]})") for piece in VOCAB[-5:-2])
-    with pytest.raises(InputError, match=re.escape(f"has {len(VOCAB) - 5} rows, and the tokenizer has {last} and 2")):
+    with pytest.raises(
+        InputError,
+        match=re.escape(f"has {len(VOCAB) - 5} rows, and the tokenizer has {last} and 2"),
+    ):
         read_tokenizer(tmp_path)
 
 
-CHARACTERS = {"type": "Precompiled", "precompiled_charsmap": "BAAAAGFhYWEA"}  # a length of 4, "aaaa"
+CHARACTERS = {
+    "type": "Precompiled",
+    "precompiled_charsmap": "BAAAAGFhYWEA",
+}  # a length of 4, "aaaa"
 
 
 def test_a_damaged_table_is_refused_at_load(tmp_path):
@@ -215,17 +251,25 @@ def test_a_folder_of_static_vectors_has_its_own_tokenizer(baked, tmp_path):
 
 def test_saved_tokenizer_is_clean_and_gives_the_same_ids(tmp_path):
     """Beside tokenizer.json a vocab.txt is not read."""
-    folder, saved = make_folder(tmp_path / "original", strip_accents=False, odd="é"), tmp_path / "saved"
+    folder, saved = (
+        make_folder(tmp_path / "original", strip_accents=False, odd="é"),
+        tmp_path / "saved",
+    )
     tokenizer = read_tokenizer(folder)
     saved.mkdir()
     write_tokenizer(tokenizer, saved)
-    assert json.loads((saved / "tokenizer_config.json").read_text()) == {"strip_accents": False, "odd": "é"}
+    assert json.loads((saved / "tokenizer_config.json").read_text()) == {
+        "strip_accents": False,
+        "odd": "é",
+    }
     (saved / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n")
     write_json(saved / "config.json", CONFIG)
     reloaded = read_tokenizer(saved, limit=LIMIT)
     many = ["The cat sits.", "é 中 babcd!", "", "a " * 40, "[MASK] [SEP]"]
     assert reloaded.encode(many) == tokenizer.encode(many)
     assert reloaded.encode_pairs(many, many[::-1]) == tokenizer.encode_pairs(many, many[::-1])
-    library = Backend.from_file(str(saved / "tokenizer.json"))  # any other reader of the file gives the same
+    library = Backend.from_file(
+        str(saved / "tokenizer.json")
+    )  # any other reader of the file gives the same
     assert (library.padding, library.truncation) == (None, None)
     assert library.encode("cat é").ids == [CLS, IDS["cat"], IDS["é"], SEP]

@@ -1,8 +1,9 @@
-"""Golden values of heads and learned pooling: each value in float64, and the gradients of inputs and parameters.
+"""Golden values of heads and learned pooling: each value in float64, and the gradients of inputs
+and parameters.
 
-They come from torch's layers (``Linear``, ``MultiheadAttention``) and transformers' encoder, which gets one sentence or
-pair at a time, so there is no padding. This file imports nothing of minisbert; only the names of the parameters are
-minisbert's.
+They come from torch's layers (``Linear``, ``MultiheadAttention``) and transformers' encoder, which
+gets one sentence or pair at a time, so there is no padding. This file imports nothing of minisbert;
+only the names of the parameters are minisbert's.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,16 @@ from torch.nn.functional import softmax
 from tests.reference.texts import SENTENCES
 
 # the combinations of SBERT's table 6, and that of the siamese head
-CONCATS = ("u,v", "|u-v|", "u*v", "|u-v|,u*v", "u,v,u*v", "u,v,|u-v|", "u,v,|u-v|,u*v", "|u-v|,u*v,u")
+CONCATS = (
+    "u,v",
+    "|u-v|",
+    "u*v",
+    "|u-v|,u*v",
+    "u,v,u*v",
+    "u,v,|u-v|",
+    "u,v,|u-v|,u*v",
+    "|u-v|,u*v,u",
+)
 SECONDS = (*SENTENCES[1:], SENTENCES[0])  # second sentences of the pairs; SENTENCES are the first
 BATCH, WIDTH, HEADS, HIDDEN = 5, 16, 8, 11
 LENGTHS_A, LENGTHS_B = (7, 3, 1, 6, 2), (4, 9, 2, 1, 5)
@@ -33,7 +43,10 @@ def renamed(name: str, tensor: Tensor) -> dict[str, Tensor]:
     for ending, names in NAMES.items():
         if name.endswith(ending):
             chunks = tensor.chunk(len(names))
-            return {name.removesuffix(ending) + key: chunk for key, chunk in zip(names, chunks, strict=True)}
+            return {
+                name.removesuffix(ending) + key: chunk
+                for key, chunk in zip(names, chunks, strict=True)
+            }
     return {name: tensor}
 
 
@@ -52,7 +65,9 @@ def randomised(module: nn.Module, seed: int) -> nn.Module:
 def mlp(width: int, hidden: int = HIDDEN, outputs: int = 1) -> nn.Sequential:
     if not hidden:
         return nn.Sequential(nn.Linear(width, outputs))
-    return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Dropout(0.0), nn.Linear(hidden, outputs))
+    return nn.Sequential(
+        nn.Linear(width, hidden), nn.ReLU(), nn.Dropout(0.0), nn.Linear(hidden, outputs)
+    )
 
 
 def cross(width: int) -> nn.ModuleDict:
@@ -60,11 +75,19 @@ def cross(width: int) -> nn.ModuleDict:
     return nn.ModuleDict({"attention": attention, "mlp": mlp(2 * width)})
 
 
-def recorded(name: str, value: Tensor, inputs: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
-    """The value, a random output gradient ("pull"), and the resulting gradient of each input and parameter."""
+def recorded(
+    name: str, value: Tensor, inputs: dict[str, Tensor], module: nn.Module
+) -> dict[str, Tensor]:
+    """The value, a random output gradient ("pull"), and the resulting gradient of each input and
+    parameter.
+    """
     pull = normal(*value.shape, seed=77)
-    parameters = dict(module.named_parameters(prefix="mlp" if isinstance(module, nn.Sequential) else ""))
-    gradients = torch.autograd.grad(value, [*inputs.values(), *parameters.values()], pull, retain_graph=True)
+    parameters = dict(
+        module.named_parameters(prefix="mlp" if isinstance(module, nn.Sequential) else "")
+    )
+    gradients = torch.autograd.grad(
+        value, [*inputs.values(), *parameters.values()], pull, retain_graph=True
+    )
     golden = {f"{name}.value": value, f"{name}.pull": pull}
     for key, parameter in parameters.items():
         golden |= {f"{name}.param.{ours}": chunk for ours, chunk in renamed(key, parameter).items()}
@@ -83,7 +106,9 @@ def published(module: nn.ModuleDict, a: Tensor, b: Tensor, pads: Tensor | None =
     return module["mlp"](torch.cat([a[:, 0], found[:, 0]], dim=-1))
 
 
-def compare(module: nn.ModuleDict, a: Tensor, b: Tensor, pads: Tensor | None, lengths: tuple[int, ...]) -> Tensor:
+def compare(
+    module: nn.ModuleDict, a: Tensor, b: Tensor, pads: Tensor | None, lengths: tuple[int, ...]
+) -> Tensor:
     found = module["attention"](a, b, b, key_padding_mask=pads)[0]
     rows = [
         torch.cat([torch.abs(x[:n] - y[:n]), x[:n] * y[:n]], dim=-1).mean(dim=0)
@@ -97,16 +122,25 @@ def layers_golden() -> dict[str, Tensor]:
     u, v, a, b = (
         normal(*shape, seed=seed).requires_grad_()
         for seed, shape in enumerate(
-            [(BATCH, WIDTH), (BATCH, WIDTH), (BATCH, max(LENGTHS_A), WIDTH), (BATCH, max(LENGTHS_B), WIDTH)]
+            [
+                (BATCH, WIDTH),
+                (BATCH, WIDTH),
+                (BATCH, max(LENGTHS_A), WIDTH),
+                (BATCH, max(LENGTHS_B), WIDTH),
+            ]
         )
     )
-    real_a, real_b = (torch.arange(max(n)) < torch.tensor(n)[:, None] for n in (LENGTHS_A, LENGTHS_B))
+    real_a, real_b = (
+        torch.arange(max(n)) < torch.tensor(n)[:, None] for n in (LENGTHS_A, LENGTHS_B)
+    )
     golden = {"u": u, "v": v, "a": a, "b": b, "mask_a": real_a, "mask_b": real_b}
     for i, concat in enumerate(CONCATS):
         width = len(concat.split(",")) * WIDTH
         # alternately without and with a hidden layer, and 1 or 3 outputs
         module = randomised(mlp(width, hidden=HIDDEN * (i % 2), outputs=3 if i % 3 else 1), seed=i)
-        golden |= recorded(f"concat.{i}", module(concatenated(u, v, concat)), {"u": u, "v": v}, module)
+        golden |= recorded(
+            f"concat.{i}", module(concatenated(u, v, concat)), {"u": u, "v": v}, module
+        )
     module = randomised(mlp(WIDTH), seed=20)
     golden |= recorded("joint", module(a[:, 0]), {"a": a}, module)
     module, inputs = randomised(cross(WIDTH), seed=21), {"a": a, "b": b}
@@ -125,19 +159,29 @@ def pairs_golden(model: Any, tokenizer: Callable) -> dict[str, Tensor]:
 
     firsts, seconds = ([encode(text) for text in texts] for texts in (SENTENCES, SECONDS))
     width = model.config.hidden_size
-    u, v = (torch.cat([out.last_hidden_state.mean(dim=1) for out in outs]) for outs in (firsts, seconds))
-    inputs = {"embeddings": model.embeddings.LayerNorm.weight}  # its gradient passes through every layer
+    u, v = (
+        torch.cat([out.last_hidden_state.mean(dim=1) for out in outs]) for outs in (firsts, seconds)
+    )
+    inputs = {
+        "embeddings": model.embeddings.LayerNorm.weight
+    }  # its gradient passes through every layer
 
     module = randomised(mlp(3 * width), seed=30)
     golden = recorded("pair.siamese", module(concatenated(u, v, CONCATS[-1])), inputs, module)
     module = randomised(mlp(3 * width, hidden=0, outputs=3), seed=31)
     golden |= recorded("pair.concat", module(concatenated(u, v, "u,v,|u-v|")), inputs, module)
     module = randomised(mlp(width), seed=32)
-    joined = [encode(*pair).last_hidden_state[:, 0] for pair in zip(SENTENCES, SECONDS, strict=True)]
+    joined = [
+        encode(*pair).last_hidden_state[:, 0] for pair in zip(SENTENCES, SECONDS, strict=True)
+    ]
     golden |= recorded("pair.joint", module(torch.cat(joined)), inputs, module)
     module = randomised(cross(width), seed=33)
-    states = [(a.last_hidden_state, b.last_hidden_state) for a, b in zip(firsts, seconds, strict=True)]
-    golden |= recorded("pair.published", torch.cat([published(module, a, b) for a, b in states]), inputs, module)
+    states = [
+        (a.last_hidden_state, b.last_hidden_state) for a, b in zip(firsts, seconds, strict=True)
+    ]
+    golden |= recorded(
+        "pair.published", torch.cat([published(module, a, b) for a, b in states]), inputs, module
+    )
     module = randomised(cross(width), seed=35)
     values = [compare(module, a, b, None, (a.shape[1],)) for a, b in states]
     golden |= recorded("pair.compare", torch.cat(values), inputs, module)
@@ -151,10 +195,14 @@ def pairs_golden(model: Any, tokenizer: Callable) -> dict[str, Tensor]:
     none = nn.Module()
     layers = [(out.hidden_states[1] + out.hidden_states[-1]).mean(dim=1) / 2 for out in firsts]
     golden |= recorded("pool.first-last", torch.cat(layers), inputs, none)
-    golden |= recorded("pool.pooler", torch.cat([out.pooler_output for out in firsts]), inputs, none)
+    golden |= recorded(
+        "pool.pooler", torch.cat([out.pooler_output for out in firsts]), inputs, none
+    )
     return golden
 
 
 def heads_golden(model: Any, tokenizer: Callable) -> dict[str, Tensor]:
-    """All values; ``model`` is a transformers encoder in float64 and eval mode, ``tokenizer`` its tokenizer."""
+    """All values; ``model`` is a transformers encoder in float64 and eval mode, ``tokenizer`` its
+    tokenizer.
+    """
     return layers_golden() | pairs_golden(model, tokenizer)

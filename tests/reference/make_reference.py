@@ -3,10 +3,10 @@
     python -m tests.reference.make_reference            write the tiny checkpoints and the golden files
     python -m tests.reference.make_reference --check    make them again in memory and compare with the committed ones
 
-Needs the ``reference`` extra. This file imports nothing of minisbert: the expected values must not come from the code
-under test. Every parameter of the tiny models is random, LayerNorm's weights around 1 and no bias zero, because newly
-initialised models hide a missing bias or LayerNorm; and all sizes differ, so that no two axes can be confused.
-Reference values are float64.
+Needs the ``reference`` extra. This file imports nothing of minisbert: the expected values must not
+come from the code under test. Every parameter of the tiny models is random, LayerNorm's weights
+around 1 and no bias zero, because newly initialised models hide a missing bias or LayerNorm; and
+all sizes differ, so that no two axes can be confused. Reference values are float64.
 """
 
 import argparse
@@ -42,7 +42,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TINY = ROOT / "weights" / "tiny"
 
-# batch 5, tokens 11, heads 3, head width 8, width 24, feed-forward 40, layers 2, vocabulary 131: all different
+# batch 5, tokens 11, heads 3, head width 8, width 24, feed-forward 40, layers 2, vocabulary 131:
+# all different
 SIZES = {
     "vocab_size": 131,
     "hidden_size": 24,
@@ -54,17 +55,84 @@ SIZES = {
 LENGTHS = (11, 2, 7, 4, 9)  # ragged; one full, one with special tokens only
 LIMIT = 16  # tokens of a text in the tiny model: below its position table, as in MiniLM
 
-WORDS = """
-    a the cat dog kitten child man woman bird horse is are was sit sits sitting run runs running play plays playing
-    eat eats eating on in at with and of to over under mat park garden house street red blue green small large
-    happy sad fast slow music guitar piano ball food apple bread water sun moon rain snow , . ! ?
-""".split()
+WORDS = [
+    "a",
+    "the",
+    "cat",
+    "dog",
+    "kitten",
+    "child",
+    "man",
+    "woman",
+    "bird",
+    "horse",
+    "is",
+    "are",
+    "was",
+    "sit",
+    "sits",
+    "sitting",
+    "run",
+    "runs",
+    "running",
+    "play",
+    "plays",
+    "playing",
+    "eat",
+    "eats",
+    "eating",
+    "on",
+    "in",
+    "at",
+    "with",
+    "and",
+    "of",
+    "to",
+    "over",
+    "under",
+    "mat",
+    "park",
+    "garden",
+    "house",
+    "street",
+    "red",
+    "blue",
+    "green",
+    "small",
+    "large",
+    "happy",
+    "sad",
+    "fast",
+    "slow",
+    "music",
+    "guitar",
+    "piano",
+    "ball",
+    "food",
+    "apple",
+    "bread",
+    "water",
+    "sun",
+    "moon",
+    "rain",
+    "snow",
+    ",",
+    ".",
+    "!",
+    "?",
+]
 
 
 def vocabulary() -> list[str]:
-    """131 word pieces: special tokens, letters at the start and inside of a word, some whole words."""
+    """131 word pieces: special tokens, letters at the start and inside of a word, some whole
+    words.
+    """
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + letters + [f"##{letter}" for letter in letters]
+    pieces = (
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        + letters
+        + [f"##{letter}" for letter in letters]
+    )
     pieces += [word for word in WORDS if word not in pieces]
     if len(pieces) < SIZES["vocab_size"]:
         pieces += [f"[unused{i}]" for i in range(SIZES["vocab_size"] - len(pieces))]
@@ -86,7 +154,9 @@ def ragged_batch(seed: int) -> dict[str, Tensor]:
     """ids and mask (B, T) with the lengths above."""
     generator = torch.Generator().manual_seed(seed)
     mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
-    ids = torch.randint(5, SIZES["vocab_size"], mask.shape, generator=generator).masked_fill(~mask, 0)
+    ids = torch.randint(5, SIZES["vocab_size"], mask.shape, generator=generator).masked_fill(
+        ~mask, 0
+    )
     return {"ids": ids, "mask": mask}
 
 
@@ -97,11 +167,15 @@ def tiny_bert() -> transformers.BertModel:
 
 
 def tiny_tokenizer() -> transformers.BertTokenizer:
-    return transformers.BertTokenizer(vocab=ids_of(vocabulary()), do_lower_case=True, model_max_length=LIMIT)
+    return transformers.BertTokenizer(
+        vocab=ids_of(vocabulary()), do_lower_case=True, model_max_length=LIMIT
+    )
 
 
 def write_tiny(folder: Path) -> None:
-    """The committed checkpoint, saved by sentence-transformers in its new layout: mean pooling, normalised."""
+    """The committed checkpoint, saved by sentence-transformers in its new layout: mean pooling,
+    normalised.
+    """
     modules = sentence_transformers.sentence_transformer.modules
     rest = [modules.Pooling(SIZES["hidden_size"], "mean"), modules.Normalize()]
     write_sentence_model(folder, tiny_bert(), tiny_tokenizer(), rest)
@@ -109,7 +183,14 @@ def write_tiny(folder: Path) -> None:
 
 def tiny_distiluse(folder: Path) -> None:
     """DistilBERT, two poolings, a dense layer with tanh, normalising: the modules of distiluse."""
-    sizes = {"vocab_size": 131, "dim": 20, "n_layers": 3, "n_heads": 4, "hidden_dim": 34, "max_position_embeddings": 28}
+    sizes = {
+        "vocab_size": 131,
+        "dim": 20,
+        "n_layers": 3,
+        "n_heads": 4,
+        "hidden_dim": 34,
+        "max_position_embeddings": 28,
+    }
     model = transformers.DistilBertModel(transformers.DistilBertConfig(**sizes))
     randomise(model, seed=7)
     tokenizer = transformers.DistilBertTokenizer(vocab=ids_of(vocabulary()), model_max_length=LIMIT)
@@ -123,7 +204,9 @@ def tiny_distiluse(folder: Path) -> None:
 def tiny_roberta(folder: Path) -> None:
     """RoBERTa with a byte-level BPE tokenizer, max pooling, not normalised."""
     specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    tokenizer = transformers.RobertaTokenizer(**vocab_and_merges(byte_level_bpe(specials)), model_max_length=LIMIT)
+    tokenizer = transformers.RobertaTokenizer(
+        **vocab_and_merges(byte_level_bpe(specials)), model_max_length=LIMIT
+    )
     sizes = {
         "vocab_size": len(tokenizer),
         "hidden_size": 18,
@@ -147,7 +230,9 @@ def ids_of(pieces: list[str]) -> dict[str, int]:
 
 def byte_level_bpe(specials: list[str]) -> ByteLevelBPETokenizer:
     bpe = ByteLevelBPETokenizer()
-    bpe.train_from_iterator([" ".join(WORDS)] * 3, vocab_size=301, min_frequency=2, special_tokens=specials)
+    bpe.train_from_iterator(
+        [" ".join(WORDS)] * 3, vocab_size=301, min_frequency=2, special_tokens=specials
+    )
     return bpe
 
 
@@ -165,7 +250,9 @@ def write_sentence_model(
     prompts: dict[str, str] | None = None,
     **options: Any,
 ) -> None:
-    """A folder as sentence-transformers saves it: an encoder loaded with the options, its tokenizer, other modules."""
+    """A folder as sentence-transformers saves it: an encoder loaded with the options, its
+    tokenizer, other modules.
+    """
     with tempfile.TemporaryDirectory() as plain:
         model.save_pretrained(plain)
         tokenizer.save_pretrained(plain)
@@ -174,11 +261,16 @@ def write_sentence_model(
         model.save(str(folder), create_model_card=False)
 
 
-FOLDERS = {"tiny-distiluse": tiny_distiluse, "tiny-roberta": tiny_roberta}  # beside the golden files
+FOLDERS = {
+    "tiny-distiluse": tiny_distiluse,
+    "tiny-roberta": tiny_roberta,
+}  # beside the golden files
 
 
 def family_golden(name: str) -> dict[str, Tensor]:
-    """Ids, every layer, the sentence vectors, and every parameter's gradient for a random gradient of the vectors."""
+    """Ids, every layer, the sentence vectors, and every parameter's gradient for a random gradient
+    of the vectors.
+    """
     with tempfile.TemporaryDirectory() as folder:
         FOLDERS[name](Path(folder) / name)
         model = SentenceTransformer(str(Path(folder) / name), device="cpu").double().eval()
@@ -188,13 +280,21 @@ def family_golden(name: str) -> dict[str, Tensor]:
     mask = batch["attention_mask"]
     out = encoder(batch["input_ids"], mask, output_hidden_states=True, output_attentions=True)
     golden = {"ids": batch["input_ids"], "mask": mask.bool(), "embeddings": out.hidden_states[0]}
-    for i, (state, probabilities) in enumerate(zip(out.hidden_states[1:], out.attentions, strict=True)):
+    for i, (state, probabilities) in enumerate(
+        zip(out.hidden_states[1:], out.attentions, strict=True)
+    ):
         golden |= {f"layers.{i}": state, f"layers.{i}.attention": probabilities}
     vectors = model({"input_ids": batch["input_ids"], "attention_mask": mask})["sentence_embedding"]
-    pull = torch.randn(vectors.shape, generator=torch.Generator().manual_seed(10), dtype=torch.float64)
+    pull = torch.randn(
+        vectors.shape, generator=torch.Generator().manual_seed(10), dtype=torch.float64
+    )
     (vectors * pull).sum().backward()
     golden |= {"vectors": vectors, "pull": pull}
-    golden |= {f"grad.{key}": value.grad for key, value in encoder.named_parameters() if value.grad is not None}
+    golden |= {
+        f"grad.{key}": value.grad
+        for key, value in encoder.named_parameters()
+        if value.grad is not None
+    }
     pair = tokenizer(list(SENTENCES), list(reversed(SENTENCES)), truncation=True)
     golden |= {f"pair.{i}": torch.tensor(ids) for i, ids in enumerate(pair["input_ids"])}
     return golden
@@ -207,7 +307,9 @@ def bert_golden() -> dict[str, Tensor]:
     """
     model = tiny_bert().double()
     batch = ragged_batch(2)
-    second = torch.arange(max(LENGTHS)) >= torch.tensor(LENGTHS)[:, None] / 2  # the second half of a text
+    second = (
+        torch.arange(max(LENGTHS)) >= torch.tensor(LENGTHS)[:, None] / 2
+    )  # the second half of a text
     batch["token_types"] = (second & batch["mask"]).long()
     generator = torch.Generator().manual_seed(3)
     embeddings: list[Tensor] = []
@@ -226,23 +328,34 @@ def bert_golden() -> dict[str, Tensor]:
     )
     hook.remove()
     pull = {
-        "hidden": torch.randn(out.last_hidden_state.shape, generator=generator, dtype=torch.float64),
+        "hidden": torch.randn(
+            out.last_hidden_state.shape, generator=generator, dtype=torch.float64
+        ),
         "pooler": torch.randn(out.pooler_output.shape, generator=generator, dtype=torch.float64),
     }
     pull["hidden"] *= batch["mask"].unsqueeze(-1)  # pads are never used
-    ((out.last_hidden_state * pull["hidden"]).sum() + (out.pooler_output * pull["pooler"]).sum()).backward()
+    (
+        (out.last_hidden_state * pull["hidden"]).sum() + (out.pooler_output * pull["pooler"]).sum()
+    ).backward()
 
     golden = dict(batch) | {f"pull.{name}": value for name, value in pull.items()}
     golden |= {"embeddings": out.hidden_states[0], "pooler": out.pooler_output}
-    for i, (state, probabilities) in enumerate(zip(out.hidden_states[1:], out.attentions, strict=True)):
+    for i, (state, probabilities) in enumerate(
+        zip(out.hidden_states[1:], out.attentions, strict=True)
+    ):
         golden |= {f"layers.{i}": state, f"layers.{i}.attention": probabilities}
     golden["grad.embeddings"] = embeddings[0].grad
     golden |= {f"grad.{name}": parameter.grad for name, parameter in model.named_parameters()}
 
     pooling = sentence_transformers.sentence_transformer.modules.Pooling
     for mode in ("mean", "cls", "max"):
-        features = {"token_embeddings": out.last_hidden_state, "attention_mask": batch["mask"].long()}
-        golden[f"pooled.{mode}"] = pooling(SIZES["hidden_size"], mode)(features)["sentence_embedding"]
+        features = {
+            "token_embeddings": out.last_hidden_state,
+            "attention_mask": batch["mask"].long(),
+        }
+        golden[f"pooled.{mode}"] = pooling(SIZES["hidden_size"], mode)(features)[
+            "sentence_embedding"
+        ]
     return golden
 
 
@@ -251,7 +364,8 @@ def doubles(values: list[float]) -> Tensor:
 
 
 def trace_golden() -> dict[str, Tensor]:
-    """Ten steps of AdamW on one batch of pairs: warm-up over 3 steps, linear decay to 0 at step 12, weight decay .01.
+    """Ten steps of AdamW on one batch of pairs: warm-up over 3 steps, linear decay to 0 at step 12,
+    weight decay .01.
 
     Dropout is off (eval mode), so the trace depends only on the arithmetic.
     """
@@ -261,11 +375,16 @@ def trace_golden() -> dict[str, Tensor]:
     first, second = ragged_batch(4), ragged_batch(5)
     targets = doubles([0.0, 0.25, 0.5, 0.75, 1.0])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.01)
-    schedule = transformers.get_linear_schedule_with_warmup(optimizer, num_warmup_steps=3, num_training_steps=12)
+    schedule = transformers.get_linear_schedule_with_warmup(
+        optimizer, num_warmup_steps=3, num_training_steps=12
+    )
     loss_function = CosineSimilarityLoss(model)
     losses, rates = [], []
     for _ in range(10):
-        features = [{"input_ids": batch["ids"], "attention_mask": batch["mask"].long()} for batch in (first, second)]
+        features = [
+            {"input_ids": batch["ids"], "attention_mask": batch["mask"].long()}
+            for batch in (first, second)
+        ]
         loss = loss_function(features, targets)
         optimizer.zero_grad()
         loss.backward()
@@ -277,7 +396,9 @@ def trace_golden() -> dict[str, Tensor]:
     golden |= {f"second.{name}": value for name, value in second.items()}
     golden |= {"targets": targets, "losses": doubles(losses), "rates": doubles(rates)}
     weights = model[0].model.named_parameters()
-    return golden | {f"after.{name}": value.detach() for name, value in weights if not name.startswith("pooler")}
+    return golden | {
+        f"after.{name}": value.detach() for name, value in weights if not name.startswith("pooler")
+    }
 
 
 def metrics_golden() -> dict[str, Tensor]:
@@ -297,16 +418,24 @@ def metrics_golden() -> dict[str, Tensor]:
 
 
 def minilm_golden(folder: Path) -> dict[str, Tensor]:
-    """The real model in float32: every layer on a ragged batch, unit vectors, and token ids of difficult texts."""
+    """The real model in float32: every layer on a ragged batch, unit vectors, and token ids of
+    difficult texts.
+    """
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
-    sentences = ["A man is playing a guitar.", "Hi", "Two dogs run through the snow, chasing a ball."]
+    sentences = [
+        "A man is playing a guitar.",
+        "Hi",
+        "Two dogs run through the snow, chasing a ball.",
+    ]
     batch = tokenizer(sentences, padding="longest", return_tensors="pt")
     with torch.no_grad():
         states = model(**batch, output_hidden_states=True).hidden_states
     golden = {"ids": batch["input_ids"], "mask": batch["attention_mask"].bool()}
     golden |= {f"hidden.{i}": state for i, state in enumerate(states)}
-    golden["vectors"] = SentenceTransformer(str(folder), device="cpu").encode(sentences, convert_to_tensor=True)
+    golden["vectors"] = SentenceTransformer(str(folder), device="cpu").encode(
+        sentences, convert_to_tensor=True
+    )
     for i, text in enumerate(TEXTS):
         # as lists of one: as a plain string, an empty second text would count as none
         single = tokenizer([text], truncation=True, max_length=256)
@@ -353,20 +482,31 @@ def check(name: str, tensors: dict[str, Tensor]) -> list[str]:
     with safe_open(path, "pt") as file:
         made = file.metadata() or {}
         for key, value in metadata().items():
-            if key != "torch" and made.get(key) != value:  # torch is recorded, but is not the reference
-                problems.append(f"{path.name} is stale: {key} was {made.get(key)}, is {value}; {REBUILD}")
+            if (
+                key != "torch" and made.get(key) != value
+            ):  # torch is recorded, but is not the reference
+                problems.append(
+                    f"{path.name} is stale: {key} was {made.get(key)}, is {value}; {REBUILD}"
+                )
         if set(file.keys()) != set(tensors):
-            problems.append(f"{path.name}: other tensors: {sorted(set(file.keys()) ^ set(tensors))}; {REBUILD}")
+            problems.append(
+                f"{path.name}: other tensors: {sorted(set(file.keys()) ^ set(tensors))}; {REBUILD}"
+            )
             return problems
         for key, value in tensors.items():
-            # processors round differently: by up to 1.5e-11, and in float32 by 5.2e-6 at real tokens
+            # processors round differently: by up to 1.5e-11, and in float32 by 5.2e-6 at real
+            # tokens
             bound = 5e-11 if value.dtype == torch.float64 else 1e-5
             stored = file.get_tensor(key)
-            difference = (stored.double() - value.double()).abs() if stored.shape == value.shape else None
+            difference = (
+                (stored.double() - value.double()).abs() if stored.shape == value.shape else None
+            )
             if difference is not None and key.startswith("hidden."):
                 difference = difference[tensors["mask"]]  # pads are never used
             if difference is None or difference.max() > bound:
-                problems.append(f"{path.name}: {key} is not what the reference computes now; {REBUILD}")
+                problems.append(
+                    f"{path.name}: {key} is not what the reference computes now; {REBUILD}"
+                )
     return problems
 
 
@@ -375,7 +515,12 @@ def check_folder(stored: Path, write: Callable[[Path], None]) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / stored.name
         write(made)
-        names = {path.relative_to(root) for root in (made, stored) for path in root.rglob("*") if path.is_file()}
+        names = {
+            path.relative_to(root)
+            for root in (made, stored)
+            for path in root.rglob("*")
+            if path.is_file()
+        }
         wrong = [
             str(name)
             for name in sorted(names)
@@ -390,10 +535,17 @@ CHECKPOINTS = {TINY: write_tiny} | {HERE / name: write for name, write in FOLDER
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.reference.make_reference", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare with the committed files and write nothing")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.reference.make_reference", description=__doc__
+    )
     parser.add_argument(
-        "--minilm", type=Path, default=ROOT / "weights" / "all-MiniLM-L6-v2", help="its folder (default: %(default)s)"
+        "--check", action="store_true", help="compare with the committed files and write nothing"
+    )
+    parser.add_argument(
+        "--minilm",
+        type=Path,
+        default=ROOT / "weights" / "all-MiniLM-L6-v2",
+        help="its folder (default: %(default)s)",
     )
     options = parser.parse_args()
     golden = {
@@ -402,7 +554,11 @@ def main() -> None:
     }
     if options.check:
         problems = [problem for name, tensors in golden.items() for problem in check(name, tensors)]
-        problems += [problem for folder, write in CHECKPOINTS.items() for problem in check_folder(folder, write)]
+        problems += [
+            problem
+            for folder, write in CHECKPOINTS.items()
+            for problem in check_folder(folder, write)
+        ]
         good = f"{len(golden)} golden files and {len(CHECKPOINTS)} checkpoints are what the reference computes"
         print("\n".join(problems) or good)
         sys.exit(1 if problems else 0)

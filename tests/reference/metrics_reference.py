@@ -1,7 +1,8 @@
-"""Golden values of metrics beyond correlation, in float64: decisions against labels, and the geometry of vectors.
+"""Golden values of metrics beyond correlation, in float64: decisions against labels, and the
+geometry of vectors.
 
-scikit-learn computes the former, at every threshold; slow loops, one pair at a time, compute the rest by the papers'
-equations. This file imports nothing of minisbert.
+scikit-learn computes the former, at every threshold; slow loops, one pair at a time, compute the
+rest by the papers' equations. This file imports nothing of minisbert.
 """
 
 import math
@@ -9,14 +10,22 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import torch
-from sklearn.metrics import accuracy_score, average_precision_score, f1_score, precision_score, recall_score
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    f1_score,
+    precision_score,
+    recall_score,
+)
 from torch import Tensor
 
 ROWS, WIDTH = 41, 7
 
 
 def inputs() -> dict[str, Tensor]:
-    """Labels with more zeros than ones; scores with few ties, with many, and reversed, so that no 1 is predicted."""
+    """Labels with more zeros than ones; scores with few ties, with many, and reversed, so that no 1
+    is predicted.
+    """
     generator = torch.Generator().manual_seed(11)
 
     def normal(*shape: int) -> Tensor:
@@ -38,12 +47,17 @@ def inputs() -> dict[str, Tensor]:
         "positive": positive,
         "negative": negative,
         # a cone: all vectors share a direction, so the mean cosine is far from 0
-        "narrow": normal(ROWS, WIDTH) * lengths + 2 * lengths * torch.ones(WIDTH, dtype=torch.float64),
+        "narrow": normal(ROWS, WIDTH) * lengths
+        + 2 * lengths * torch.ones(WIDTH, dtype=torch.float64),
     }
 
 
-def slow_threshold(scores: list[float], labels: list[int], score: Callable[..., float]) -> tuple[float, float]:
-    """The best cut, trying all from the highest score down; a threshold is the middle of two scores."""
+def slow_threshold(
+    scores: list[float], labels: list[int], score: Callable[..., float]
+) -> tuple[float, float]:
+    """The best cut, trying all from the highest score down; a threshold is the middle of two
+    scores.
+    """
     steps = sorted(set(scores), reverse=True)
     cuts = [math.nextafter(steps[0], math.inf)]
     cuts += [(above + below) / 2 for above, below in pairwise(steps)]
@@ -70,17 +84,29 @@ def more_metrics_golden() -> dict[str, Tensor]:
     given = inputs()
     labels, predicted = given["labels"].tolist(), given["predicted"].tolist()
     values: dict[str, list[float]] = {
-        "precision_recall_f1": [score(labels, predicted) for score in (precision_score, recall_score, f1_score)],
+        "precision_recall_f1": [
+            score(labels, predicted) for score in (precision_score, recall_score, f1_score)
+        ],
     }
     for name in ("few_ties", "many_ties", "reversed"):
         for metric, score in (("f1", f1_score), ("accuracy", accuracy_score)):
-            values[f"threshold.{metric}.{name}"] = list(slow_threshold(given[name].tolist(), labels, score))
-        values[f"average_precision.{name}"] = [average_precision_score(labels, given[name].tolist())]
-    anchor, positive, narrow = ([unit(row) for row in given[name]] for name in ("anchor", "positive", "narrow"))
-    values["alignment"] = [math.fsum(square_distance(a, p) for a, p in zip(anchor, positive, strict=True)) / ROWS]
+            values[f"threshold.{metric}.{name}"] = list(
+                slow_threshold(given[name].tolist(), labels, score)
+            )
+        values[f"average_precision.{name}"] = [
+            average_precision_score(labels, given[name].tolist())
+        ]
+    anchor, positive, narrow = (
+        [unit(row) for row in given[name]] for name in ("anchor", "positive", "narrow")
+    )
+    values["alignment"] = [
+        math.fsum(square_distance(a, p) for a, p in zip(anchor, positive, strict=True)) / ROWS
+    ]
     for name, vectors in (("anchor", anchor), ("narrow", narrow)):
         pairs = [(x, y) for i, x in enumerate(vectors) for j, y in enumerate(vectors) if i != j]
         closeness = math.fsum(math.exp(-2 * square_distance(x, y)) for x, y in pairs)
         values[f"uniformity.{name}"] = [math.log(closeness / len(pairs))]
         values[f"mean_cosine.{name}"] = [math.fsum(dot(x, y) for x, y in pairs) / len(pairs)]
-    return given | {f"value.{name}": torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
+    return given | {
+        f"value.{name}": torch.tensor(value, dtype=torch.float64) for name, value in values.items()
+    }

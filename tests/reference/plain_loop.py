@@ -11,7 +11,9 @@ from minisbert.data.datasets import load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 
-def independent_losses(folder: Path, path: Path, epochs: int, lr: float, warmup: int, clip: float) -> list[float]:
+def independent_losses(
+    folder: Path, path: Path, epochs: int, lr: float, warmup: int, clip: float
+) -> list[float]:
     """The recipe with torch's own pieces, the whole file as one batch in the order of the file."""
     encoder = SentenceEncoder.load(folder)
     pairs = load_scored_pairs(path)
@@ -25,7 +27,9 @@ def independent_losses(folder: Path, path: Path, epochs: int, lr: float, warmup:
         sides = []
         for texts in ([pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]):
             ids = [torch.tensor(ids) for ids in encoder.tokenizer.encode(texts).ids]
-            sides.append(torch.stack([encoder(row[None])[0] for row in ids]))  # one by one: no padding, no mask
+            sides.append(
+                torch.stack([encoder(row[None])[0] for row in ids])
+            )  # one by one: no padding, no mask
         loss = mse_loss(cosine_similarity(*sides), targets)
         optimizer.zero_grad()
         loss.backward()

@@ -1,9 +1,11 @@
-"""Every intermediate result of transformers and sentence-transformers for given ids, under minisbert's names.
+"""Every intermediate result of transformers and sentence-transformers for given ids, under
+minisbert's names.
 
     python -m tests.reference.states MODEL INPUTS.safetensors OUTPUT.safetensors [--double]
 
-MODEL is a folder; INPUTS contains ``ids``, ``mask`` and ``token_types`` (B, T). ``minisbert trace`` runs this
-script; the wheel has it as ``minisbert/diagnosis/reference_states.py``. It imports nothing of minisbert.
+MODEL is a folder; INPUTS contains ``ids``, ``mask`` and ``token_types`` (B, T). ``minisbert trace``
+runs this script; the wheel has it as ``minisbert/diagnosis/reference_states.py``. It imports
+nothing of minisbert.
 """
 
 import inspect
@@ -32,7 +34,9 @@ class Wide:
 
 @contextmanager
 def in_double(*modules: ModuleType) -> Iterator[None]:
-    """Inside, modeling modules of transformers take float64 wherever they say float32: build and run models in it."""
+    """Inside, modeling modules of transformers take float64 wherever they say float32: build and
+    run models in it.
+    """
     narrow = torch.Tensor.float
     torch.Tensor.float = torch.Tensor.double
     for module in modules:
@@ -45,8 +49,12 @@ def in_double(*modules: ModuleType) -> Iterator[None]:
             module.torch = torch
 
 
-def encoder_states(folder: Path, inputs: dict[str, Tensor], dtype: torch.dtype) -> tuple[dict[str, Tensor], Tensor]:
-    """Embeddings, every layer's attention and output, and the pooler's if there is one; and the last hidden state."""
+def encoder_states(
+    folder: Path, inputs: dict[str, Tensor], dtype: torch.dtype
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Embeddings, every layer's attention and output, and the pooler's if there is one; and the
+    last hidden state.
+    """
     import transformers  # here, because tests take ``in_double`` without it
 
     kind = transformers.MODEL_MAPPING[type(transformers.AutoConfig.from_pretrained(folder))]
@@ -54,10 +62,14 @@ def encoder_states(folder: Path, inputs: dict[str, Tensor], dtype: torch.dtype) 
     if "token_type_ids" in inspect.signature(kind.forward).parameters:  # DistilBERT has none
         given["token_type_ids"] = inputs["token_types"]
     with in_double(sys.modules[kind.__module__]) if dtype == torch.float64 else nullcontext():
-        model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=dtype).eval()
+        model = transformers.AutoModel.from_pretrained(
+            folder, attn_implementation="eager", dtype=dtype
+        ).eval()
         out = model(**given, output_hidden_states=True, output_attentions=True)
     states = {"embeddings": out.hidden_states[0]}
-    for i, (hidden, probabilities) in enumerate(zip(out.hidden_states[1:], out.attentions, strict=True)):
+    for i, (hidden, probabilities) in enumerate(
+        zip(out.hidden_states[1:], out.attentions, strict=True)
+    ):
         states |= {f"layers.{i}.attention": probabilities, f"layers.{i}": hidden}
     if getattr(out, "pooler_output", None) is not None:
         states["pooler"] = out.pooler_output
@@ -65,10 +77,14 @@ def encoder_states(folder: Path, inputs: dict[str, Tensor], dtype: torch.dtype) 
 
 
 def sentence_states(folder: Path, inputs: dict[str, Tensor], hidden: Tensor) -> dict[str, Tensor]:
-    """What sentence-transformers computes from the last hidden state: after the pooling, and after all modules."""
+    """What sentence-transformers computes from the last hidden state: after the pooling, and after
+    all modules.
+    """
     import sentence_transformers  # here, because a plain encoder does not need it
 
-    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu").to(hidden.dtype).eval()
+    model = (
+        sentence_transformers.SentenceTransformer(str(folder), device="cpu").to(hidden.dtype).eval()
+    )
     features = {"token_embeddings": hidden, "attention_mask": inputs["mask"].long()}
     states = {}
     for module in list(model)[1:]:
@@ -83,7 +99,9 @@ def main() -> None:
     dtype = torch.float64 if "--double" in sys.argv[4:] else torch.float32
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the folder has everything
     inputs, listed = load_file(given), folder / "modules.json"
-    modules = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else []  # of a plain encoder
+    modules = (
+        json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else []
+    )  # of a plain encoder
     places = [module["path"] for module in modules if module["type"].endswith("Transformer")]
     with torch.no_grad():
         states, hidden = encoder_states(folder / places[0] if places else folder, inputs, dtype)

@@ -38,21 +38,30 @@ def assert_nearest(queries: np.ndarray, corpus: np.ndarray, k: int) -> None:
     ranked = -np.sort(-expected, axis=1)
     scores, indices = top_k(queries, corpus, k)
     bound = np.full(scores.shape, 1.2e-7)
-    if k < len(corpus):  # the exception that top_k documents: a row beyond place k that is nearer than 1e-6 may swap
+    if k < len(
+        corpus
+    ):  # the exception that top_k documents: a row beyond place k that is nearer than 1e-6 may swap
         bound[ranked[:, :k] - ranked[:, k : k + 1] < 1e-6] = 1e-6
     assert (abs(scores - ranked[:, :k]) <= bound).all()
-    np.testing.assert_allclose(scores, np.take_along_axis(expected, indices, axis=1), atol=1.2e-7, rtol=0)
+    np.testing.assert_allclose(
+        scores, np.take_along_axis(expected, indices, axis=1), atol=1.2e-7, rtol=0
+    )
     assert all(len({*row}) == k for row in indices.tolist())
 
 
 # ------------------------------------------------------------------------------------------- top_k
 
 
-@given(arrays(np.float32, (3, 7), elements=st.sampled_from([-1.0, -0.0, 0.0, 0.5, 2.0])), st.permutations(range(7)))
+@given(
+    arrays(np.float32, (3, 7), elements=st.sampled_from([-1.0, -0.0, 0.0, 0.5, 2.0])),
+    st.permutations(range(7)),
+)
 def test_sorted_by_score_then_by_row(scores, rows):
     found = by_score(torch.from_numpy(scores), torch.tensor(rows).expand(3, 7))
     for row in range(3):
-        order = sorted(zip(scores[row].tolist(), rows, strict=True), key=lambda pair: (-pair[0], pair[1]))
+        order = sorted(
+            zip(scores[row].tolist(), rows, strict=True), key=lambda pair: (-pair[0], pair[1])
+        )
         assert [*zip(found[0][row].tolist(), found[1][row].tolist(), strict=True)] == order
 
 
@@ -64,15 +73,21 @@ def test_other_similarities_are_a_full_sort(monkeypatch, name, kind, alone):
     """Vectors of very different lengths, against float64."""
     monkeypatch.setattr(search, "ALONE", alone)
     generator = np.random.default_rng(5)
-    vectors = (generator.normal(size=(70, 9)) * generator.uniform(0.1, 20, size=(70, 1))).astype(kind)
+    vectors = (generator.normal(size=(70, 9)) * generator.uniform(0.1, 20, size=(70, 1))).astype(
+        kind
+    )
     x = vectors.astype(np.float64)
     every = x @ x.T
     if name != "dot":
-        every = -np.linalg.norm(x[:, None] - x[None], axis=2, ord={"euclidean": 2, "manhattan": 1}[name])
+        every = -np.linalg.norm(
+            x[:, None] - x[None], axis=2, ord={"euclidean": 2, "manhattan": 1}[name]
+        )
     order = np.argsort(-every, axis=1, kind="stable")[:, :12]
     scores, indices = top_k(vectors, vectors, 12, similarity=name)
     assert indices.tolist() == order.tolist()
-    np.testing.assert_allclose(scores, np.take_along_axis(every, order, axis=1), rtol=2e-7, atol=1e-12)
+    np.testing.assert_allclose(
+        scores, np.take_along_axis(every, order, axis=1), rtol=2e-7, atol=1e-12
+    )
     scores, pairs = closest_pairs(vectors, 40, similarity=name)
     expected = sorted((-every[i, j], i, j) for i in range(70) for j in range(i + 1, 70))[:40]
     assert pairs.tolist() == [[i, j] for _, i, j in expected]
@@ -82,7 +97,10 @@ def test_other_similarities_are_a_full_sort(monkeypatch, name, kind, alone):
 def test_what_no_similarity_can_compare_is_refused():
     with pytest.raises(InputError, match="similarity"):
         top_k(normal(2, 3), normal(2, 3), 1, similarity="maxsim")
-    for name in ("dot", "euclidean"):  # squares that fit float64, and products that do not fit float32
+    for name in (
+        "dot",
+        "euclidean",
+    ):  # squares that fit float64, and products that do not fit float32
         with pytest.raises(InputError, match="row 1"):
             top_k(normal(2, 3), np.array([[1.0, 0, 0], [1e30, 0, 0]]), 1, similarity=name)
 
@@ -123,7 +141,9 @@ def test_a_corpus_of_any_order(kind, k):
     generator = np.random.default_rng(3)
     queries, corpus = generator.normal(size=(7, 33)), generator.normal(size=(300, 33))
     if "better" in kind or "worse" in kind:
-        corpus = corpus[np.argsort(cosines(queries[:1], corpus)[0])][:: 1 if "better" in kind else -1]
+        corpus = corpus[np.argsort(cosines(queries[:1], corpus)[0])][
+            :: 1 if "better" in kind else -1
+        ]
     if kind == "all equal":
         corpus = np.repeat(corpus[:1], 300, axis=0)
         assert top_k(queries, corpus, k)[1].tolist() == [[*range(k)]] * 7
@@ -149,11 +169,15 @@ def test_vectors_on_disk_are_never_read_as_a_whole(tmp_path, monkeypatch, kind):
 
     for k in (1, 9, 23):
         for source in (stored, Counted()):
-            for ours, expected in zip(top_k(vectors[:2], source, k), top_k(vectors[:2], vectors, k), strict=True):
+            for ours, expected in zip(
+                top_k(vectors[:2], source, k), top_k(vectors[:2], vectors, k), strict=True
+            ):
                 np.testing.assert_array_equal(ours, expected)
         if k == 1:
             assert max(sizes) <= 4 * 2
-    for ours, expected in zip(closest_pairs(Counted(), 253), closest_pairs(vectors, 253), strict=True):
+    for ours, expected in zip(
+        closest_pairs(Counted(), 253), closest_pairs(vectors, 253), strict=True
+    ):
         np.testing.assert_array_equal(ours, expected)
 
 
@@ -163,7 +187,9 @@ def test_cosines_of_numbers_whose_squares_overflow_or_vanish_in_float32(scale, m
     """[3, 4] and [1, 0] have cosine 0.6 at any scale, and a zero vector keeps cosine 0."""
     vectors = np.array([[3.0, 4.0], [1.0, 0.0], [0.0, 0.0], [0.0, 2.0]])
     vectors[[0, 1] if mixed else slice(None)] *= scale
-    for same in [vectors] if scale > 1e38 or scale < 1e-37 else [vectors, vectors.astype(np.float32)]:
+    for same in (
+        [vectors] if scale > 1e38 or scale < 1e-37 else [vectors, vectors.astype(np.float32)]
+    ):
         scores, indices = top_k(same[:1], same, 4)
         np.testing.assert_allclose(scores, [[1.0, 0.8, 0.6, 0.0]], atol=1e-7, rtol=0)  # float32
         assert indices.tolist() == [[0, 3, 1, 2]]
@@ -236,7 +262,9 @@ def test_closest_pairs_are_a_full_sort(seed, count, data):
     k = data.draw(st.integers(1, count * (count - 1) // 2))
     expected, (rows, columns) = cosines(vectors, vectors), np.triu_indices(count, 1)
     scores, pairs = closest_pairs(vectors, k)
-    np.testing.assert_allclose(scores, np.sort(expected[rows, columns])[::-1][:k], atol=1.2e-7, rtol=0)
+    np.testing.assert_allclose(
+        scores, np.sort(expected[rows, columns])[::-1][:k], atol=1.2e-7, rtol=0
+    )
     np.testing.assert_allclose(scores, expected[tuple(pairs.T)], atol=1.2e-7, rtol=0)
     assert (pairs[:, 0] < pairs[:, 1]).all()
     assert len({*map(tuple, pairs.tolist())}) == k

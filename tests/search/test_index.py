@@ -1,4 +1,6 @@
-"""``--index``: a file that is reused or rebuilt, codes that are read as they are, and what is refused."""
+"""``--index``: a file that is reused or rebuilt, codes that are read as they are, and what is
+refused.
+"""
 
 import json
 import shutil
@@ -54,7 +56,9 @@ def path(tmp_path):
     return tmp_path / "index.safetensors"
 
 
-def test_an_index_is_reused_and_any_safetensors_reader_opens_it(encoder, path, tiny, encoded, capsys):
+def test_an_index_is_reused_and_any_safetensors_reader_opens_it(
+    encoder, path, tiny, encoded, capsys
+):
     expected = encoder.encode(TEXTS)
     np.testing.assert_array_equal(indexed_vectors(encoder, TEXTS, path), expected)
     said = capsys.readouterr().err
@@ -63,7 +67,9 @@ def test_an_index_is_reused_and_any_safetensors_reader_opens_it(encoder, path, t
     with safe_open(path, "pt") as file:
         assert list(file.keys()) == ["vectors"]
     encoded.clear()
-    np.testing.assert_array_equal(indexed_vectors(SentenceEncoder.load(tiny), TEXTS, path), expected)
+    np.testing.assert_array_equal(
+        indexed_vectors(SentenceEncoder.load(tiny), TEXTS, path), expected
+    )
     assert capsys.readouterr().err == ""
     assert encoded == []
     assert list(path.parent.iterdir()) == [path]
@@ -130,7 +136,9 @@ def test_an_index_with_other_vectors_than_its_header_says_is_refused(encoder, pa
 
 def test_everything_that_changes_the_vectors_changes_the_hash_of_the_model(encoder, tiny, tmp_path):
     shutil.copytree(tiny, tmp_path / "copy")
-    assert model_hash(SentenceEncoder.load(tmp_path / "copy")) == model_hash(encoder)  # its content only
+    assert model_hash(SentenceEncoder.load(tmp_path / "copy")) == model_hash(
+        encoder
+    )  # its content only
 
     def weight(changed: SentenceEncoder) -> None:
         with torch.no_grad():
@@ -152,10 +160,23 @@ def test_everything_that_changes_the_vectors_changes_the_hash_of_the_model(encod
 
 
 def test_the_hash_of_texts_depends_on_order_and_boundaries(encoder):
-    kinds = [["ab", "c"], ["a", "bc"], ["c", "ab"], ["ab\nc"], ["ab", "c", ""], ['ab"', "c"], ["äb", "c"]]
+    kinds = [
+        ["ab", "c"],
+        ["a", "bc"],
+        ["c", "ab"],
+        ["ab\nc"],
+        ["ab", "c", ""],
+        ['ab"', "c"],
+        ["äb", "c"],
+    ]
     assert len({made_from(encoder, texts, "")["texts"] for texts in kinds}) == len(kinds)
-    assert differences({"model": "a", "width": "5"}, {"model": "b", "width": "5"}) == "another model"
-    assert differences({"model": "a", "width": "5"}, {"model": "b", "width": "6"}) == "width '5', not '6'"
+    assert (
+        differences({"model": "a", "width": "5"}, {"model": "b", "width": "5"}) == "another model"
+    )
+    assert (
+        differences({"model": "a", "width": "5"}, {"model": "b", "width": "6"})
+        == "width '5', not '6'"
+    )
 
 
 # ------------------------------------------------------------------------------------------ codes
@@ -169,19 +190,33 @@ def test_int8_by_hand(tmp_path):
     assert file["ranges"].tolist() == [[0, -10], [255, 500]]
     assert file["codes"].dtype == np.int8
     assert file["codes"].tolist() == [[-128, -128], [-127, -123], [127, 127]]
-    for decoded in (Decoded(**file), from_codes(read_safetensors(tmp_path / "codes.safetensors"), 3, 2)):
-        np.testing.assert_allclose(decoded[np.array([1, 0])], [[1.5, 1], [0.5, -9]], atol=1e-6, rtol=0)  # the middles
+    for decoded in (
+        Decoded(**file),
+        from_codes(read_safetensors(tmp_path / "codes.safetensors"), 3, 2),
+    ):
+        np.testing.assert_allclose(
+            decoded[np.array([1, 0])], [[1.5, 1], [0.5, -9]], atol=1e-6, rtol=0
+        )  # the middles
 
 
 def test_bits_by_hand_and_their_scores(tmp_path):
-    """Nine columns are two bytes, and a score is a sum of signed columns of the query over the lengths 3 and 3."""
+    """Nine columns are two bytes, and a score is a sum of signed columns of the query over the
+    lengths 3 and 3.
+    """
     signs = np.array([[1, 1, 1], [1, 1, -1], [-1, 1, 1], [-1, -1, -1]], np.float32)
     vectors = np.concatenate([signs, np.tile([0.5, -1, -1, -1, 0, 2], (4, 1))], axis=1)
     write_codes(vectors, "binary", tmp_path / "codes.safetensors", {})
     bits = from_codes(read_safetensors(tmp_path / "codes.safetensors"), 4, 9)
     # 1111 0000 1, 1101 0000 1, 0111 0000 1, 0001 0000 1
-    assert bits.bits.tolist() == [[0b11110000, 128], [0b11010000, 128], [0b01110000, 128], [0b00010000, 128]]
-    query = np.array([[2, 1, -2, 0, 0, 0, 0, 0, 0]], np.float32)  # bits 1100 0000 0, at distances 3, 2, 4, 4
+    assert bits.bits.tolist() == [
+        [0b11110000, 128],
+        [0b11010000, 128],
+        [0b01110000, 128],
+        [0b00010000, 128],
+    ]
+    query = np.array(
+        [[2, 1, -2, 0, 0, 0, 0, 0, 0]], np.float32
+    )  # bits 1100 0000 0, at distances 3, 2, 4, 4
     scores, indices = bits.top_k(query, 2, times=2)
     assert indices.tolist() == [[1, 0]]
     np.testing.assert_allclose(scores, [[5 / 9, 1 / 9]], atol=1e-7, rtol=0)  # 2 + 1 + 2, 2 + 1 - 2
@@ -191,12 +226,16 @@ def test_bits_by_hand_and_their_scores(tmp_path):
 
 
 def test_rescoring_looks_at_so_many_candidates(monkeypatch):
-    """The nearest by bits is the last by the float query, so one candidate is too few. Blocks of queries agree."""
+    """The nearest by bits is the last by the float query, so one candidate is too few. Blocks of
+    queries agree.
+    """
     corpus = np.array([[0, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0]], np.uint8)
     bits = Bits(np.packbits(corpus, axis=1), 4)
     query = np.array([[9, 0.1, 0.1, 0.1]], np.float32)  # bits 1111, at distances 1, 3, 2, 2
     assert [bits.top_k(query, 1, times)[1].item() for times in (1, 2, 3, 4, 9)] == [0, 2, 2, 2, 2]
-    np.testing.assert_allclose(bits.top_k(query, 1, 4)[0], 8.9 / 2 / np.sqrt(81.03), atol=1e-7, rtol=0)
+    np.testing.assert_allclose(
+        bits.top_k(query, 1, 4)[0], 8.9 / 2 / np.sqrt(81.03), atol=1e-7, rtol=0
+    )
     queries = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
     alone = [bits.top_k(query[None], 2)[1] for query in queries]
     monkeypatch.setattr("minisbert.search.index.BLOCK_NUMBERS", 50)
@@ -217,7 +256,15 @@ def test_codes_that_do_not_fit_are_refused(tensors):
         from_codes(tensors, 2, 3)
 
 
-LINES = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon", "a dog", "  the sun", "a bird"]
+LINES = [
+    "the cat sits on the mat",
+    "a dog",
+    "a woman eats an apple",
+    "moon",
+    "a dog",
+    "  the sun",
+    "a bird",
+]
 LINES += ["rain and snow", "the moon", "a cat in the rain", "snow"]
 KINDS = ["int8", "binary"]
 
@@ -235,7 +282,19 @@ def codes(tiny, text, tmp_path) -> Callable[..., Path]:
 
     def run(kind: str, *flags: str) -> Path:
         out = tmp_path / f"{kind}.safetensors"
-        encode.main(["--model", str(tiny), "--file", str(text), "--out", str(out), "--quantize", kind, *flags])
+        encode.main(
+            [
+                "--model",
+                str(tiny),
+                "--file",
+                str(text),
+                "--out",
+                str(out),
+                "--quantize",
+                kind,
+                *flags,
+            ]
+        )
         return out
 
     return run
@@ -258,12 +317,16 @@ def hits(tiny, text, capsys) -> Callable[..., list[dict]]:
 @pytest.mark.parametrize("width", [24, 5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_cut_vectors_with_a_prompt_are_searched(tiny, codes, hits, encoded, kind, width, prompt):
-    """Scores by hand from ``encode``: float32 queries with decoded vectors; the prompt need not be said again."""
+    """Scores by hand from ``encode``: float32 queries with decoded vectors; the prompt need not be
+    said again.
+    """
     cut = ["--truncate-dim", str(width)] if width < 24 else []
     path = codes(kind, *cut, *(["--prompt", prompt] if prompt else []))
     encoder = SentenceEncoder.load(tiny)
     lines = [(prompt or "") + line.strip() for line in LINES]
-    vectors, query = (x.astype(np.float64) for x in (encoder.encode(lines), encoder.encode(["a dog"])[0]))
+    vectors, query = (
+        x.astype(np.float64) for x in (encoder.encode(lines), encoder.encode(["a dog"])[0])
+    )
     vectors, query = vectors[:, :width], query[:width]
     low, high = vectors.min(0), vectors.max(0)
     steps = np.floor((vectors - low) / (high - low) * 255).clip(0, 255)
@@ -274,8 +337,12 @@ def test_cut_vectors_with_a_prompt_are_searched(tiny, codes, hits, encoded, kind
     encoded.clear()
     found = hits(path, *cut, "--top", "3", *(["--rescore", "99"] if kind == "binary" else []))
     assert encoded == ["a dog"]
-    tolerance = 5e-3 if kind == "int8" else 3e-6  # a number at a step's border may have the next code
-    np.testing.assert_allclose([hit["score"] for hit in found], np.sort(cosines)[::-1][:3], atol=tolerance, rtol=0)
+    tolerance = (
+        5e-3 if kind == "int8" else 3e-6
+    )  # a number at a step's border may have the next code
+    np.testing.assert_allclose(
+        [hit["score"] for hit in found], np.sort(cosines)[::-1][:3], atol=tolerance, rtol=0
+    )
     chosen = cosines[[hit["index"] for hit in found]]
     np.testing.assert_allclose([hit["score"] for hit in found], chosen, atol=tolerance, rtol=0)
 
@@ -308,7 +375,9 @@ def test_what_does_not_fit_is_refused_by_name_and_kept(
     with pytest.raises(InputError, match=message):
         hits(path, *(flag.replace("OTHER", str(tmp_path / "other")) for flag in flags))
     assert encoded == []
-    assert {file.name: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+    assert {
+        file.name: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()
+    } == before
 
 
 def test_codes_are_for_search_alone(tiny, text, codes, tmp_path):

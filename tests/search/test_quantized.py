@@ -34,7 +34,12 @@ def test_bits_come_back_as_signs():
 def test_tensors_and_arrays_of_any_layout_have_the_same_codes():
     corpus = random(40, 24)
     ranges, codes, bits = calibrate(corpus), to_int8(corpus, calibrate(corpus)), to_bits(corpus)
-    for same in (torch.tensor(corpus), np.asfortranarray(corpus), corpus[::-1][::-1], corpus.tolist()):
+    for same in (
+        torch.tensor(corpus),
+        np.asfortranarray(corpus),
+        corpus[::-1][::-1],
+        corpus.tolist(),
+    ):
         assert calibrate(same).tolist() == ranges.tolist()
         assert to_int8(same, ranges).tolist() == codes.tolist()
         assert to_bits(same).tolist() == bits.tolist()

@@ -74,12 +74,16 @@ def test_a_shortened_vector_has_length_one(client, encoder):
 
 
 def test_prompts_by_input_type(tiny):
-    encoder = SentenceEncoder.load(tiny, prompts={"query": "query: ", "document": "a ", "other": "the "})
+    encoder = SentenceEncoder.load(
+        tiny, prompts={"query": "query: ", "document": "a ", "other": "the "}
+    )
     encoder.default_prompt_name = "other"
     with TestClient(Server(Engine("tiny", encoder)).application()) as client:
         for kind, prompt in (("query", "query: "), ("document", "a "), (None, "the ")):
             found = post(client, input="a dog", input_type=kind).json()["data"][0]["embedding"]
-            np.testing.assert_allclose(found, encoder.encode(["a dog"], prompt=prompt)[0], atol=2e-6, rtol=0)
+            np.testing.assert_allclose(
+                found, encoder.encode(["a dog"], prompt=prompt)[0], atol=2e-6, rtol=0
+            )
 
 
 def test_a_cut_text_is_told_or_refused(client, engine):
@@ -96,10 +100,16 @@ DOCUMENTS = ["a cat", "the dog runs", "moon"]
 
 # as their source has them: what each client sends beside query and documents
 CLIENTS = {
-    "cohere, ClientV2 and langchain_cohere": ("/v2/rerank", {"top_n": 2, "max_tokens_per_doc": 4096}),
+    "cohere, ClientV2 and langchain_cohere": (
+        "/v2/rerank",
+        {"top_n": 2, "max_tokens_per_doc": 4096},
+    ),
     "cohere, Client": ("/v1/rerank", {"top_n": 2, "return_documents": True}),
     "litellm, hosted_vllm": ("/rerank", {"return_documents": True}),
-    "jina, nothing but null": ("/v1/rerank", {"model": None, "top_n": None, "return_documents": None}),
+    "jina, nothing but null": (
+        "/v1/rerank",
+        {"model": None, "top_n": None, "return_documents": None},
+    ),
 }
 
 
@@ -111,11 +121,15 @@ def test_reranking_as_its_clients_ask_for_it(client, engine, name):
     order = list(np.argsort(-expected))[: options.get("top_n")]
     found = answer["results"]
     assert [row["index"] for row in found] == order
-    np.testing.assert_allclose([row["relevance_score"] for row in found], expected[order], atol=2e-6, rtol=0)
+    np.testing.assert_allclose(
+        [row["relevance_score"] for row in found], expected[order], atol=2e-6, rtol=0
+    )
     shown = [{"text": DOCUMENTS[i]} if options.get("return_documents") else None for i in order]
     assert [row.get("document") for row in found] == shown
     # [CLS] a dog [SEP] DOCUMENT [SEP]
-    tokens = sum(len(ids) for ids in engine.reranker.tokenizer.encode_pairs(["a dog"] * 3, DOCUMENTS).ids)
+    tokens = sum(
+        len(ids) for ids in engine.reranker.tokenizer.encode_pairs(["a dog"] * 3, DOCUMENTS).ids
+    )
     assert answer["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
     assert answer["meta"] == {"tokens": {"input_tokens": tokens}}
     assert answer["model"] == "judge"
@@ -124,7 +138,8 @@ def test_reranking_as_its_clients_ask_for_it(client, engine, name):
 def test_documents_may_be_objects_with_a_text(client):
     objects = [{"text": text, "id": i} for i, text in enumerate(DOCUMENTS)]
     found = [
-        post(client, "/v1/rerank", query="a dog", documents=given).json()["results"] for given in (DOCUMENTS, objects)
+        post(client, "/v1/rerank", query="a dog", documents=given).json()["results"]
+        for given in (DOCUMENTS, objects)
     ]
     assert found[0] == found[1]
 
@@ -140,7 +155,9 @@ def test_scores_are_those_of_predict(engine, task):
 @pytest.mark.parametrize(("count", "rows"), [(1, 1), (3, 3), (9, 3), (0, 3)])
 def test_how_many_documents_come_back(client, count, rows):
     whole = post(client, "/rerank", query="a dog", documents=DOCUMENTS).json()["results"]
-    found = post(client, "/rerank", query="a dog", documents=DOCUMENTS, top_n=count).json()["results"]
+    found = post(client, "/rerank", query="a dog", documents=DOCUMENTS, top_n=count).json()[
+        "results"
+    ]
     assert found == whole[:rows]
 
 
@@ -170,7 +187,10 @@ def test_a_head_that_reads_two_rows(tiny, encoder):
     expected = reranker.predict([("a dog", "a cat"), ("a dog", LONG)])
     np.testing.assert_allclose([each.value for each in scored], expected, atol=2e-6, rtol=0)
     assert [each.cut for each in scored] == [False, True]
-    assert [each.tokens for each in scored] == [4 + 4, 4 + 16]  # [CLS] a dog [SEP], [CLS] a cat [SEP], the limit
+    assert [each.tokens for each in scored] == [
+        4 + 4,
+        4 + 16,
+    ]  # [CLS] a dog [SEP], [CLS] a cat [SEP], the limit
 
 
 REFUSED = [
@@ -208,11 +228,14 @@ RERANK_REFUSED = [
 
 @pytest.mark.parametrize(
     ("path", "content", "status", "message"),
-    [("/v1/embeddings", *case) for case in REFUSED] + [("/v1/rerank", *case) for case in RERANK_REFUSED],
+    [("/v1/embeddings", *case) for case in REFUSED]
+    + [("/v1/rerank", *case) for case in RERANK_REFUSED],
     ids=range(len(REFUSED) + len(RERANK_REFUSED)),
 )
 def test_what_makes_no_sense_is_refused_in_openais_form(client, path, content, status, message):
-    answer = client.post(path, content=json.dumps(content), headers={"Content-Type": "application/json"})
+    answer = client.post(
+        path, content=json.dumps(content), headers={"Content-Type": "application/json"}
+    )
     assert answer.status_code == status
     assert message in answer.json()["error"]["message"]
     assert answer.json()["error"]["type"] == "invalid_request_error"
@@ -220,7 +243,9 @@ def test_what_makes_no_sense_is_refused_in_openais_form(client, path, content, s
 
 @pytest.mark.parametrize("body", [b"", b"[1]", b"\xff\xfe", b"[" * 10**5], ids=range(4))
 def test_a_body_that_is_no_object_is_refused(client, body):
-    answer = client.post("/v1/embeddings", content=body, headers={"Content-Type": "application/json"})
+    answer = client.post(
+        "/v1/embeddings", content=body, headers={"Content-Type": "application/json"}
+    )
     assert answer.status_code == 400
 
 
@@ -240,7 +265,9 @@ def test_a_path_that_there_is_not_and_a_method_that_it_does_not_have(client):
 
 def test_the_description_has_every_path_and_the_fields(client):
     found = client.get("/openapi.json").json()
-    assert {"/v1/embeddings", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/models"} <= set(found["paths"])
+    assert {"/v1/embeddings", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/models"} <= set(
+        found["paths"]
+    )
     assert "input_type" in found["components"]["schemas"]["EmbeddingRequest"]["properties"]
     assert client.get("/docs").headers["content-type"].startswith("text/html")
 
@@ -293,17 +320,29 @@ def test_every_path_but_health_and_docs_wants_the_key(engine, header, status):
         for path in ("/health", "/docs", "/openapi.json"):
             assert client.get(path).status_code == 200
         assert client.get("/metrics", headers=headers).status_code == status
-        assert client.post("/v1/embeddings", json={"input": "a"}, headers=headers).status_code == status
+        assert (
+            client.post("/v1/embeddings", json={"input": "a"}, headers=headers).status_code
+            == status
+        )
 
 
 def test_a_page_of_another_origin_may_ask_and_read_if_it_is_named(engine):
     page = {"Origin": "https://example.org"}
-    asks = page | {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    asks = page | {
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization",
+    }
     for origins in ((), ("https://example.org",)):
         with TestClient(Server(engine, api_key="k", origins=origins).application()) as client:
-            assert client.options("/v1/embeddings", headers=asks).is_success == bool(origins)  # without the key
-            answer = client.post("/v1/embeddings", json={"input": "a"}, headers=page | {"Authorization": "Bearer k"})
-            assert answer.headers.get("access-control-allow-origin") == (page["Origin"] if origins else None)
+            assert client.options("/v1/embeddings", headers=asks).is_success == bool(
+                origins
+            )  # without the key
+            answer = client.post(
+                "/v1/embeddings", json={"input": "a"}, headers=page | {"Authorization": "Bearer k"}
+            )
+            assert answer.headers.get("access-control-allow-origin") == (
+                page["Origin"] if origins else None
+            )
 
 
 def test_only_the_first_wrong_item_is_an_error(client):

@@ -36,7 +36,9 @@ def executor():
 
 
 async def started(batcher, *requests):
-    """The tasks of requests (key, items), each submitted before the next, while nothing is computed yet."""
+    """The tasks of requests (key, items), each submitted before the next, while nothing is computed
+    yet.
+    """
     tasks = []
     for key, items in requests:
         tasks.append(asyncio.create_task(batcher.submit(key, items)))
@@ -47,12 +49,15 @@ async def started(batcher, *requests):
 def test_what_waits_is_computed_together_and_by_key(compute, executor):
     async def scenario():
         batcher = Batcher(compute, executor, batch_items=4)
-        tasks = await started(batcher, ("a", [1]), ("a", [2, 3]), ("b", [4]), ("a", [5]), ("a", [6]))
+        tasks = await started(
+            batcher, ("a", [1]), ("a", [2, 3]), ("b", [4]), ("a", [5]), ("a", [6])
+        )
         compute.go.set()
         return await asyncio.gather(*tasks)
 
     assert asyncio.run(scenario()) == [[2], [4, 6], [8], [10], [12]]
-    # the first was alone when it came; then the oldest, with those after it that have its key and fit
+    # the first was alone when it came; then the oldest, with those after it that have its key and
+    # fit
     assert compute.calls == [("a", [1]), ("a", [2, 3]), ("b", [4]), ("a", [5, 6])]
 
 

@@ -25,10 +25,22 @@ uvicorn = pytest.importorskip("uvicorn")
 
 
 class Process(subprocess.Popen):
-    """The command, listening: its first line and its URL. Each takes seconds to start: tests share two of them."""
+    """The command, listening: its first line and its URL. Each takes seconds to start: tests share
+    two of them.
+    """
 
     def __init__(self, *arguments: str, stdout: int | IO = subprocess.DEVNULL):
-        command = [sys.executable, "-m", "minisbert", "serve", *arguments, "--port", "0", "--threads", "1"]
+        command = [
+            sys.executable,
+            "-m",
+            "minisbert",
+            "serve",
+            *arguments,
+            "--port",
+            "0",
+            "--threads",
+            "1",
+        ]
         super().__init__(command, stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=ROOT)
         self.first = self.stderr.readline()
         url = re.search(r"http://\S+:\d+", self.first)
@@ -52,7 +64,9 @@ def log(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def process(tiny, log) -> Iterator[Process]:
     with log.open("w") as file:
-        process = Process(str(tiny), "--served-model-name", "owner/small", "--max-texts", "7", stdout=file)
+        process = Process(
+            str(tiny), "--served-model-name", "owner/small", "--max-texts", "7", stdout=file
+        )
     yield process
     process.terminate()
     assert process.wait(20) == 0
@@ -61,11 +75,18 @@ def process(tiny, log) -> Iterator[Process]:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_the_socket_that_listens(tiny, monkeypatch, host):
-    """Without TCP_NODELAY on the listener an answer in two parts waits for an ACK, 40 ms on Linux."""
+    """Without TCP_NODELAY on the listener an answer in two parts waits for an ACK, 40 ms on
+    Linux.
+    """
     seen = []
 
     def run(self: uvicorn.Server, sockets: list[socket.socket]) -> None:
-        seen.append((sockets[0].getsockname()[0], sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
+        seen.append(
+            (
+                sockets[0].getsockname()[0],
+                sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY),
+            )
+        )
 
     monkeypatch.setattr(uvicorn.Server, "run", run)
     if host == "::1" and not socket.has_ipv6:

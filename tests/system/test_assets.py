@@ -1,4 +1,6 @@
-"""An asset is either complete and verified or absent, whatever servers, archives and pip do; and the command."""
+"""An asset is either complete and verified or absent, whatever servers, archives and pip do; and
+the command.
+"""
 
 import errno
 import hashlib
@@ -25,10 +27,17 @@ from minisbert.system.assets import AssetFile, ensure, fetch, home
 from tests.servers import cut, cut_chunked, repository, serve, use_hub
 
 CONTENT = {"model.bin": bytes(range(256)) * 8, "sub/config.json": b'{"a": 1}\n'}
-FILES = tuple(AssetFile(name, hashlib.sha256(data).hexdigest(), len(data)) for name, data in CONTENT.items())
+FILES = tuple(
+    AssetFile(name, hashlib.sha256(data).hexdigest(), len(data)) for name, data in CONTENT.items()
+)
 WRONG = b"\x01" + CONTENT["model.bin"][1:]
 # what an attacker, or a careless packager, may add to an archive
-STRAY = {"../evil.txt": b"evil", "inside/../../evil.txt": b"evil", "/evil.txt": b"evil", "inside/setup.py": b"evil"}
+STRAY = {
+    "../evil.txt": b"evil",
+    "inside/../../evil.txt": b"evil",
+    "/evil.txt": b"evil",
+    "inside/setup.py": b"evil",
+}
 
 
 def zipped(entries: dict[str, bytes]) -> bytes:
@@ -83,7 +92,10 @@ def test_an_entry_pins_its_sources_and_files(name):
         path = PurePosixPath(file["name"])
         assert not path.is_absolute()
         assert ".." not in path.parts
-    if name in ("all-MiniLM-L6-v2", "stsb"):  # what the first steps need has two independent sources
+    if name in (
+        "all-MiniLM-L6-v2",
+        "stsb",
+    ):  # what the first steps need has two independent sources
         assert {next(iter(source)) for source in entry["sources"]} > {"wheel"}
 
 
@@ -105,7 +117,9 @@ def installed(tmp_path, monkeypatch) -> Path:
     return folder
 
 
-def test_the_home_is_the_variables_else_the_checkout_else_the_cache(tmp_path, installed, monkeypatch):
+def test_the_home_is_the_variables_else_the_checkout_else_the_cache(
+    tmp_path, installed, monkeypatch
+):
     assert home() == tmp_path / "me" / ".cache" / "minisbert"
     (installed / "pyproject.toml").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -117,7 +131,10 @@ def test_the_home_is_the_variables_else_the_checkout_else_the_cache(tmp_path, in
     monkeypatch.setenv("MINISBERT_HOME", str(tmp_path / "mine"))
     assert home() == tmp_path / "mine"
     assert assets.asset("stsb").folder == tmp_path / "mine" / "data" / "stsb"
-    assert assets.asset("all-MiniLM-L6-v2").folder == tmp_path / "mine" / "weights" / "all-MiniLM-L6-v2"
+    assert (
+        assets.asset("all-MiniLM-L6-v2").folder
+        == tmp_path / "mine" / "weights" / "all-MiniLM-L6-v2"
+    )
     monkeypatch.setenv("MINISBERT_HOME", "~/models")
     assert home() == tmp_path / "me" / "models"
 
@@ -125,10 +142,14 @@ def test_the_home_is_the_variables_else_the_checkout_else_the_cache(tmp_path, in
 def test_a_home_that_is_no_folder(installed, monkeypatch):
     for name in ("~nosuch", "~nosuch/models", os.devnull):
         monkeypatch.setenv("MINISBERT_HOME", name)
-        with pytest.raises(InputError, match=f"'{name}' is not a folder: set MINISBERT_HOME to one"):
+        with pytest.raises(
+            InputError, match=f"'{name}' is not a folder: set MINISBERT_HOME to one"
+        ):
             home()
     monkeypatch.delenv("MINISBERT_HOME")
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # a container with a user id that no one has
+    monkeypatch.setattr(
+        os.path, "expanduser", lambda path: path
+    )  # a container with a user id that no one has
     with pytest.raises(InputError, match="set MINISBERT_HOME"):
         home()
 
@@ -169,10 +190,18 @@ def there_before(request, site, store) -> bool:
 
 
 def whole(store: Path, there: bool = True) -> bool:
-    """The asset is complete (or absent) and there is nothing else, not even an empty partial folder."""
-    stored = {path.relative_to(store).as_posix(): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    """The asset is complete (or absent) and there is nothing else, not even an empty partial
+    folder.
+    """
+    stored = {
+        path.relative_to(store).as_posix(): path.read_bytes()
+        for path in store.rglob("*")
+        if path.is_file()
+    }
     assert [path.name for path in (store / "weights").iterdir()] == (["tiny"] if there else [])
-    return stored == ({f"weights/tiny/{name}": data for name, data in CONTENT.items()} if there else {})
+    return stored == (
+        {f"weights/tiny/{name}": data for name, data in CONTENT.items()} if there else {}
+    )
 
 
 def test_from_a_url(site, store, capsys):
@@ -183,7 +212,9 @@ def test_from_a_url(site, store, capsys):
     assert capsys.readouterr() == ("", shown)
 
 
-def test_from_the_hub_or_its_cache_at_the_pinned_commit(site, store, declare, tmp_path, monkeypatch):
+def test_from_the_hub_or_its_cache_at_the_pinned_commit(
+    site, store, declare, tmp_path, monkeypatch
+):
     """The files are copies: what happens to the cache later does not matter."""
     commit = "c" * 40
     site.pages |= repository("someone/tiny", CONTENT | {"pytorch_model.bin": b"pickle"}, commit)
@@ -200,7 +231,9 @@ def test_from_the_hub_or_its_cache_at_the_pinned_commit(site, store, declare, tm
 
 def test_the_next_source_after_wrong_bytes(site, store, declare, capsys):
     site.pages["/a.zip"] = PACKERS[".zip"](GOOD | {"inside/model.bin": WRONG})
-    declare({"archive": f"{site.address}/a.zip", "inside": "inside"}, {"url": f"{site.address}/tiny/"})
+    declare(
+        {"archive": f"{site.address}/a.zip", "inside": "inside"}, {"url": f"{site.address}/tiny/"}
+    )
     ensure("tiny")
     assert whole(store)
     first, failed, second = capsys.readouterr().err.splitlines()
@@ -269,7 +302,9 @@ def test_what_is_incomplete_is_reported_and_fetched_again(found, site, store, mo
     DAMAGE[found](folder / found.split()[0])
     assert assets.asset("tiny").state() == f"incomplete: {folder}/{found}"
     monkeypatch.setenv("MINISBERT_OFFLINE", "1")
-    with pytest.raises(InputError, match=f"^tiny is incomplete: .*{found} and MINISBERT_OFFLINE forbids") as error:
+    with pytest.raises(
+        InputError, match=f"^tiny is incomplete: .*{found} and MINISBERT_OFFLINE forbids"
+    ) as error:
         ensure("tiny")
     assert str(error.value).endswith(f"put model.bin, sub/config.json into {folder}")
     monkeypatch.setenv("MINISBERT_OFFLINE", "")
@@ -291,7 +326,9 @@ def run(*arguments: str) -> None:
     command.main(list(arguments))
 
 
-def test_the_command_prints_the_folder_and_fetch_repairs_a_file_of_the_right_size(site, store, capsys):
+def test_the_command_prints_the_folder_and_fetch_repairs_a_file_of_the_right_size(
+    site, store, capsys
+):
     """``ensure`` checks sizes only; the command hashes."""
     ensure("tiny")
     site.asked.clear()
@@ -309,7 +346,10 @@ def test_the_list_has_state_licence_and_sources(declare, capsys):
     declare({"url": "http://127.0.0.1/a.zip"}, {"hub": "someone/tiny", "revision": "abc"})
     run("list")
     shown = capsys.readouterr().out
-    assert all(word in shown for word in ("tiny", "missing", "CC0", "http://127.0.0.1/a.zip", "someone/tiny"))
+    assert all(
+        word in shown
+        for word in ("tiny", "missing", "CC0", "http://127.0.0.1/a.zip", "someone/tiny")
+    )
 
 
 # ------------------------------------------------------------------------------------- one source
@@ -317,13 +357,19 @@ def test_the_list_has_state_licence_and_sources(declare, capsys):
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch) -> Path:
-    """The folder of temporary files, which sources must leave empty. Disables proxies and pip's index and config."""
+    """The folder of temporary files, which sources must leave empty. Disables proxies and pip's
+    index and config.
+    """
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     for name in [name for name in os.environ if name.upper().startswith("PIP_")]:
         monkeypatch.delenv(name)
-    settings = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": str(tmp_path / "wheels")}
+    settings = {
+        "PIP_NO_INDEX": "1",
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_FIND_LINKS": str(tmp_path / "wheels"),
+    }
     for name, value in ({"no_proxy": "*", "NO_PROXY": "*"} | settings).items():
         monkeypatch.setenv(name, value)
     return folder
@@ -361,7 +407,10 @@ def endless(handler) -> None:
 
 BAD = {
     "missing": (None, "HTTP Error 404: Not Found"),
-    "wrong byte": (WRONG, f"model.bin has sha256 {hashlib.sha256(WRONG).hexdigest()}, not {FILES[0].sha256}"),
+    "wrong byte": (
+        WRONG,
+        f"model.bin has sha256 {hashlib.sha256(WRONG).hexdigest()}, not {FILES[0].sha256}",
+    ),
     "cut": (cut(CONTENT["model.bin"], 1000), "model.bin has 1,000 bytes, not 2,048"),
     "cut, chunked": (cut_chunked(CONTENT["model.bin"]), "IncompleteRead"),
     "closed": (lambda handler: handler.connection.close(), ""),
@@ -393,9 +442,15 @@ def test_a_full_disk_is_not_the_fault_of_the_source(site, fill, monkeypatch):
 def test_an_archive_gives_only_the_files_in_the_manifest(ending, site, fill):
     packed = {
         "stray": (PACKERS[ending](STRAY | GOOD), ""),
-        "lacking": (PACKERS[ending]({"inside/model.bin": CONTENT["model.bin"]}), "inside/sub/config.json"),
+        "lacking": (
+            PACKERS[ending]({"inside/model.bin": CONTENT["model.bin"]}),
+            "inside/sub/config.json",
+        ),
         "wrong byte": (PACKERS[ending](GOOD | {"inside/model.bin": WRONG}), "model.bin has sha256"),
-        "bomb": (PACKERS[ending](GOOD | {"inside/model.bin": bytes(10**6)}), "model.bin is too large"),
+        "bomb": (
+            PACKERS[ending](GOOD | {"inside/model.bin": bytes(10**6)}),
+            "model.bin is too large",
+        ),
         "page": (b"<html>Log in to this network first</html>", "not a "),
     }
     for name, (body, words) in packed.items():
@@ -415,17 +470,23 @@ def test_a_wheel_is_downloaded_and_read_but_not_installed(fill, tmp_path):
     entries = {f"tiny_weights/model/{name}": data for name, data in CONTENT.items()} | {
         "tiny_weights/__init__.py": b"raise SystemExit('executed')",
         f"{about}/METADATA": b"Metadata-Version: 2.1\nName: tiny_weights\nVersion: 1.0\n",
-        f"{about}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{about}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: "
+        b"py3-none-any\n",
         f"{about}/RECORD": b"",
     }
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / "tiny_weights-1.0-py3-none-any.whl").write_bytes(zipped(entries))
     assert fill(WHEEL) == ""
     assert find_spec("tiny_weights") is None
-    assert fill(WHEEL | {"wheel": "tiny-weights==2.0"}).count("pip could not download it: ERROR: ") == 1
+    assert (
+        fill(WHEEL | {"wheel": "tiny-weights==2.0"}).count("pip could not download it: ERROR: ")
+        == 1
+    )
 
 
-@pytest.mark.parametrize("source", [WHEEL, {"archive": "http://127.0.0.1/a.zip", "inside": "inside"}])
+@pytest.mark.parametrize(
+    "source", [WHEEL, {"archive": "http://127.0.0.1/a.zip", "inside": "inside"}]
+)
 def test_an_interrupt_leaves_nothing_behind(source, fill, store, monkeypatch):
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

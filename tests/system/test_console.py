@@ -36,10 +36,15 @@ ENDS = [
     (
         PermissionError(13, "Permission denied", "a.csv"),
         2,
-        "error: a.csv: Permission denied; check its permissions, or name another place (--out, MINISBERT_HOME)\n",
+        "error: a.csv: Permission denied; check its permissions, or name another place (--out, "
+        "MINISBERT_HOME)\n",
     ),
     (OSError(28, "No space left on device"), 2, "error: No space left on device\n"),
-    (OSError(28, "No space left", "F"), 2, "error: F: No space left; free some space, or name another disk\n"),
+    (
+        OSError(28, "No space left", "F"),
+        2,
+        "error: F: No space left; free some space, or name another disk\n",
+    ),
     (KeyboardInterrupt(), 130, "stopped\n"),
 ]
 
@@ -52,7 +57,9 @@ def test_what_the_user_can_fix_is_one_line_and_an_exit_code(error, code, message
     assert capsys.readouterr() == ("", message)
 
 
-@pytest.mark.parametrize("error", [ValueError("ours"), KeyError("ours"), AssertionError("ours"), InputError, OSError])
+@pytest.mark.parametrize(
+    "error", [ValueError("ours"), KeyError("ours"), AssertionError("ours"), InputError, OSError]
+)
 def test_programming_errors_have_a_traceback_and_others_on_request(error, monkeypatch):
     """``InputError`` is a ``ValueError``; any other ValueError is a bug."""
     if isinstance(error, type):
@@ -64,7 +71,9 @@ def test_programming_errors_have_a_traceback_and_others_on_request(error, monkey
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("before", [lambda *_: pytest.fail("the handler of the imports"), signal.SIG_IGN])
+@pytest.mark.parametrize(
+    "before", [lambda *_: pytest.fail("the handler of the imports"), signal.SIG_IGN]
+)
 def test_a_command_can_be_interrupted_unless_it_ignored_that_before(before, number, tmp_path):
     """And leaves nothing half written."""
 
@@ -85,7 +94,9 @@ def test_a_command_can_be_interrupted_unless_it_ignored_that_before(before, numb
 CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 1.00 GiB"
 
 
-@pytest.mark.parametrize(("error", "asked"), [(MemoryError(), ""), (RuntimeError(CUDA), ": 2.00 GiB more were needed")])
+@pytest.mark.parametrize(
+    ("error", "asked"), [(MemoryError(), ""), (RuntimeError(CUDA), ": 2.00 GiB more were needed")]
+)
 def test_too_little_memory_is_one_line_that_says_how_much_was_asked_for(error, asked, capsys):
     with pytest.raises(SystemExit, match="2"):
         run_command(raising(error))
@@ -118,19 +129,27 @@ def test_ctrl_c_that_native_code_reports_as_another_error_is_ctrl_c(capsys):
 
 
 START = "import sys; from minisbert.core import InputError; from minisbert.system.console import *\ndef main():\n "
-SMALL, LARGE = "print('x' * 10)", "print('x' * 1_000_000)"  # less and more than Python and the pipe buffer
-full_disk = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+SMALL, LARGE = (
+    "print('x' * 10)",
+    "print('x' * 1_000_000)",
+)  # less and more than Python and the pipe buffer
+full_disk = pytest.mark.skipif(
+    not os.path.exists("/dev/full"), reason="this system has no /dev/full"
+)
 
 
 def python(main: str, **streams) -> tuple[int, str, str]:
-    """The exit code and output of another Python that runs a command, with buffered output, as for any user."""
+    """The exit code and output of another Python that runs a command, with buffered output, as for
+    any user.
+    """
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", f"{START}{main}\nrun_command(main)"],
         env=os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": ""},
         text=True,
         timeout=60,
-        **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams,
+        **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        | streams,
     )
     return done.returncode, done.stdout or "", done.stderr or ""
 
@@ -162,7 +181,10 @@ def test_messages_and_progress_that_cannot_be_written_do_not_end_the_work(termin
 def test_a_number_in_a_range():
     whole = bounded(int, 1, 1025)
     assert (whole("1"), whole("1024"), whole.__name__) == (1, 1024, "integer from 1, below 1025")
-    for kind, texts in ((whole, ("0", "1.5", "two", "", "1025")), (bounded(float, 0), ("nan", "inf", "-1"))):
+    for kind, texts in (
+        (whole, ("0", "1.5", "two", "", "1025")),
+        (bounded(float, 0), ("nan", "inf", "-1")),
+    ):
         for text in texts:
             with pytest.raises(ValueError):  # noqa: PT011
                 kind(text)

@@ -26,7 +26,9 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("name", ["tpu", "cuda:99", "meta", "", "hpu", "cpu:-1"])
 def test_a_device_that_cannot_be_used_is_an_error(name):
-    """For some names torch lists all its backends, which is left out; for others it lacks a module."""
+    """For some names torch lists all its backends, which is left out; for others it lacks a
+    module.
+    """
     with pytest.raises(InputError, match=f"device '{name}' cannot be used: .") as error:
         choose_device(name)
     assert len(str(error.value)) < 300
@@ -42,7 +44,9 @@ def test_auto_takes_cuda_then_apples_gpu_then_the_cpu(monkeypatch):
 
 
 class OnApple(torch.nn.Linear):
-    """A stand-in for a model that Apple's GPU computes with an error: a mean of embeddings that remembers its place."""
+    """A stand-in for a model that Apple's GPU computes with an error: a mean of embeddings that
+    remembers its place.
+    """
 
     def __init__(self, error: float):
         super().__init__(1, 4)
@@ -66,8 +70,12 @@ class OnApple(torch.nn.Linear):
         (0.1, "cpu", "cpu"),
     ],
 )
-def test_apples_gpu_is_used_only_if_it_computes_what_the_cpu_does(error, name, place, monkeypatch, capsys):
-    monkeypatch.setattr(devices, "choose_device", lambda name: torch.device("mps" if name == "auto" else name))
+def test_apples_gpu_is_used_only_if_it_computes_what_the_cpu_does(
+    error, name, place, monkeypatch, capsys
+):
+    monkeypatch.setattr(
+        devices, "choose_device", lambda name: torch.device("mps" if name == "auto" else name)
+    )
     model = OnApple(error)
     assert move_to(model, model, name).place == torch.device(place)
     said = capsys.readouterr().err
@@ -145,10 +153,16 @@ print(re.search(r"AnonHugePages: +(\\d+)", open("/proc/self/smaps_rollup").read(
 def test_a_large_tensor_gets_huge_pages():
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not setting.exists() or "[madvise]" not in setting.read_text():
-        pytest.skip("huge pages are not on request here: see /sys/kernel/mm/transparent_hugepage/enabled")
+        pytest.skip(
+            "huge pages are not on request here: see /sys/kernel/mm/transparent_hugepage/enabled"
+        )
     free = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
-    done = subprocess.run([sys.executable, "-c", HUGE], env=free, capture_output=True, text=True, check=True)
-    assert int(done.stdout) > 0  # kB; none if torch read the variable too early. The system may be short of them
+    done = subprocess.run(
+        [sys.executable, "-c", HUGE], env=free, capture_output=True, text=True, check=True
+    )
+    assert (
+        int(done.stdout) > 0
+    )  # kB; none if torch read the variable too early. The system may be short of them
 
 
 @pytest.fixture
@@ -177,17 +191,31 @@ LIST = ["-m", "minisbert", "assets", "list"]
         (["-mtheirs"], {}, {}),
     ],
 )
-def test_only_a_command_chooses_how_threads_wait_and_only_if_the_user_did_not(arguments, given, expected, tmp_path):
-    """Seen at the end of a real process; ``theirs`` is another package's command that imports minisbert."""
-    shown = "{name: os.environ[name] for name in ('OMP_WAIT_POLICY', *" + repr([*CHOSEN]) + ") if name in os.environ}"
+def test_only_a_command_chooses_how_threads_wait_and_only_if_the_user_did_not(
+    arguments, given, expected, tmp_path
+):
+    """Seen at the end of a real process; ``theirs`` is another package's command that imports
+    minisbert.
+    """
+    shown = (
+        "{name: os.environ[name] for name in ('OMP_WAIT_POLICY', *"
+        + repr([*CHOSEN])
+        + ") if name in os.environ}"
+    )
     hook = f"import atexit, json, os, sys\natexit.register(lambda: print(json.dumps({shown}), file=sys.stderr))\n"
     (tmp_path / "sitecustomize.py").write_text(hook)
     (tmp_path / "theirs").mkdir()
     for file in ("__init__", "__main__"):
         (tmp_path / "theirs" / f"{file}.py").write_text("import minisbert\n")
-    plain = {name: value for name, value in os.environ.items() if name not in {"OMP_WAIT_POLICY", *CHOSEN}}
+    plain = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in {"OMP_WAIT_POLICY", *CHOSEN}
+    }
     environment = plain | given | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-    done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stderr) == expected
 
@@ -202,5 +230,7 @@ for name in ("erf", "exp", "log", "sqrt", "tanh"):
 minisbert.load({str(tiny)!r}, device="cpu")
 print(len(set(called)), {{size for _, _, size in called}})
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     assert done.stdout.strip() == "10 {1}"

@@ -23,7 +23,10 @@ def names(folder: Path) -> list[str]:
 def test_text_is_read_unchanged(tmp_path):
     for content, text in [
         ("naïve\r\n猫\n".encode(), "naïve\r\n猫\n"),
-        (b"\xef\xbb\xbfa cat\n\xef\xbb\xbf", "a cat\n\ufeff"),  # only the first one is a byte order mark
+        (
+            b"\xef\xbb\xbfa cat\n\xef\xbb\xbf",
+            "a cat\n\ufeff",
+        ),  # only the first one is a byte order mark
     ]:
         (tmp_path / "texts.txt").write_bytes(content)
         assert read_text(tmp_path / "texts.txt") == read_text(str(tmp_path / "texts.txt")) == text
@@ -31,23 +34,37 @@ def test_text_is_read_unchanged(tmp_path):
 
 def test_what_is_no_file_is_named(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for path, words in [("nowhere", "does not exist"), ("", "is a folder, a file"), ("pipe", "is a pipe, a file")]:
+    for path, words in [
+        ("nowhere", "does not exist"),
+        ("", "is a folder, a file"),
+        ("pipe", "is a pipe, a file"),
+    ]:
         with pytest.raises(InputError, match=f"^{re.escape(str(tmp_path / path))} {words}"):
             read_text(tmp_path / path)
 
 
 @pytest.mark.parametrize(
     ("content", "line"),
-    [(b"\xff", 1), (b"a\nb\n\x80", 3), (b"\xef\xbb\xbfa\n\xed\xa0\x80", 2), (b"a\n\xe7\x8c", 2), (b"na\xefve", 1)],
+    [
+        (b"\xff", 1),
+        (b"a\nb\n\x80", 3),
+        (b"\xef\xbb\xbfa\n\xed\xa0\x80", 2),
+        (b"a\n\xe7\x8c", 2),
+        (b"na\xefve", 1),
+    ],
 )
 def test_bytes_that_are_not_utf_8_name_the_line(content, line, tmp_path):
-    """A lone byte, one after a line break, a surrogate after a byte order mark, a truncated character, latin-1."""
+    """A lone byte, one after a line break, a surrogate after a byte order mark, a truncated
+    character, latin-1.
+    """
     (tmp_path / "a.txt").write_bytes(content)
     with pytest.raises(InputError, match=rf"a\.txt, line {line}: not UTF-8"):
         read_text(tmp_path / "a.txt")
 
 
-@pytest.mark.parametrize("content", [{"a": 1, "ü": [None, True]}, {}, {"out": os.fsdecode(b"caf\xe9"), "ü": "猫"}])
+@pytest.mark.parametrize(
+    "content", [{"a": 1, "ü": [None, True]}, {}, {"out": os.fsdecode(b"caf\xe9"), "ü": "猫"}]
+)
 def test_json_comes_back_as_it_was_written(content, tmp_path):
     """The last one holds a file name that is not UTF-8."""
     write_json(tmp_path / "a.json", content)
@@ -55,7 +72,8 @@ def test_json_comes_back_as_it_was_written(content, tmp_path):
     assert (tmp_path / "a.json").read_bytes().endswith(b"}\n")
 
 
-# The same requirements for both: ``write`` fills what they yield with OLD or NEW, ``content`` reads it back.
+# The same requirements for both: ``write`` fills what they yield with OLD or NEW, ``content`` reads
+# it back.
 
 OLD, NEW = "old " * 1000, "new"
 
@@ -107,7 +125,9 @@ def test_success_makes_or_replaces_the_target(atomic: Open, tmp_path):
         with atomic(str(target)) as partial:
             write(partial, text)
             assert target.exists() == (text == NEW)
-            assert partial.parent == target.parent  # a rename across file systems would not be atomic
+            assert (
+                partial.parent == target.parent
+            )  # a rename across file systems would not be atomic
         assert content(target) == text
         assert names(target.parent) == ["target"]
 
@@ -132,7 +152,9 @@ def test_a_folder_that_holds_another_file_is_not_replaced(mine, tmp_path):
 @pytest.mark.parametrize(
     "error", [InputError("bad"), OSError(errno.ENOSPC, "full"), KeyboardInterrupt(), SystemExit(2)]
 )
-def test_any_failure_leaves_the_target_as_it_was(atomic: Open, there_before: bool, error: BaseException, tmp_path):
+def test_any_failure_leaves_the_target_as_it_was(
+    atomic: Open, there_before: bool, error: BaseException, tmp_path
+):
     with pytest.raises(type(error)) as raised, atomic(tmp_path / "target") as partial:  # noqa: PT012
         write(partial, NEW)
         raise error
@@ -150,8 +172,12 @@ def failing(number: int) -> Callable[..., None]:
 @pytest.mark.parametrize(
     ("atomic", "call"), [(atomic_file, "fsync"), (atomic_file, "replace"), (atomic_folder, "fsync")]
 )
-def test_a_disk_that_is_full_only_at_the_end(atomic: Open, there_before: bool, call: str, tmp_path, monkeypatch):
-    """Buffered bytes seem written until they are flushed, and the rename needs space, too. The error names the file."""
+def test_a_disk_that_is_full_only_at_the_end(
+    atomic: Open, there_before: bool, call: str, tmp_path, monkeypatch
+):
+    """Buffered bytes seem written until they are flushed, and the rename needs space, too. The
+    error names the file.
+    """
     shown = r"No space left on device: '.*/target'"
     with pytest.raises(OSError, match=shown), atomic(tmp_path / "target") as partial:  # noqa: PT012
         write(partial, NEW)
@@ -196,7 +222,9 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="no locks there")
 
 
 @posix
-def test_a_lock_is_held_until_the_file_is_closed_and_a_disk_without_locks_is_accepted(tmp_path, monkeypatch):
+def test_a_lock_is_held_until_the_file_is_closed_and_a_disk_without_locks_is_accepted(
+    tmp_path, monkeypatch
+):
     with open(tmp_path / "a", "w") as first, open(tmp_path / "a") as second:
         files.lock(first)
         with pytest.raises(BlockingIOError):
@@ -216,7 +244,9 @@ def test_a_folder_that_cannot_be_written_names_the_file_that_was_asked_for(tmp_p
 
     monkeypatch.setattr(Path, "touch", refuse)
     monkeypatch.setattr(Path, "mkdir", refuse)
-    monkeypatch.setattr(Path, "unlink", lambda path, missing_ok: refuse(path))  # Linux looks at the disk first
+    monkeypatch.setattr(
+        Path, "unlink", lambda path, missing_ok: refuse(path)
+    )  # Linux looks at the disk first
     for atomic in (atomic_file, atomic_folder):
         with pytest.raises(OSError, match="Read-only") as caught, atomic(tmp_path / "target"):
             pass

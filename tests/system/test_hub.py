@@ -1,4 +1,6 @@
-"""Models by their names on the Hugging Face Hub: a server that speaks its protocol, and the library's own cache."""
+"""Models by their names on the Hugging Face Hub: a server that speaks its protocol, and the
+library's own cache.
+"""
 
 import errno
 import json
@@ -35,7 +37,11 @@ STRAY = {  # what repositories hold beside a model
 def files() -> dict[str, bytes]:
     """The tiny model's files by their names."""
     folder = ROOT / "weights" / "tiny"
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.fixture
@@ -59,11 +65,30 @@ def served(site: Site) -> list[str]:
 def test_names_of_the_hub_and_paths(site):
     for name in ("BAAI/bge-small-en-v1.5", "a/b", "someone/tiny@v2", "someone/tiny@refs/pr/1"):
         assert is_hub_name(name)
-    for name in [*"tiny /a/b ./a ../a/b ../a ~/a a/b/c a/ /a a//b a\\b a/b@".split(), "a/b c", ""]:
+    for name in [
+        *[
+            "tiny",
+            "/a/b",
+            "./a",
+            "../a/b",
+            "../a",
+            "~/a",
+            "a/b/c",
+            "a/",
+            "/a",
+            "a//b",
+            "a\\b",
+            "a/b@",
+        ],
+        "a/b c",
+        "",
+    ]:
         assert not is_hub_name(name)
         with pytest.raises(InputError, match="neither a folder nor one of"):
             find_model(name)
-    with pytest.raises(InputError, match="have an owner in their name, such as sentence-transformers/"):
+    with pytest.raises(
+        InputError, match="have an owner in their name, such as sentence-transformers/"
+    ):
         find_model("all-mpnet-base-v2")
     assert site.asked == []
 
@@ -78,7 +103,9 @@ def test_only_what_a_model_is_loaded_from_is_downloaded_and_only_once(site, file
 
 
 def test_modules_in_folders_of_any_name(site, files, tmp_path):
-    """The encoder in a folder of its own, the pooling in one without a digit: by name as by path."""
+    """The encoder in a folder of its own, the pooling in one without a digit: by name as by
+    path.
+    """
     modules = json.loads(files["modules.json"])
     modules[0]["path"], modules[1]["path"] = "0_Transformer", "pooling"
     moved = {"modules.json": json.dumps(modules).encode()}
@@ -86,7 +113,9 @@ def test_modules_in_folders_of_any_name(site, files, tmp_path):
         if name == "1_Pooling/config.json":
             moved["pooling/config.json"] = body
         elif name not in ("modules.json", "README.md"):
-            moved[name if name == "config_sentence_transformers.json" else f"0_Transformer/{name}"] = body
+            moved[
+                name if name == "config_sentence_transformers.json" else f"0_Transformer/{name}"
+            ] = body
     for name, body in moved.items():
         (tmp_path / "M" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "M" / name).write_bytes(body)
@@ -97,7 +126,8 @@ def test_modules_in_folders_of_any_name(site, files, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "revision"), [("someone/tiny", "v1"), (f"someone/tiny@{OLDER}", None), ("someone/tiny@refs/pr/9", None)]
+    ("name", "revision"),
+    [("someone/tiny", "v1"), (f"someone/tiny@{OLDER}", None), ("someone/tiny@refs/pr/9", None)],
 )
 def test_a_revision(name, revision, site, files):
     older = files | {"config_sentence_transformers.json": b'{"older": true}'}
@@ -132,7 +162,11 @@ def our_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINISBERT_OFFLINE", "1")
 
 
-WAYS = [(unreachable, "cannot be reached"), (offline, "offline mode"), (our_offline, "offline mode")]
+WAYS = [
+    (unreachable, "cannot be reached"),
+    (offline, "offline mode"),
+    (our_offline, "offline mode"),
+]
 
 
 @pytest.mark.parametrize(("way", "words"), WAYS)
@@ -158,9 +192,13 @@ def test_a_hub_that_never_answers_is_given_up_within_seconds(site, monkeypatch):
 
 
 def test_a_cache_that_another_library_filled_is_used(site, files, monkeypatch):
-    """sentence-transformers asks for one file after the other, and keeps no listing of the repository."""
+    """sentence-transformers asks for one file after the other, and keeps no listing of the
+    repository.
+    """
     for name in files:
-        folder = Path(huggingface_hub.hf_hub_download("someone/tiny", name)).parents[name.count("/")]
+        folder = Path(huggingface_hub.hf_hub_download("someone/tiny", name)).parents[
+            name.count("/")
+        ]
     assert not list(Path(constants.HF_HUB_CACHE).rglob("trees"))
     offline(monkeypatch)
     assert find_model("someone/tiny") == folder
@@ -180,7 +218,9 @@ ANSWERS = [
 
 @pytest.mark.parametrize(("answer", "words"), ANSWERS)
 def test_what_the_hub_answers(answer, words, site):
-    site.pages["/api/models/someone/tiny"] = site.pages["/api/models/someone/tiny/revision/main"] = answer
+    site.pages["/api/models/someone/tiny"] = site.pages[
+        "/api/models/someone/tiny/revision/main"
+    ] = answer
     assert words in tell()
 
 

@@ -8,7 +8,9 @@ from tqdm import std
 from minisbert.system.progress import Bar
 
 
-@pytest.mark.parametrize(("shown", "second", "lines"), [(False, 1, 0), (True, 0.0009, 0), (True, 1, 10)])
+@pytest.mark.parametrize(
+    ("shown", "second", "lines"), [(False, 1, 0), (True, 0.0009, 0), (True, 1, 10)]
+)
 def test_a_file_gets_a_line_every_ten_seconds(shown, second, lines, monkeypatch, capsys):
     """A hundred turns of a second, on a clock that only they turn."""
     now = [100.0]

@@ -39,7 +39,10 @@ def used(monkeypatch):
 def test_onednns_layer_gives_the_numbers_of_torchs_own(shape, bias, used):
     torch.manual_seed(0)
     layer = nn.Linear(24, 7, bias)
-    for x in (torch.randn(shape), torch.randn(*shape[:-2], 24, shape[-2]).transpose(-2, -1)):  # contiguous and not
+    for x in (
+        torch.randn(shape),
+        torch.randn(*shape[:-2], 24, shape[-2]).transpose(-2, -1),
+    ):  # contiguous and not
         with fastest_linear():
             found = layer(x)
         exact = layer.double()(x.double())
@@ -59,7 +62,9 @@ def test_other_dtypes_and_gradients_keep_torchs_own(used):
     assert used == []
 
 
-@pytest.mark.parametrize("flags", ["AuthenticAMD avx2", "GenuineIntel avx2 avx512f avx512_bf16 amx_bf16"])
+@pytest.mark.parametrize(
+    "flags", ["AuthenticAMD avx2", "GenuineIntel avx2 avx512f avx512_bf16 amx_bf16"]
+)
 def test_other_cpus_keep_torchs_own(flags, monkeypatch):
     monkeypatch.setattr(devices, "cpu_flags", lambda: set(flags.split()))
     assert isinstance(fastest_linear(), nullcontext)

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.ablation import TABLES, SameMask, augmented, change, folder_name, main, read_synonyms, replace_word
+from benchmarks.ablation import (
+    TABLES,
+    SameMask,
+    augmented,
+    change,
+    folder_name,
+    main,
+    read_synonyms,
+    replace_word,
+)
 from minisbert.core import InputError, losses
 from minisbert.core.heads import CONCATS
 from minisbert.core.tokenizer import pad_batch
@@ -27,7 +36,10 @@ def test_a_row_is_a_recipe_with_the_setting_in_its_name(table):
     assert len({folder_name(row.name) for row in TABLES[table]}) == len(TABLES[table])
     for row in TABLES[table]:
         recipe = vars(parse(["--recipe", row.recipe]))
-        options, value = vars(parse(["--recipe", row.recipe, *row.flags.split()])), row.name.split()[-1]
+        options, value = (
+            vars(parse(["--recipe", row.recipe, *row.flags.split()])),
+            row.name.split()[-1],
+        )
         changed = {name: options[name] for name in options if options[name] != recipe[name]}
         if table == "concat":
             assert (changed, row.objective.concat) == ({}, row.name)
@@ -66,19 +78,28 @@ def test_a_word_is_replaced_by_a_synonym_of_the_file(tmp_path):
     path = tmp_path / "synonyms.txt"
     path.write_text("Big, large,huge\n\nlarge\t , sizeable\ncat, Cat\n")
     synonyms = read_synonyms(str(path))
-    expected = {"big": ["large", "huge"], "large": ["Big", "huge", "sizeable"], "huge": ["Big", "large"]}
+    expected = {
+        "big": ["large", "huge"],
+        "large": ["Big", "huge", "sizeable"],
+        "huge": ["Big", "large"],
+    }
     assert synonyms == expected | {"sizeable": ["large"]}
     assert outcomes(replace_word, "A HUGE, big cat!", synonyms) == {
         *("A Big, big cat!", "A large, big cat!", "A HUGE, large cat!", "A HUGE, huge cat!")
     }
-    for content, message in (("big, large\nsmall,\n", "line 2: one word"), ("cat, CAT\n", "holds no synonyms")):
+    for content, message in (
+        ("big, large\nsmall,\n", "line 2: one word"),
+        ("cat, CAT\n", "holds no synonyms"),
+    ):
         path.write_text(content)
         with pytest.raises(InputError, match=message):
             read_synonyms(str(path))
 
 
 def made(maker, tiny, files, *flags: str) -> Objective:
-    options = parse(["--model", str(tiny), *toys.flags(files, "simcse", "--temperature", "0.5", *flags)])
+    options = parse(
+        ["--model", str(tiny), *toys.flags(files, "simcse", "--temperature", "0.5", *flags)]
+    )
     torch.manual_seed(3)
     return maker(options, load_trainable(options, torch.device("cpu")))
 
@@ -90,7 +111,9 @@ def test_an_augmented_view_has_other_words_and_a_seed_decides_which(tiny, files)
         task = made(augmented("delete-one", seed, {}), tiny, files)
         first, second = (column.ids for column in task.encoded)
         assert first == task.encoder.tokenizer.encode(lines).ids
-        assert [len(ids) for ids in second] == [len(ids) - 1 for ids in first]  # each toy word is one token
+        assert [len(ids) for ids in second] == [
+            len(ids) - 1 for ids in first
+        ]  # each toy word is one token
         columns.append(second)
     assert columns[0] == columns[1] != columns[2]
 
@@ -120,7 +143,17 @@ def test_the_same_mask_twice_is_two_forwards_from_one_random_state(tiny, files):
 
 def test_a_cell_trains_its_own_objective(tiny, files, tmp_path, capsys):
     """The first steps' losses of the same rows and seed differ from row to row."""
-    command = ["concat", "--data", files["nli"], "--model", str(tiny), "--out", str(tmp_path), "--seeds", "1"]
+    command = [
+        "concat",
+        "--data",
+        files["nli"],
+        "--model",
+        str(tiny),
+        "--out",
+        str(tmp_path),
+        "--seeds",
+        "1",
+    ]
     main([*command, "--max-steps", "1", "--limit", "30", "--json", "--", "--log-every", "1"])
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["name"] for row in rows] == [*CONCATS]
@@ -129,10 +162,22 @@ def test_a_cell_trains_its_own_objective(tiny, files, tmp_path, capsys):
 
 
 def test_a_table_equals_single_runs_and_continues(tiny, files, tmp_path, monkeypatch, capsys):
-    """Train each cell again by hand; mean and spread from numpy. Only the results of a cell are kept."""
+    """Train each cell again by hand; mean and spread from numpy. Only the results of a cell are
+    kept.
+    """
     out, runs = tmp_path / "out", []
     data = [*toys.flags(files, "cosine"), "--lr", "1e-2"][2:]
-    command = ["pooling", "--model", str(tiny), "--out", str(out), "--epochs", "1", "--seeds", "1,2"]
+    command = [
+        "pooling",
+        "--model",
+        str(tiny),
+        "--out",
+        str(out),
+        "--epochs",
+        "1",
+        "--seeds",
+        "1,2",
+    ]
     command += ["--json", "--", *data]
     start = train.main
 
@@ -153,16 +198,33 @@ def test_a_table_equals_single_runs_and_continues(tiny, files, tmp_path, monkeyp
         before, after = [], []
         for seed in (1, 2):
             cell = out / f"STSb-{pooling}-seed{seed}"
-            assert sorted(path.name for path in cell.iterdir()) == ["config.json", "metrics.jsonl", "results.json"]
-            single = ["--model", str(tiny), "--pooling", pooling, "--seed", str(seed), "--batch-size", "16"]
+            assert sorted(path.name for path in cell.iterdir()) == [
+                "config.json",
+                "metrics.jsonl",
+                "results.json",
+            ]
+            single = [
+                "--model",
+                str(tiny),
+                "--pooling",
+                pooling,
+                "--seed",
+                str(seed),
+                "--batch-size",
+                "16",
+            ]
             start([*single, *data, "--out", str(tmp_path / "single" / pooling / str(seed))])
             scores = toys.dev_scores(tmp_path / "single" / pooling / str(seed))
             before.append(100 * scores[0])
             after.append(100 * scores[-1])
         assert row["name"] == f"STSb {pooling}"
         statistics = (before[0], np.mean(after), np.std(after, ddof=1))
-        assert [row[name] for name in ("before", "mean", "sd")] == pytest.approx(statistics, abs=1e-12)
-    with pytest.raises(InputError, match=r"-seed1 was run with limit None instead of 24: choose another --out"):
+        assert [row[name] for name in ("before", "mean", "sd")] == pytest.approx(
+            statistics, abs=1e-12
+        )
+    with pytest.raises(
+        InputError, match=r"-seed1 was run with limit None instead of 24: choose another --out"
+    ):
         main([*command[: -len(data) - 1], "--limit", "24", "--", *data])
 
 

@@ -1,4 +1,6 @@
-"""Several processes: the gradients are those of one process, only rank 0 writes, a lost process ends all."""
+"""Several processes: the gradients are those of one process, only rank 0 writes, a lost process
+ends all.
+"""
 
 import json
 import os
@@ -29,7 +31,9 @@ def torchrun(*arguments: str) -> tuple[int, str, str]:
     options = ("--standalone", "--nproc_per_node=2", "-m", "tests.distributed_step")
     command = [sys.executable, "-m", "torch.distributed.run", *options, *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -47,7 +51,15 @@ def test_every_row_has_one_owner_and_none_is_idle():
         1: [[7, 3, 9, 1, 5]],
         2: [[7, 3, 9], [1, 5]],
         3: [[7, 3], [9, 1], [5]],
-        7: [[7], [3], [9], [1], [5], [7], [7]],  # two have nothing to do and take a spare row, which gather drops
+        7: [
+            [7],
+            [3],
+            [9],
+            [1],
+            [5],
+            [7],
+            [7],
+        ],  # two have nothing to do and take a spare row, which gather drops
     }.items():
         assert [ProcessGroup(0, size, CPU).share(rows, rank) for rank in range(size)] == expected
 
@@ -63,7 +75,15 @@ def test_dropout_masks_differ_by_seed_rank_and_step_and_rank_0_keeps_its_generat
     ProcessGroup(0, 3, CPU).reseed(42, 7)
     assert torch.equal(torch.get_rng_state(), before)
     drawn = set()
-    for rank, seed, step in ((1, 42, 7), (2, 42, 7), (1, 43, 7), (1, 42, 8), (1, 7, 42), (2, 43, 8), (1, 42, 7)):
+    for rank, seed, step in (
+        (1, 42, 7),
+        (2, 42, 7),
+        (1, 43, 7),
+        (1, 42, 8),
+        (1, 7, 42),
+        (2, 43, 8),
+        (1, 42, 7),
+    ):
         ProcessGroup(rank, 3, CPU).reseed(seed, step)
         drawn.add(torch.rand(1).item())
     assert len(drawn) == 6
@@ -76,10 +96,22 @@ def test_dropout_masks_differ_by_seed_rank_and_step_and_rank_0_keeps_its_generat
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"WORLD_SIZE": "two", "RANK": "0"}, "RANK and WORLD_SIZE in the environment.*: invalid literal for int"),
-        ({"WORLD_SIZE": "2"}, "RANK and WORLD_SIZE in the environment, which torchrun sets: no key 'RANK'"),
-        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK is 2 and WORLD_SIZE 2: was this process started by torchrun"),
-        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "29500"}, "process 0 of 2 cannot connect .*MASTER_ADDR"),
+        (
+            {"WORLD_SIZE": "two", "RANK": "0"},
+            "RANK and WORLD_SIZE in the environment.*: invalid literal for int",
+        ),
+        (
+            {"WORLD_SIZE": "2"},
+            "RANK and WORLD_SIZE in the environment, which torchrun sets: no key 'RANK'",
+        ),
+        (
+            {"WORLD_SIZE": "2", "RANK": "2"},
+            "RANK is 2 and WORLD_SIZE 2: was this process started by torchrun",
+        ),
+        (
+            {"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "29500"},
+            "process 0 of 2 cannot connect .*MASTER_ADDR",
+        ),
     ],
 )
 def test_what_torchrun_would_not_set_is_named(monkeypatch, variables, message):
@@ -91,7 +123,9 @@ def test_what_torchrun_would_not_set_is_named(monkeypatch, variables, message):
         pass
 
 
-@pytest.mark.parametrize(("started", "rank", "said"), [(False, 1, "hello\n"), (True, 0, "hello\n"), (True, 1, "")])
+@pytest.mark.parametrize(
+    ("started", "rank", "said"), [(False, 1, "hello\n"), (True, 0, "hello\n"), (True, 1, "")]
+)
 def test_only_rank_0_prints_a_message(monkeypatch, capsys, started, rank, said):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: started)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
@@ -99,13 +133,16 @@ def test_only_rank_0_prints_a_message(monkeypatch, capsys, started, rank, said):
     assert capsys.readouterr().err == said
 
 
-# -------------------------------------------------------------------------------------- two processes
+# -------------------------------------------------------------------------------------- two
+# processes
 
 
 def test_two_processes_have_the_gradients_of_one(still, files, tmp_path):
-    """Loss and every gradient: means, in-batch negatives, heads; uneven shares, and a process without a row.
+    """Loss and every gradient: means, in-batch negatives, heads; uneven shares, and a process
+    without a row.
 
-    Gradient caching with parts for both processes, and for one of them alone, sends what is sent without it.
+    Gradient caching with parts for both processes, and for one of them alone, sends what is sent
+    without it.
     """
     names = ("cosine", "cosent", "cross-attention")
     runs = {name: [*toys.flags(files, name), "--model", str(still)] for name in names}
@@ -116,23 +153,51 @@ def test_two_processes_have_the_gradients_of_one(still, files, tmp_path):
     assert code == 0, err
     sent = {}
     for name, flags in runs.items():
-        # float32: a logit of mnr is 20 cosines, so that a cosine's 1e-6 is 2e-5, of the loss and of what follows
+        # float32: a logit of mnr is 20 cosines, so that a cosine's 1e-6 is 2e-5, of the loss and of
+        # what follows
         for dtype, bound in ((torch.float64, 1e-9), (torch.float32, 5e-5)):
-            found = read_safetensors(tmp_path / f"{name}-{str(dtype).removeprefix('torch.')}.safetensors")
+            found = read_safetensors(
+                tmp_path / f"{name}-{str(dtype).removeprefix('torch.')}.safetensors"
+            )
             expected = gradients(flags, ALONE, dtype)
-            sent[name, dtype] = {key: found.pop(key).item() for key in list(found) if key.endswith("buckets")}
-            expected = {key: value for key, value in expected.items() if not key.endswith("buckets")}
+            sent[name, dtype] = {
+                key: found.pop(key).item() for key in list(found) if key.endswith("buckets")
+            }
+            expected = {
+                key: value for key, value in expected.items() if not key.endswith("buckets")
+            }
             assert found.keys() == expected.keys()
             assert len(expected) > 20
             for key, value in expected.items():
-                torch.testing.assert_close(found[key], value, rtol=0, atol=bound, msg=lambda m, k=key: f"{k}: {m}")
-            assert max(value.abs().max() for key, value in expected.items() if key.startswith("0.model")) > 1e-4
-            assert sent[name, dtype] == sent[name.split()[0], dtype], "gradients are sent once a step"
+                torch.testing.assert_close(
+                    found[key], value, rtol=0, atol=bound, msg=lambda m, k=key: f"{k}: {m}"
+                )
+            assert (
+                max(
+                    value.abs().max()
+                    for key, value in expected.items()
+                    if key.startswith("0.model")
+                )
+                > 1e-4
+            )
+            assert sent[name, dtype] == sent[name.split()[0], dtype], (
+                "gradients are sent once a step"
+            )
 
 
 @pytest.fixture(scope="module")
 def flags(files) -> list[str]:
-    flags = [*toys.flags(files, "cosine"), "--batch-size", "8", "--lr", "1e-3", "--log-every", "1", "--epochs", "2"]
+    flags = [
+        *toys.flags(files, "cosine"),
+        "--batch-size",
+        "8",
+        "--lr",
+        "1e-3",
+        "--log-every",
+        "1",
+        "--epochs",
+        "2",
+    ]
     return [*flags, "--dtype", "float32"]
 
 
@@ -142,21 +207,28 @@ def test_a_run_of_two_learns_as_one_and_writes_once(still, flags, tmp_path):
     assert code == 0, err
     assert out.count("trained 10 steps") == 1
     main([*flags, "--out", str(tmp_path / "one")])
-    # float32, ten steps: a gradient that was only half the batch's would show from the second step on
+    # float32, ten steps: a gradient that was only half the batch's would show from the second step
+    # on
     assert toys.losses(tmp_path / "two") == pytest.approx(toys.losses(tmp_path / "one"), abs=1e-5)
-    one, two = (toys.results(tmp_path / name)["after"]["test"]["spearman"] for name in ("one", "two"))
+    one, two = (
+        toys.results(tmp_path / name)["after"]["test"]["spearman"] for name in ("one", "two")
+    )
     assert two == pytest.approx(one, abs=0.02)
 
 
 @pytest.mark.slow
 def test_when_one_process_dies_the_other_says_so_and_keeps_its_state(tiny, flags, tmp_path):
-    """With dropout: the masks of both go on too, and the resumed run has the bits of one that nothing stopped."""
+    """With dropout: the masks of both go on too, and the resumed run has the bits of one that
+    nothing stopped.
+    """
     flags, run, whole = [*flags, "--model", str(tiny)], tmp_path / "run", tmp_path / "whole"
     code, _, err = torchrun("die", *flags, "--out", str(run))
     assert code != 0
     # torchrun stops the others too: whichever comes first, the lost connection or its signal
     assert err.count("stopped at step 7") == 1, err
-    said = re.findall("^error: process 0 of 2 has lost its connection to another one|^stopped$", err, re.MULTILINE)
+    said = re.findall(
+        "^error: process 0 of 2 has lost its connection to another one|^stopped$", err, re.MULTILINE
+    )
     assert len(said) == 1, err
     assert "terminate called" not in err
     with safe_open(run / "state.safetensors", "pt") as state:
@@ -166,7 +238,9 @@ def test_when_one_process_dies_the_other_says_so_and_keeps_its_state(tiny, flags
         assert code == 0, err
     assert toys.losses(run) == toys.losses(whole)
     assert len(toys.losses(whole)) == 10
-    one, other = (read_safetensors(folder / "model" / "model.safetensors") for folder in (run, whole))
+    one, other = (
+        read_safetensors(folder / "model" / "model.safetensors") for folder in (run, whole)
+    )
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -184,5 +258,8 @@ def test_bad_input_of_several_processes_is_an_error_without_a_traceback(tiny, fi
     code, out, err = torchrun("train", "--data", "missing.tsv", "--model", str(tiny))
     assert code != 0
     assert out == ""
-    assert err.count("error: missing.tsv does not exist") in (1, 2)  # torchrun may stop one before it has said so
+    assert err.count("error: missing.tsv does not exist") in (
+        1,
+        2,
+    )  # torchrun may stop one before it has said so
     assert "InputError" not in err

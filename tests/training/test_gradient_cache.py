@@ -1,4 +1,6 @@
-"""Gradient caching: a batch in parts has the gradients of one graph, with dropout, at the memory of one part."""
+"""Gradient caching: a batch in parts has the gradients of one graph, with dropout, at the memory of
+one part.
+"""
 
 from types import SimpleNamespace
 
@@ -10,7 +12,14 @@ from minisbert.system.progress import Bar
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.gradient_cache import GradientCache, cut, whole
 from minisbert.training.settings import parse
-from minisbert.training.train import CACHED_TOKENS, divide, load_trainable, main, make_objective, micro_batches
+from minisbert.training.train import (
+    CACHED_TOKENS,
+    divide,
+    load_trainable,
+    main,
+    make_objective,
+    micro_batches,
+)
 from tests import toys
 
 CPU = torch.device("cpu")
@@ -39,11 +48,15 @@ def gradients(network: nn.Module) -> dict[str, Tensor]:
 # -------------------------------------------------------------------------------------- exactness
 
 
-@pytest.mark.exact("the same parts twice; the mode is off within backward, where the second time is")
+@pytest.mark.exact(
+    "the same parts twice; the mode is off within backward, where the second time is"
+)
 @pytest.mark.parametrize(("objective", "more"), COMPARING)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_a_batch_in_parts_has_the_gradients_of_one_graph(flags, objective, more, dtype):
-    """Dropout on: the one graph draws its masks part by part as well. bfloat16 rounds the sum over parts in float32."""
+    """Dropout on: the one graph draws its masks part by part as well. bfloat16 rounds the sum over
+    parts in float32.
+    """
     tokens = 24 if objective == "simcse" else 48
     options = parse(flags(objective, *more, "--micro-tokens", str(tokens)))
     torch.manual_seed(3)
@@ -78,14 +91,23 @@ def largest(x: Tensor) -> float:
 
 
 class Texts(nn.Module):
-    """Row numbers -> vectors (B, 3, D), with dropout; ``alive`` counts the numbers that graphs keep for backward."""
+    """Row numbers -> vectors (B, 3, D), with dropout; ``alive`` counts the numbers that graphs keep
+    for backward.
+    """
 
     def __init__(self, rows: int):
         super().__init__()
         generator = torch.Generator().manual_seed(0)
-        self.register_buffer("table", torch.randn(3 * rows, 32, generator=generator, dtype=torch.float64))
+        self.register_buffer(
+            "table", torch.randn(3 * rows, 32, generator=generator, dtype=torch.float64)
+        )
         self.layers = nn.Sequential(
-            nn.Linear(32, 64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, 8), nn.Tanh(), nn.Dropout(0.1)
+            nn.Linear(32, 64),
+            nn.GELU(),
+            nn.Dropout(0.1),
+            nn.Linear(64, 8),
+            nn.Tanh(),
+            nn.Dropout(0.1),
         ).double()
 
     def forward(self, rows: list[int]) -> Tensor:
@@ -122,7 +144,11 @@ def kept_for_backward(network: nn.Module, rows: int) -> int:
 def test_what_graphs_keep_does_not_grow_with_the_batch():
     network = Texts(256)
     cached = GradientCache(network, lambda rows: cut(rows, [24] * 256, 768))  # 32 rows a part
-    assert kept_for_backward(cached, 256) == kept_for_backward(cached, 64) == kept_for_backward(network, 32)
+    assert (
+        kept_for_backward(cached, 256)
+        == kept_for_backward(cached, 64)
+        == kept_for_backward(network, 32)
+    )
     assert kept_for_backward(network, 256) > 7 * kept_for_backward(cached, 256)
 
 
@@ -149,8 +175,13 @@ GPU = torch.device("cuda")
     ],
 )
 def test_when_a_batch_is_cut(separable, length, micro_tokens, device, processes, expected):
-    rows, objective = [11, 4, 7, 0, 9, 2], SimpleNamespace(lengths=[length] * 12, separable=separable)
-    found = micro_batches(rows, objective, SimpleNamespace(micro_tokens=micro_tokens), device, processes)
+    rows, objective = (
+        [11, 4, 7, 0, 9, 2],
+        SimpleNamespace(lengths=[length] * 12, separable=separable),
+    )
+    found = micro_batches(
+        rows, objective, SimpleNamespace(micro_tokens=micro_tokens), device, processes
+    )
     assert [len(part) for part in found] == expected
     assert [row for part in found for row in part] == rows
 
@@ -169,7 +200,9 @@ def test_one_part_is_one_graph():
 
 def test_a_run_in_parts_resumes_to_the_same_bits(flags, tmp_path):
     """With dropout: a resumed run draws the masks of an uninterrupted one."""
-    given = flags("mnr", "--batch-size", "8", "--log-every", "1", "--lr", "1e-3", "--micro-tokens", "72")
+    given = flags(
+        "mnr", "--batch-size", "8", "--log-every", "1", "--lr", "1e-3", "--micro-tokens", "72"
+    )
     main([*given, "--out", str(tmp_path / "straight")])
     toys.stop_at(2, (Bar, "set_postfix_str"), main, [*given, "--out", str(tmp_path / "stopped")])
     main(["--resume", str(tmp_path / "stopped")])

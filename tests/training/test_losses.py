@@ -45,7 +45,10 @@ def test_equal_and_zero_vectors_have_finite_gradients(name):
 @pytest.mark.parametrize(
     ("loss", "inputs", "options", "message"),
     [
-        *((weighted_mse_loss, (FLAT, bad), {}, "target") for bad in (5 * FLAT, -FLAT, FLAT * math.nan)),
+        *(
+            (weighted_mse_loss, (FLAT, bad), {}, "target")
+            for bad in (5 * FLAT, -FLAT, FLAT * math.nan)
+        ),
         (weighted_mse_loss, (FLAT, FLAT), {"threshold": 1.5}, "threshold"),
         (weighted_mse_loss, (FLAT, FLAT), {"weight": 0}, "weight"),
         (binary_cross_entropy_loss, (FLAT, FLAT + 1), {}, "target"),

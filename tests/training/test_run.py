@@ -1,4 +1,6 @@
-"""A run's folder belongs to one process at a time, and whatever was changed since the run was stopped is refused."""
+"""A run's folder belongs to one process at a time, and whatever was changed since the run was
+stopped is refused.
+"""
 
 import itertools
 import json
@@ -36,8 +38,24 @@ LOSS = (formulas, "cosine_mse_loss")
 
 @pytest.fixture
 def flags(tiny, tmp_path) -> list[str]:
-    flags = ["--model", str(tiny), *toys.flags(toys.write_all(tmp_path), "cosine"), "--batch-size", "8"]
-    return [*flags, "--dtype", "float32", "--log-every", "1", "--max-steps", "4", "--out", str(tmp_path / "run")]
+    flags = [
+        "--model",
+        str(tiny),
+        *toys.flags(toys.write_all(tmp_path), "cosine"),
+        "--batch-size",
+        "8",
+    ]
+    return [
+        *flags,
+        "--dtype",
+        "float32",
+        "--log-every",
+        "1",
+        "--max-steps",
+        "4",
+        "--out",
+        str(tmp_path / "run"),
+    ]
 
 
 @pytest.fixture
@@ -57,7 +75,9 @@ def test_a_second_process_is_refused_and_changes_nothing(stopped, flags):
     hold = "import sys; from pathlib import Path; from minisbert.training.run import open_log; "
     hold += "log = open_log(Path(sys.argv[1])); print('locked', flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", hold, str(stopped)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout.readline() == "locked\n"
         for arguments in (["--resume", str(stopped)], [*flags, "--overwrite"]):
             with pytest.raises(InputError, match="run: another process is training this run"):
@@ -97,7 +117,11 @@ def test_the_loser_of_two_resumes_that_began_together_says_so(stopped, monkeypat
         (stopped / "state.safetensors").unlink()
         return prepare(*arguments)
 
-    before = {path: content for path, content in contents(stopped).items() if "state" not in Path(path).name}
+    before = {
+        path: content
+        for path, content in contents(stopped).items()
+        if "state" not in Path(path).name
+    }
     monkeypatch.setattr(training, "prepare_objective", slow)
     with pytest.raises(InputError, match=r"state\.safetensors does not exist"):
         main(["--resume", str(stopped)])
@@ -110,7 +134,10 @@ def test_a_short_log_is_refused_and_not_padded(stopped):
     whole = path.read_bytes()
     for content in (whole[:-1], b""):
         path.write_bytes(content)
-        with pytest.raises(InputError, match=rf"metrics\.jsonl was cut or replaced: it has {len(content)} bytes, not"):
+        with pytest.raises(
+            InputError,
+            match=rf"metrics\.jsonl was cut or replaced: it has {len(content)} bytes, not",
+        ):
             main(["--resume", str(stopped)])
         assert path.read_bytes() == content
     path.write_bytes(whole)
@@ -144,11 +171,43 @@ def test_another_model_in_place_of_the_best_is_refused(stopped):
 
 
 # Values that no flag could set, and valid ones that the run was not started with.
-BAD = [("epochs", 1.5), ("epochs", 0), ("max_steps", -1), ("batch_size", [8]), ("lr", math.nan), ("lr", 10**400)]
-BAD += [("warmup", 1.5), ("weight_decay", {}), ("dropout", "high"), ("seed", 10**30), ("seed", True)]
-BAD += [("freeze_embeddings", 1), ("projection", None), ("objective", "clm"), ("schedule", 3), ("dtype", "float16")]
-EDITED = [("lr", 1e-3), ("dropout", 0.3), ("schedule", "cosine"), ("seed", 43), ("clip", 2.0), ("objective", "cosent")]
-EDITED += [("recipe", "list"), ("pooling", "cls"), ("epochs", 10**30), ("limit", 10**30), ("max_steps", None)]
+BAD = [
+    ("epochs", 1.5),
+    ("epochs", 0),
+    ("max_steps", -1),
+    ("batch_size", [8]),
+    ("lr", math.nan),
+    ("lr", 10**400),
+]
+BAD += [
+    ("warmup", 1.5),
+    ("weight_decay", {}),
+    ("dropout", "high"),
+    ("seed", 10**30),
+    ("seed", True),
+]
+BAD += [
+    ("freeze_embeddings", 1),
+    ("projection", None),
+    ("objective", "clm"),
+    ("schedule", 3),
+    ("dtype", "float16"),
+]
+EDITED = [
+    ("lr", 1e-3),
+    ("dropout", 0.3),
+    ("schedule", "cosine"),
+    ("seed", 43),
+    ("clip", 2.0),
+    ("objective", "cosent"),
+]
+EDITED += [
+    ("recipe", "list"),
+    ("pooling", "cls"),
+    ("epochs", 10**30),
+    ("limit", 10**30),
+    ("max_steps", None),
+]
 
 
 def test_an_edited_config_is_refused(stopped):
@@ -156,8 +215,14 @@ def test_an_edited_config_is_refused(stopped):
     config, before = json.loads(path.read_text()), contents(stopped)
     for key, value in (*BAD, *EDITED, ("device", "meta")):
         path.write_text(json.dumps(config | {key: value}))
-        message = rf"config\.json: .*{key.replace('_', '.')}" if (key, value) in BAD else r"config\.json have changed"
-        with pytest.raises(InputError, match="cannot be used" if key == "device" else message) as refused:
+        message = (
+            rf"config\.json: .*{key.replace('_', '.')}"
+            if (key, value) in BAD
+            else r"config\.json have changed"
+        )
+        with pytest.raises(
+            InputError, match="cannot be used" if key == "device" else message
+        ) as refused:
             main(["--resume", str(stopped)])
         assert "\n" not in str(refused.value)
         assert contents(stopped) | {str(path): b""} == before | {str(path): b""}
@@ -208,7 +273,9 @@ class Killed(BaseException):
 
 
 def killed_after(calls: int, call: Callable, made: list[None]) -> Callable:
-    """The function, killed at the call after so many; ``made`` counts them, for several functions together."""
+    """The function, killed at the call after so many; ``made`` counts them, for several functions
+    together.
+    """
 
     def counted(*arguments: Any, **options: Any) -> Any:
         if len(made) == calls:
@@ -220,14 +287,19 @@ def killed_after(calls: int, call: Callable, made: list[None]) -> Callable:
 
 
 def test_a_kill_at_any_moment_loses_nothing(flags, tmp_path, monkeypatch):
-    """At each removal, renaming and saving of a run whose every evaluation is the best so far; then it is resumed."""
+    """At each removal, renaming and saving of a run whose every evaluation is the best so far; then
+    it is resumed.
+    """
     start = SentenceEncoder.load(flags[flags.index("--model") + 1]).bert.embeddings.word.weight
 
     def distance(objective: CosineRegression, split: str) -> dict[str, float]:
         return {"spearman": (objective.encoder.bert.embeddings.word.weight - start).norm().item()}
 
     monkeypatch.setattr(CosineRegression, "evaluate", distance)
-    flags, whole = [*flags, "--eval-every", "1", "--save-every", "2", "--max-steps", "3"], tmp_path / "whole"
+    flags, whole = (
+        [*flags, "--eval-every", "1", "--save-every", "2", "--max-steps", "3"],
+        tmp_path / "whole",
+    )
     main([*flags, "--out", str(whole)])
     scores = [line["dev"]["spearman"] for line in toys.metrics(whole) if "dev" in line]
     assert scores == sorted(scores)
@@ -258,7 +330,9 @@ def test_a_run_does_not_lie_in_the_model_that_it_reads(flags, tiny, tmp_path):
 
 def test_a_resumed_run_stays_in_its_folder(stopped, tmp_path, monkeypatch):
     before = contents(tmp_path)
-    with pytest.raises(InputError, match=r"--out .*other: .*run was started with .*run and continues with it"):
+    with pytest.raises(
+        InputError, match=r"--out .*other: .*run was started with .*run and continues with it"
+    ):
         main(["--resume", str(stopped), "--out", str(tmp_path / "other")])
     assert contents(tmp_path) == before
     monkeypatch.chdir(stopped)
@@ -268,7 +342,9 @@ def test_a_resumed_run_stays_in_its_folder(stopped, tmp_path, monkeypatch):
 
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="file names are UTF-8 there")
 def test_data_in_a_folder_whose_name_is_not_utf_8(tiny, tmp_path):
-    """Such a run is stopped, resumed and finished; its own folder cannot have such a name, for safetensors."""
+    """Such a run is stopped, resumed and finished; its own folder cannot have such a name, for
+    safetensors.
+    """
     home = tmp_path / os.fsdecode(b"caf\xe9")
     home.mkdir()
     files = toys.write_all(home)
@@ -283,11 +359,14 @@ def test_data_in_a_folder_whose_name_is_not_utf_8(tiny, tmp_path):
     assert not (home / "run").exists()
 
 
-# ---------------------------------------------------------------------- interrupts, kills, full disks
+# ---------------------------------------------------------------------- interrupts, kills, full
+# disks
 
 
 def test_an_interrupt_of_the_last_evaluation_names_resume(flags, tmp_path, monkeypatch, capsys):
-    """The last table scores test again, of the best model; its dev scores are known. No other step is made."""
+    """The last table scores test again, of the best model; its dev scores are known. No other step
+    is made.
+    """
     evaluate = CosineRegression.evaluate
 
     def interrupted(self, scored: str) -> dict[str, float]:
@@ -300,7 +379,10 @@ def test_an_interrupt_of_the_last_evaluation_names_resume(flags, tmp_path, monke
         with pytest.raises(SystemExit, match="130"):
             run_command(lambda: main(flags))
     run, whole = tmp_path / "run", tmp_path / "whole"
-    said = [f"stopped in the final evaluation, all 4 steps are saved: --resume {run} repeats it", "stopped"]
+    said = [
+        f"stopped in the final evaluation, all 4 steps are saved: --resume {run} repeats it",
+        "stopped",
+    ]
     assert capsys.readouterr().err.splitlines()[-2:] == said
     assert not (run / "results.json").exists()
     main(["--resume", str(run)])
@@ -310,7 +392,9 @@ def test_an_interrupt_of_the_last_evaluation_names_resume(flags, tmp_path, monke
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such limit")
-@pytest.mark.parametrize(("full", "named"), [(200, r"run/config\.json"), (100_000, r"run/state\.safetensors")])
+@pytest.mark.parametrize(
+    ("full", "named"), [(200, r"run/config\.json"), (100_000, r"run/state\.safetensors")]
+)
 def test_a_full_disk_names_the_file(flags, full, named):
     import resource
 
@@ -328,7 +412,9 @@ def test_a_full_disk_names_the_file(flags, full, named):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such device")
 def test_a_line_that_does_not_fit_on_the_disk_names_the_file():
     log = open("/dev/full", "a")  # noqa: SIM115
-    run = SimpleNamespace(log=log, state=RunState(), steps_per_epoch=1, interrupts=Interrupts(), line=Bar())
+    run = SimpleNamespace(
+        log=log, state=RunState(), steps_per_epoch=1, interrupts=Interrupts(), line=Bar()
+    )
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
         Run.record(run, loss=0.5)
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
@@ -336,50 +422,84 @@ def test_a_line_that_does_not_fit_on_the_disk_names_the_file():
     assert log.closed
 
 
-# --------------------------------------------------------------------------------- between two steps
+# --------------------------------------------------------------------------------- between two
+# steps
 
 
-@pytest.mark.parametrize(("save_every", "saved"), [("1", [1, 2, 3, 4]), ("3", [3, 4]), ("100", [4])])
-def test_the_state_is_saved_every_few_steps_and_once_at_the_end(flags, monkeypatch, save_every, saved):
+@pytest.mark.parametrize(
+    ("save_every", "saved"), [("1", [1, 2, 3, 4]), ("3", [3, 4]), ("100", [4])]
+)
+def test_the_state_is_saved_every_few_steps_and_once_at_the_end(
+    flags, monkeypatch, save_every, saved
+):
     save, steps, seeds = Run.save, [], []
     monkeypatch.setattr(Run, "save", lambda run: steps.append(run.state.step) or save(run))
-    monkeypatch.setattr(ProcessGroup, "reseed", lambda group, seed, step: seeds.append((seed, step)))
+    monkeypatch.setattr(
+        ProcessGroup, "reseed", lambda group, seed, step: seeds.append((seed, step))
+    )
     main([*flags, "--save-every", save_every])
     assert steps == saved
-    assert seeds == [(42, 0), (42, 1), (42, 2), (42, 3)]  # each step has the dropout masks of its process
+    assert seeds == [
+        (42, 0),
+        (42, 1),
+        (42, 2),
+        (42, 3),
+    ]  # each step has the dropout masks of its process
 
 
 # --------------------------------------------------------------------------------- what a run says
 
 
 def test_the_plan_says_how_many_rows_meet_if_texts_repeat(tiny, files, tmp_path, capsys):
-    """Ninety-six messages with one of three answers each: three rows at most can meet in a batch."""
+    """Ninety-six messages with one of three answers each: three rows at most can meet in a
+    batch.
+    """
     path = tmp_path / "classes.tsv"
     rows = [f"the {i} cat\t{('sun', 'moon', 'rain')[i % 3]}\n" for i in range(96)]
     path.write_text("".join(["anchor\tpositive\n", *rows]))
     data = ["--data", str(path), "--dev", files["dev"], "--test", files["test"], "--max-steps", "2"]
     main(["--objective", "mnr", "--model", str(tiny), *data, "--out", str(tmp_path / "run")])
-    path.write_text("".join(["anchor\tpositive\n", *(f"the {i} cat\tthe {i} sun\n" for i in range(40))]))
+    path.write_text(
+        "".join(["anchor\tpositive\n", *(f"the {i} cat\tthe {i} sun\n" for i in range(40))])
+    )
     main(["--objective", "mnr", "--model", str(tiny), *data, "--out", str(tmp_path / "other")])
     plan = "plan   2 steps of 3.0 rows on average, not 32: rows that share a text never meet, AdamW 2e-05"
     said = capsys.readouterr().err
     assert plan in said
-    assert "plan   2 steps of 32 rows, AdamW 2e-05" in said  # the last of 8 has no texts of the first
+    assert (
+        "plan   2 steps of 32 rows, AdamW 2e-05" in said
+    )  # the last of 8 has no texts of the first
 
 
 def test_rows_of_dev_and_test_that_are_training_rows_are_counted(flags, files, tmp_path, capsys):
-    """Two of the pairs, one of them the other way round; then of triplets, by their first two texts."""
+    """Two of the pairs, one of them the other way round; then of triplets, by their first two
+    texts.
+    """
     rows = [line.split("\t") for line in Path(files["scored"]).read_text().splitlines()[1:]]
     scored = {(row[1], row[2]) for row in rows}
-    new = [line for line in Path(files["dev"]).read_text().splitlines() if tuple(line.split("\t")[1:]) not in scored]
+    new = [
+        line
+        for line in Path(files["dev"]).read_text().splitlines()
+        if tuple(line.split("\t")[1:]) not in scored
+    ]
     path = tmp_path / "shared.tsv"
     both_ways = ["\t".join(rows[0]), f"3\t{rows[1][2]}\t{rows[1][1]}"]
     path.write_text("\n".join([*new[:10], "4\tnever seen\ta cat", *both_ways]))
     main([*flags, "--dev", str(path)])
     told = re.findall("warning: (.*) rows of dev are training rows too", capsys.readouterr().err)
     both = {frozenset(pair) for pair in scored}
-    assert told == [str(sum(frozenset(line.split("\t")[1:]) in both for line in path.read_text().splitlines()))]
-    triplets = ["--objective", "mnr", "--data", files["triplets"], "--dev", files["triplets"], "--overwrite"]
+    assert told == [
+        str(sum(frozenset(line.split("\t")[1:]) in both for line in path.read_text().splitlines()))
+    ]
+    triplets = [
+        "--objective",
+        "mnr",
+        "--data",
+        files["triplets"],
+        "--dev",
+        files["triplets"],
+        "--overwrite",
+    ]
     main([*flags, *triplets])
     assert "warning: 20 rows of dev are training rows too" in capsys.readouterr().err
 

@@ -25,7 +25,13 @@ from minisbert.training.run import RunState, content_hash, load_state, run_ident
 
 CPU = torch.device("cpu")
 PROGRESS = RunState(
-    step=7, position=2, before={"dev": {"spearman": 0.25}}, evaluated=5, best=0.1 + 0.2, waited=1, recent=[1 / 3, 2e-17]
+    step=7,
+    position=2,
+    before={"dev": {"spearman": 0.25}},
+    evaluated=5,
+    best=0.1 + 0.2,
+    waited=1,
+    recent=[1 / 3, 2e-17],
 )
 
 
@@ -34,7 +40,9 @@ def made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     network = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     network[0].bias.requires_grad_(False)
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    return network, torch.optim.AdamW([{"params": trained[:1]}, {"params": trained[1:], "lr": 0.1}], fused=True)
+    return network, torch.optim.AdamW(
+        [{"params": trained[:1]}, {"params": trained[1:], "lr": 0.1}], fused=True
+    )
 
 
 def steps(network: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> None:
@@ -61,7 +69,9 @@ def test_training_continues_from_a_state_bit_for_bit(saved, tmp_path):
     set_random_state(randomness, CPU)
     steps(other, its_optimizer, 4)
     assert progress == PROGRESS
-    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), other.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(network.parameters(), other.parameters(), strict=True)
+    )
 
 
 def test_a_state_before_the_first_step(tmp_path):
@@ -78,7 +88,9 @@ def test_a_state_of_other_rows_another_network_or_version_is_refused(saved, tmp_
     with pytest.raises(InputError, match="the training rows, dev, test, the model or"):
         load_state(path, *made(seed=1), "other rows")
     network = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
-    with pytest.raises(InputError, match=r"is the state of another network: Error\(s\) in loading state_dict"):
+    with pytest.raises(
+        InputError, match=r"is the state of another network: Error\(s\) in loading state_dict"
+    ):
         load_state(path, network, torch.optim.AdamW(network.parameters()), "rows")
     with safe_open(path, "pt") as file:
         about = json.loads(file.metadata()["run"])
@@ -140,11 +152,15 @@ def test_any_flipped_byte_is_refused(saved, tmp_path):
 def test_the_hash_by_hand():
     """The same on every machine: a state may move to another one."""
     tensors = {"b": torch.tensor([[1, 2]], dtype=torch.uint8), "a": torch.tensor([0.5])}
-    expected = b'{"step": 7}["a", "torch.float32", [1]]\x00\x00\x00?["b", "torch.uint8", [1, 2]]\x01\x02'
+    expected = (
+        b'{"step": 7}["a", "torch.float32", [1]]\x00\x00\x00?["b", "torch.uint8", [1, 2]]\x01\x02'
+    )
     assert content_hash(tensors, {"step": 7}) == hashlib.sha256(expected).hexdigest()
 
 
-def test_another_torch_is_reported_and_the_number_of_threads_restored(saved, tmp_path, monkeypatch, capsys):
+def test_another_torch_is_reported_and_the_number_of_threads_restored(
+    saved, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(torch, "__version__", "2.0.1")
     torch.set_num_threads(2)
     save_state(tmp_path / STATE, *saved, random_state(CPU), PROGRESS, "rows")
@@ -169,8 +185,16 @@ def test_a_full_disk_keeps_the_previous_state(saved, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == [STATE]
 
 
-def objective(ids=((1, 2), (3,)), types=None, targets=(0.5, 1.0), dev=(2.0,), **model: Any) -> Objective:
-    model = {"dropout": 0.1, "pooling": "mean", "activation": "tanh", "normalize": True, "prompts": ""} | model
+def objective(
+    ids=((1, 2), (3,)), types=None, targets=(0.5, 1.0), dev=(2.0,), **model: Any
+) -> Objective:
+    model = {
+        "dropout": 0.1,
+        "pooling": "mean",
+        "activation": "tanh",
+        "normalize": True,
+        "prompts": "",
+    } | model
     encoder = SimpleNamespace(
         bert=SimpleNamespace(config=model["dropout"]),
         pooling_mode=model["pooling"],
@@ -189,7 +213,12 @@ def objective(ids=((1, 2), (3,)), types=None, targets=(0.5, 1.0), dev=(2.0,), **
 
 OTHER_ROWS = [[[1, 2], [3, 4]], [[1], [2, 3]], [[3], [1, 2]], [[1, 2]]]
 CHANGES = [{"targets": (0.5, 0.75)}, {"targets": (1.0, 0.5)}, {"dev": (2.5,)}, {"dev": (2.0, 2.0)}]
-CHANGES += [{"types": [[0, 1], [0]]}, {"dropout": 0.2}, {"pooling": "cls"}, {"activation": "identity"}]
+CHANGES += [
+    {"types": [[0, 1], [0]]},
+    {"dropout": 0.2},
+    {"pooling": "cls"},
+    {"activation": "identity"},
+]
 CHANGES += [{"normalize": False}, {"prompts": "query: "}]
 
 

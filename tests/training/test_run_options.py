@@ -25,7 +25,9 @@ from tests import toys
 
 RECIPES = list(recipes())
 USED_BY = {
-    name: item.metadata["only"] for name, item in SETTINGS.items() if len(item.metadata["only"]) < len(OBJECTIVES)
+    name: item.metadata["only"]
+    for name, item in SETTINGS.items()
+    if len(item.metadata["only"]) < len(OBJECTIVES)
 }
 
 
@@ -45,7 +47,14 @@ def test_defaults_are_those_that_help_states():
 def test_sberts_recipe_has_the_settings_of_the_paper():
     """Section 3.1; the classifier reads (u, v, |u - v|) and has no hidden layer."""
     options = vars(parse(["--recipe", "sbert-nli-published"]))
-    paper = {"objective": "softmax", "pooling": "mean", "batch_size": 16, "epochs": 1, "lr": 2e-5, "head_lr": None}
+    paper = {
+        "objective": "softmax",
+        "pooling": "mean",
+        "batch_size": 16,
+        "epochs": 1,
+        "lr": 2e-5,
+        "head_lr": None,
+    }
     paper |= {"schedule": "linear", "warmup": 0.1, "weight_decay": 0}
     assert {name: options[name] for name in paper} == paper
 
@@ -53,11 +62,30 @@ def test_sberts_recipe_has_the_settings_of_the_paper():
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_equals_its_flags_which_override_it(recipe):
     """So every key is an option, and every value is valid for it."""
-    assert vars(parse(["--recipe", recipe])) == vars(parse(as_flags(recipe_settings(recipe)))) | {"recipe": recipe}
+    assert vars(parse(["--recipe", recipe])) == vars(parse(as_flags(recipe_settings(recipe)))) | {
+        "recipe": recipe
+    }
     assert all(recipes()[recipe][key] for key in ABOUT)
     # settings of the recipe that another objective does not read are ignored, flags are not
-    options = parse(["--lr", "0.5", "--recipe", recipe, "--epochs", "7", "--objective", "mnr", "--no-projection"])
-    assert (options.lr, options.epochs, options.objective, options.projection) == (0.5, 7, "mnr", False)
+    options = parse(
+        [
+            "--lr",
+            "0.5",
+            "--recipe",
+            recipe,
+            "--epochs",
+            "7",
+            "--objective",
+            "mnr",
+            "--no-projection",
+        ]
+    )
+    assert (options.lr, options.epochs, options.objective, options.projection) == (
+        0.5,
+        7,
+        "mnr",
+        False,
+    )
     with pytest.raises(InputError, match="--margin"):
         parse(["--recipe", recipe, "--objective", "mnr", "--margin", "2"])
 
@@ -74,7 +102,18 @@ def test_data_that_cannot_be_fetched_says_where_to_get_it(tiny, tmp_path, monkey
     monkeypatch.setenv("MINISBERT_HOME", str(tmp_path))
     monkeypatch.setenv("MINISBERT_OFFLINE", "1")
     with pytest.raises(InputError, match=r"MINISBERT_OFFLINE.*quora_duplicate_questions\.tsv"):
-        main(["--objective", "binary", "--data", "quora", "--model", str(tiny), "--out", str(tmp_path / "run")])
+        main(
+            [
+                "--objective",
+                "binary",
+                "--data",
+                "quora",
+                "--model",
+                str(tiny),
+                "--out",
+                str(tmp_path / "run"),
+            ]
+        )
     assert not (tmp_path / "run").exists()
 
 
@@ -82,7 +121,9 @@ def test_a_run_is_named_after_its_recipe(tiny, files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     objective = SimpleNamespace(notes={}, best="spearman")
     monkeypatch.setattr(
-        training, "train_objective", lambda options, group, _: create_folder(options, group.device, objective)
+        training,
+        "train_objective",
+        lambda options, group, _: create_folder(options, group.device, objective),
     )
     main(["--recipe", "simcse-unsupervised", "--model", str(tiny), "--data", files["sentences"]])
     assert (tmp_path / "runs" / "simcse-unsupervised-tiny" / "config.json").is_file()
@@ -113,16 +154,22 @@ def test_values_of_an_option(option, good, bad):
             parse([f"{option}={value}"])
 
 
-# ------------------------------------------------------------------- flags that an objective does not read
+# ------------------------------------------------------------------- flags that an objective does
+# not read
 
 
 @pytest.fixture
 def toy_options(tiny, files, monkeypatch):
     """``toy_options("mnr", *flags)`` -> the options of a run on toy rows of the right form."""
-    monkeypatch.setattr("minisbert.training.objectives.pairs.load_scored_pairs", lambda name, split: [])
+    monkeypatch.setattr(
+        "minisbert.training.objectives.pairs.load_scored_pairs", lambda name, split: []
+    )
 
     def build(objective: str, *flags: str):
-        more = {"distillation": ["--teacher", str(tiny)], "mlm": ["--from-nothing", "1x64x200"]}.get(objective, [])
+        more = {
+            "distillation": ["--teacher", str(tiny)],
+            "mlm": ["--from-nothing", "1x64x200"],
+        }.get(objective, [])
         return parse(["--model", str(tiny), *toys.flags(files, objective), *more, *flags])
 
     return build
@@ -139,13 +186,19 @@ class Watched(argparse.Namespace):
 
 @pytest.mark.parametrize("objective", list(OBJECTIVES))
 def test_the_table_names_what_an_objective_reads(objective, toy_options):
-    """All but what ``load_trainable`` reads: pooling (see the next test) and the student's layers."""
+    """All but what ``load_trainable`` reads: pooling (see the next test) and the student's
+    layers.
+    """
     options = toy_options(objective, "--dropout", "0")
     encoder = load_trainable(options, "cpu")
     watched = Watched(_read=set(), **vars(options))
     made = make_objective(watched, encoder)
     made.loss(made.network, [0, 1, 2])
-    expected = {name for name in USED_BY if objective in USED_BY[name]} - {"pooling", "student_layers", "from_nothing"}
+    expected = {name for name in USED_BY if objective in USED_BY[name]} - {
+        "pooling",
+        "student_layers",
+        "from_nothing",
+    }
     assert watched._read & {*USED_BY} == expected
 
 
@@ -169,4 +222,9 @@ def test_a_flag_of_other_objectives_is_an_error():
 
 def test_a_teacher_implies_the_objective():
     assert parse(["--teacher", "tiny"]).objective == "distillation"
-    assert parse(["--recipe", "sts-siamese", "--teacher", "tiny", "--objective", "distillation"]).teacher == "tiny"
+    assert (
+        parse(
+            ["--recipe", "sts-siamese", "--teacher", "tiny", "--objective", "distillation"]
+        ).teacher
+        == "tiny"
+    )

@@ -1,4 +1,6 @@
-"""Steps as graphs, with a stand-in for recording: which shapes have one, and that they change no number."""
+"""Steps as graphs, with a stand-in for recording: which shapes have one, and that they change no
+number.
+"""
 
 from functools import partial
 
@@ -41,10 +43,18 @@ class Recorder:
         return replay
 
 
-@pytest.mark.parametrize("objective", ["cosine", "mnr", "siamese", "cross-encoder", "cross-attention"])
+@pytest.mark.parametrize(
+    "objective", ["cosine", "mnr", "siamese", "cross-encoder", "cross-attention"]
+)
 def test_pads_change_no_gradient(flags, objective):
-    """Loss and gradients of a batch whose length is rounded up, in float64, beside the network itself."""
-    task = make_objective(parse(flags(objective, "--dropout", "0")), load_trainable(parse(flags(objective)), CPU), None)
+    """Loss and gradients of a batch whose length is rounded up, in float64, beside the network
+    itself.
+    """
+    task = make_objective(
+        parse(flags(objective, "--dropout", "0")),
+        load_trainable(parse(flags(objective)), CPU),
+        None,
+    )
     network = task.network.double()
     network.dtype = torch.float32  # of the encoder: no autocast
     train.set_dropout(task.encoder.bert, 0.0)
@@ -64,7 +74,9 @@ def test_pads_change_no_gradient(flags, objective):
 
 
 def test_shapes_that_occur_often_have_a_graph(flags):
-    """Lengths are rounded up to 8, at most the encoder's positions; other shapes, and evaluation, have none."""
+    """Lengths are rounded up to 8, at most the encoder's positions; other shapes, and evaluation,
+    have none.
+    """
     task = make_objective(parse(flags("cosine")), load_trainable(parse(flags("cosine")), CPU), None)
     recorder = Recorder()
     graphed = GraphedNetwork(task.network, task.encoder, recorder)
@@ -82,7 +94,9 @@ def test_shapes_that_occur_often_have_a_graph(flags):
 
 
 def test_what_cannot_be_recorded_is_told_once_and_trained_without(flags, capsys):
-    task = make_objective(parse(flags("cosine")), load_trainable(parse(flags("cosine", "--dropout", "0")), CPU), None)
+    task = make_objective(
+        parse(flags("cosine")), load_trainable(parse(flags("cosine", "--dropout", "0")), CPU), None
+    )
 
     def refuse(network, inputs, pool):
         raise RuntimeError("operation not permitted when stream is capturing")
@@ -101,7 +115,9 @@ def test_a_flat_optimizer_takes_the_steps_of_the_one_that_it_is_made_of():
     found = []
     for flat in (False, True):
         torch.manual_seed(5)
-        parameters = [nn.Parameter(torch.randn(shape, dtype=torch.float64)) for shape in [(5, 7), (70,), (3,)]]
+        parameters = [
+            nn.Parameter(torch.randn(shape, dtype=torch.float64)) for shape in [(5, 7), (70,), (3,)]
+        ]
         groups = [{"params": parameters[:2], "lr": 0.1}, {"params": parameters[2:], "lr": 0.3}]
         optimizer = stepped = adamw(groups, lr=0.1, weight_decay=0.02)
         for number in range(5):
@@ -111,8 +127,12 @@ def test_a_flat_optimizer_takes_the_steps_of_the_one_that_it_is_made_of():
             stepped.zero_grad()
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 added = gradient[number].view_as(parameter)
-                parameter.grad = added.clone() if parameter.grad is None else parameter.grad.add_(added)
-            norm = nn.utils.clip_grad_norm_([x for group in stepped.param_groups for x in group["params"]], 3.0)
+                parameter.grad = (
+                    added.clone() if parameter.grad is None else parameter.grad.add_(added)
+                )
+            norm = nn.utils.clip_grad_norm_(
+                [x for group in stepped.param_groups for x in group["params"]], 3.0
+            )
             stepped.step()
         states = [optimizer.state[parameter] for parameter in parameters]
         found.append([*parameters, norm, *(x for state in states for x in state.values())])
@@ -124,17 +144,25 @@ def weights(model):
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
-def test_a_run_by_graphs_goes_the_way_of_one_without_and_resumes_as_one(tiny, flags, tmp_path, monkeypatch):
-    """Not to the bit: AdamW's first steps go by a gradient's sign, and of some weights that is rounding."""
+def test_a_run_by_graphs_goes_the_way_of_one_without_and_resumes_as_one(
+    tiny, flags, tmp_path, monkeypatch
+):
+    """Not to the bit: AdamW's first steps go by a gradient's sign, and of some weights that is
+    rounding.
+    """
     ends = []
     monkeypatch.setattr(Run, "finish", lambda run: ends.append(weights(run.objective.model)))
     given = flags("cosine", "--batch-size", "4", "--epochs", "2", "--dropout", "0", "--clip", "0.5")
     main([*given, "--out", str(tmp_path / "without")])
     with monkeypatch.context() as patch:
-        patch.setattr(train, "use_graphs", lambda options, objective, processes: True)  # there is no GPU
+        patch.setattr(
+            train, "use_graphs", lambda options, objective, processes: True
+        )  # there is no GPU
         patch.setattr(train, "GraphedNetwork", partial(GraphedNetwork, capture=Recorder()))
         main([*given, "--out", str(tmp_path / "with")])
-        toys.stop_at(5, (Bar, "set_postfix_str"), main, [*given, "--out", str(tmp_path / "stopped")])
+        toys.stop_at(
+            5, (Bar, "set_postfix_str"), main, [*given, "--out", str(tmp_path / "stopped")]
+        )
     main(["--resume", str(tmp_path / "stopped")])
     expected, *found = ends
     way = (expected - weights(SentenceEncoder.load(tiny))).norm()
@@ -144,15 +172,22 @@ def test_a_run_by_graphs_goes_the_way_of_one_without_and_resumes_as_one(tiny, fl
 @pytest.mark.exact("the same steps of one process and of two")
 def test_a_resumed_run_makes_the_same_steps_by_graphs(flags, tmp_path, monkeypatch):
     recorder = Recorder()
-    monkeypatch.setattr(train, "use_graphs", lambda options, objective, processes: True)  # there is no GPU
+    monkeypatch.setattr(
+        train, "use_graphs", lambda options, objective, processes: True
+    )  # there is no GPU
     monkeypatch.setattr(train, "GraphedNetwork", partial(GraphedNetwork, capture=recorder))
-    given = flags("cosine", "--graphs", "on", "--log-every", "1", "--batch-size", "4", "--epochs", "2")
+    given = flags(
+        "cosine", "--graphs", "on", "--log-every", "1", "--batch-size", "4", "--epochs", "2"
+    )
     main([*given, "--out", str(tmp_path / "one")])
     assert len(recorder.replayed) > len(set(recorder.recorded)) > 0
     toys.stop_at(5, (Bar, "set_postfix_str"), main, [*given, "--out", str(tmp_path / "stopped")])
     main(["--resume", str(tmp_path / "stopped")])
     assert toys.losses(tmp_path / "one") == toys.losses(tmp_path / "stopped")
-    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("one", "stopped")]
+    weights = [
+        (tmp_path / name / "model" / "model.safetensors").read_bytes()
+        for name in ("one", "stopped")
+    ]
     assert weights[0] == weights[1]
 
 

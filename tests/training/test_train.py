@@ -12,9 +12,13 @@ from tests.parity import REFERENCE
 
 @pytest.mark.parametrize(("source", "sums"), [("tiny-roberta", 2), ("tiny-distiluse", 1)])
 def test_dropout_at_another_rate(source, sums):
-    """The share of zeros that leave each dropout of hidden states, and of probabilities that attention drops."""
+    """The share of zeros that leave each dropout of hidden states, and of probabilities that
+    attention drops.
+    """
     torch.manual_seed(0)
-    bert = load_transformer(REFERENCE / source)  # DistilBERT has no dropout between attention and the sum
+    bert = load_transformer(
+        REFERENCE / source
+    )  # DistilBERT has no dropout between attention and the sum
     layers = len(bert.layers)
     set_dropout(bert, 0.25)
     bert.train()
@@ -22,12 +26,17 @@ def test_dropout_at_another_rate(source, sums):
     dropouts = [module for module in bert.modules() if isinstance(module, nn.Dropout)]
     assert len(dropouts) == 1 + layers  # of the embeddings, and one in each layer for both sums
     for module in dropouts:
-        module.register_forward_hook(lambda _, inputs, output: zeros.append((output == 0).double().mean()))
+        module.register_forward_hook(
+            lambda _, inputs, output: zeros.append((output == 0).double().mean())
+        )
     bert(torch.randint(50, (40, 20)))
     assert len(zeros) == 1 + sums * layers
     assert all(abs(share - 0.25) < 0.02 for share in zeros)
     assert [layer.attention.dropout for layer in bert.layers] == [0.25] * layers
-    assert (bert.config.hidden_dropout_prob, bert.config.attention_probs_dropout_prob) == (0.25, 0.25)
+    assert (bert.config.hidden_dropout_prob, bert.config.attention_probs_dropout_prob) == (
+        0.25,
+        0.25,
+    )
 
 
 def test_without_dropout_training_is_evaluation():

@@ -1,7 +1,9 @@
-"""Define what a run needs to know of its task: training rows by number, their loss, and an evaluation.
+"""Define what a run needs to know of its task: training rows by number, their loss, and an
+evaluation.
 
-Each objective is a class: its constructor reads the rows, ``formula`` names the loss. The network turns row numbers
-into what the formula reads, so a training step is ``fit`` -> ``loss`` -> ``formula``.
+Each objective is a class: its constructor reads the rows, ``formula`` names the loss. The network
+turns row numbers into what the formula reads, so a training step is ``fit`` -> ``loss`` ->
+``formula``.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,12 +34,15 @@ Network = Callable[[Sequence[int]], Tensor]  # a ``RowNetwork``, or a wrapper of
 
 
 def vector_scores(
-    encoder: SentenceEncoder, pairs: list[Row], loss: Loss | None = None, prefixes: Sequence[int] = ()
+    encoder: SentenceEncoder,
+    pairs: list[Row],
+    loss: Loss | None = None,
+    prefixes: Sequence[int] = (),
 ) -> Scores:
     """Correlate the cosine with the human scores.
 
-    ``spearman@64`` is that of the first 64 columns, for each width in ``prefixes`` below the encoder's. ``loss`` is
-    that of the cosines and the scores on the scale of 0 to 1, both (N,).
+    ``spearman@64`` is that of the first 64 columns, for each width in ``prefixes`` below the
+    encoder's. ``loss`` is that of the cosines and the scores on the scale of 0 to 1, both (N,).
     """
     u, v = encode_pairs(encoder, *two_columns(pairs), show_progress_bar=True)  # (N, D) each
     human = [pair.score for pair in pairs]
@@ -67,13 +72,17 @@ def two_columns(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
 
 
 class RowNetwork(nn.Module):
-    """Turn the numbers of rows into what a loss reads: ``compute`` does, from the tensors of ``inputs``."""
+    """Turn the numbers of rows into what a loss reads: ``compute`` does, from the tensors of
+    ``inputs``.
+    """
 
     dtype = torch.float32  # of the encoder's matrix products
     inputs: Callable[[Sequence[int]], Any]
     compute: Callable[..., Tensor]
 
-    def __init__(self, model: SentenceEncoder | PairModel, encoded: list[Encoded], lengths: list[int]):
+    def __init__(
+        self, model: SentenceEncoder | PairModel, encoded: list[Encoded], lengths: list[int]
+    ):
         super().__init__()
         self.model: Any = model
         self.encoded = encoded  # the training texts, tokenized once
@@ -86,9 +95,13 @@ class RowNetwork(nn.Module):
 
 
 class VectorNetwork(RowNetwork):
-    """Encode columns of texts, with an optional projection that only training uses (SimCSE, section 6.3)."""
+    """Encode columns of texts, with an optional projection that only training uses (SimCSE, section
+    6.3).
+    """
 
-    def __init__(self, model: SentenceEncoder, columns: TextColumns, projection: nn.Module | None = None):
+    def __init__(
+        self, model: SentenceEncoder, columns: TextColumns, projection: nn.Module | None = None
+    ):
         super().__init__(model, columns.encoded, columns.lengths)
         # ids and mask of all texts, on the CPU: (n B, T), all first columns, then all second ones
         self.inputs, self.projection = columns.batch, projection
@@ -98,7 +111,9 @@ class VectorNetwork(RowNetwork):
         vectors = self.model(ids, mask, self.dtype)  # (n B, D)
         if self.projection is not None:
             vectors = self.projection(vectors)
-        return vectors.unflatten(0, (len(self.encoded), -1)).transpose(0, 1)  # (n, B, D) -> (B, n, D)
+        return vectors.unflatten(0, (len(self.encoded), -1)).transpose(
+            0, 1
+        )  # (n, B, D) -> (B, n, D)
 
 
 class PairNetwork(RowNetwork):
@@ -115,8 +130,8 @@ class PairNetwork(RowNetwork):
 class Objective:
     """Hold the rows of a run, their loss and their evaluation.
 
-    Subclasses define ``formula``, the mean loss of a batch from what the network makes of its rows, and
-    ``evaluate(split)``, the scores on ``dev`` or ``test``.
+    Subclasses define ``formula``, the mean loss of a batch from what the network makes of its rows,
+    and ``evaluate(split)``, the scores on ``dev`` or ``test``.
     """
 
     formula: Callable[..., Tensor]
@@ -126,8 +141,12 @@ class Objective:
     separable = True  # is the loss of a batch the mean of its rows' losses?
     by_rows = True  # does ``loss`` call the network once, with the rows of the batch?
     taught = ""  # a hash of the teacher and its texts
-    prefixes: Sequence[int] = ()  # the loss is also that of the vectors' first columns, for each of these widths
-    keys: list[tuple[str, ...]] | None = None  # texts that must not meet in a batch: they would be false negatives
+    prefixes: Sequence[
+        int
+    ] = ()  # the loss is also that of the vectors' first columns, for each of these widths
+    keys: list[tuple[str, ...]] | None = (
+        None  # texts that must not meet in a batch: they would be false negatives
+    )
 
     def __init__(
         self,
@@ -137,16 +156,29 @@ class Objective:
         notes: dict[str, str],
         targets: Tensor | None = None,
     ):
-        self.options, self.network, self.encoded, self.lengths = options, network, network.encoded, network.lengths
-        self.model: Any = network.model  # what is saved: the network without what only training needs
+        self.options, self.network, self.encoded, self.lengths = (
+            options,
+            network,
+            network.encoded,
+            network.lengths,
+        )
+        self.model: Any = (
+            network.model
+        )  # what is saved: the network without what only training needs
         self.encoder = self.model.encoder if isinstance(self.model, PairModel) else self.model
-        self.rows, self.notes = rows, notes  # of train, dev and test; where each comes from, and how many they are
+        self.rows, self.notes = (
+            rows,
+            notes,
+        )  # of train, dev and test; where each comes from, and how many they are
         # (N, ...) of the training rows
         self.targets: Any = None if targets is None else targets.to(self.encoder.device)
-        self.retrieval: dict[str, Retrieval | None] = {}  # of dev and test: searches to evaluate as well
+        self.retrieval: dict[
+            str, Retrieval | None
+        ] = {}  # of dev and test: searches to evaluate as well
 
     def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
-        """Compute the mean loss of a batch by ``self.network`` or a wrapper of it: ``formula`` of the vectors' columns.
+        """Compute the mean loss of a batch by ``self.network`` or a wrapper of it: ``formula`` of
+        the vectors' columns.
 
         With ``prefixes`` it is the sum of those of the first columns of the vectors.
         """
@@ -155,7 +187,9 @@ class Objective:
         vectors = network(rows).unbind(dim=1)  # n of (B, D)
         if not self.prefixes:
             return self.formula(*vectors, *targets)
-        return matryoshka_loss(lambda *cut: self.formula(*cut, *targets), *vectors, dims=self.prefixes)
+        return matryoshka_loss(
+            lambda *cut: self.formula(*cut, *targets), *vectors, dims=self.prefixes
+        )
 
     def scores(self, split: str) -> Scores:
         """Evaluate ``split``, and a search with relevant documents if the run has one."""
@@ -175,7 +209,9 @@ class Objective:
         return length_grouped_batches(self.lengths, batch_size, generator)
 
     def parameter_groups(self, lr: float, head_lr: float | None) -> list[dict[str, Any]]:
-        """Return the parameters to train with their peak learning rates: the encoder's, then those of all after it."""
+        """Return the parameters to train with their peak learning rates: the encoder's, then those
+        of all after it.
+        """
         inside = {id(parameter) for parameter in self.encoder.bert.parameters()}
         trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
         groups = [
@@ -188,7 +224,9 @@ class Objective:
         return [group for group in groups if group["params"]]
 
     def unused_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters that the loss never reaches: a pooler or a pooling that the head does not read."""
+        """Return the parameters that the loss never reaches: a pooler or a pooling that the head
+        does not read.
+        """
         encoder = self.encoder
         unused: list[nn.Parameter] = []
         # a joint or a cross head reads the states of tokens, all others read the pooled vectors
@@ -202,12 +240,21 @@ class Objective:
     def check_gradients(self) -> None:
         """Raise ``InputError`` if a trainable parameter has no gradient after a step."""
         named = self.network.named_parameters()
-        missed = [name for name, parameter in named if parameter.requires_grad and parameter.grad is None]
+        missed = [
+            name for name, parameter in named if parameter.requires_grad and parameter.grad is None
+        ]
         if missed:
-            raise InputError(f"no gradient reaches {len(missed)} of the trainable parameters, such as {missed[0]}")
+            raise InputError(
+                f"no gradient reaches {len(missed)} of the trainable parameters, such as "
+                f"{missed[0]}"
+            )
 
 
 def sources_of(options: RunSettings) -> Sources:
     """Return where the rows of a run come from."""
-    names = [each.name for each in fields(Sources) if each.name in SETTINGS and reads(options.objective, each.name)]
+    names = [
+        each.name
+        for each in fields(Sources)
+        if each.name in SETTINGS and reads(options.objective, each.name)
+    ]
     return Sources(**{name: getattr(options, name) for name in names})

@@ -1,4 +1,6 @@
-"""Train on masked words, which needs texts and nothing else: the masks, the objective, and a model from nothing."""
+"""Train on masked words, which needs texts and nothing else: the masks, the objective, and a model
+from nothing.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +23,13 @@ from minisbert.models.masked_language_model import MaskedHead, MaskedLanguageMod
 from minisbert.models.pooling import Pooling
 from minisbert.models.sentence_encoder import evaluating
 from minisbert.training.losses import mlm_losses
-from minisbert.training.objectives import Objective, Scores, VectorNetwork, sources_of, vector_scores
+from minisbert.training.objectives import (
+    Objective,
+    Scores,
+    VectorNetwork,
+    sources_of,
+    vector_scores,
+)
 from minisbert.training.settings import RunSettings
 
 CHOSEN = 0.15  # fraction of tokens to predict
@@ -32,16 +40,21 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ALPHABET = 200  # characters, the most frequent; a word with another one is unknown
 HEAD_WIDTH = 64  # as in BERT
 
-# ------------------------------------------------------------------------------------------------ masks
+# ------------------------------------------------------------------------------------------------
+# masks
 
 
-def mask_tokens(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """Hide 15 % of a batch's words: return inputs (B, T), and which tokens to predict, boolean (B, T).
+def mask_tokens(
+    ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Hide 15 % of a batch's words: return inputs (B, T), and which tokens to predict, boolean (B,
+    T).
 
-    ids (B, T); words (B, T), True where a token may be chosen: not [CLS], [SEP] or a pad; ``chance`` (B, T), drawn
-    evenly from 0..1; ``other`` (B, T), random ids. A word is chosen where chance is below 0.15: below 0.12 it becomes
-    [MASK], below 0.135 ``other``, else it stays, because later there is no [MASK] in a text.
-    ids [5, 6, 7, 8] with chance [.11, .13, .14, .5] and mask_id 4 give [4, other, 7, 8]; all but the last are chosen.
+    ids (B, T); words (B, T), True where a token may be chosen: not [CLS], [SEP] or a pad;
+    ``chance`` (B, T), drawn evenly from 0..1; ``other`` (B, T), random ids. A word is chosen where
+    chance is below 0.15: below 0.12 it becomes [MASK], below 0.135 ``other``, else it stays,
+    because later there is no [MASK] in a text. ids [5, 6, 7, 8] with chance [.11, .13, .14, .5] and
+    mask_id 4 give [4, other, 7, 8]; all but the last are chosen.
     """
     check_vectors(ids=ids, words=words, chance=chance, other=other)
     chosen = words.bool() & (chance < CHOSEN)
@@ -51,7 +64,11 @@ def mask_tokens(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other:
 
 
 def draw_masks(
-    ids: Tensor, words: Tensor, mask_id: int, vocabulary: int, generator: torch.Generator | None = None
+    ids: Tensor,
+    words: Tensor,
+    mask_id: int,
+    vocabulary: int,
+    generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Call ``mask_tokens`` with random draws; other words are any of the ``vocabulary``'s."""
     # drawn on the CPU: a GPU's generator would give another run
@@ -67,22 +84,32 @@ class MaskedNetwork(VectorNetwork):
     """Apply a ``MaskedLanguageModel`` to texts in which other words are hidden every time."""
 
     def forward(self, rows: list[int]) -> Tensor:
-        """Turn the numbers of B rows into the sum of each row's losses of hidden words, and their number: (B, 2)."""
+        """Turn the numbers of B rows into the sum of each row's losses of hidden words, and their
+        number: (B, 2).
+        """
         losses, _, chosen = self.guess(*self.inputs(rows))
         # sums and not means, so that parts of a batch and processes add up
-        sums = torch.zeros(chosen.shape, device=losses.device).masked_scatter(chosen, losses).sum(dim=1)
+        sums = (
+            torch.zeros(chosen.shape, device=losses.device)
+            .masked_scatter(chosen, losses)
+            .sum(dim=1)
+        )
         return torch.stack([sums, chosen.sum(dim=1)], dim=1)
 
     def guess(
         self, ids: Tensor, mask: Tensor | None, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Hide words of ids (B, T): return the loss of each of N, whether it was guessed, (N,), and which, (B, T)."""
+        """Hide words of ids (B, T): return the loss of each of N, whether it was guessed, (N,), and
+        which, (B, T).
+        """
         device = self.model.device
         ids = ids.to(device)
         if mask is not None:
             mask = mask.to(device)
         words = ~torch.isin(ids, torch.tensor(self.model.special_ids, device=device))
-        inputs, chosen = draw_masks(ids, words, self.model.mask_id, len(self.model.head.bias), generator)
+        inputs, chosen = draw_masks(
+            ids, words, self.model.mask_id, len(self.model.head.bias), generator
+        )
         logits = self.model.logits(inputs, mask, chosen, self.dtype)  # (N, V)
         targets = ids[chosen]
         # the texts of a small batch may have no word to hide
@@ -100,14 +127,18 @@ class MaskedWords(Objective):
     def __init__(self, options: RunSettings, model: MaskedLanguageModel):
         sources = sources_of(options)
         rows, notes = judged_rows(*text_rows(sources), sources, can_judge=False)
-        network = MaskedNetwork(model, TextColumns(model.tokenizer, list(zip(*rows["train"], strict=True))))
+        network = MaskedNetwork(
+            model, TextColumns(model.tokenizer, list(zip(*rows["train"], strict=True)))
+        )
         super().__init__(options, network, rows, notes)
 
     def formula(self, sums: Tensor, counts: Tensor) -> Tensor:
         return sums.sum() / counts.sum().clamp_min(1)  # no word was hidden: nothing to learn
 
     def evaluate(self, split: str) -> Scores:
-        """Score the share of hidden words that is guessed, their mean loss, and the vectors on scored pairs."""
+        """Score the share of hidden words that is guessed, their mean loss, and the vectors on
+        scored pairs.
+        """
         model, pairs = self.model, self.rows[split]
         texts = list(dict.fromkeys(text for pair in pairs for text in pair.texts))
         ids = model.tokenizer.encode(texts).ids
@@ -120,7 +151,10 @@ class MaskedWords(Objective):
                 losses.append(loss)
                 right.append(guessed)
         if not any(map(len, right)):
-            raise InputError(f"{split} {self.notes[split]}: no word of it was chosen to be guessed; give more rows")
+            raise InputError(
+                f"{split} {self.notes[split]}: no word of it was chosen to be guessed; give more "
+                f"rows"
+            )
         # on the CPU: Apple's GPU has no float64
         found = {"masked_accuracy": torch.cat(right).cpu().double().mean().item()}
         found["loss"] = torch.cat(losses).cpu().double().mean().item()
@@ -131,9 +165,11 @@ class MaskedWords(Objective):
 
 
 def train_vocabulary(texts: Sequence[str], size: int, max_length: int = 128) -> Tokenizer:
-    """Train BERT's uncased WordPiece tokenizer of ``size`` pieces: single characters, then what the texts need most.
+    """Train BERT's uncased WordPiece tokenizer of ``size`` pieces: single characters, then what the
+    texts need most.
 
-    The same texts give the same vocabulary. Raises ``InputError`` if ``size`` has no room for the characters.
+    The same texts give the same vocabulary. Raises ``InputError`` if ``size`` has no room for the
+    characters.
     """
     texts = check_texts(texts)
     backend = Backend(models.WordPiece(unk_token="[UNK]"))
@@ -146,9 +182,11 @@ def train_vocabulary(texts: Sequence[str], size: int, max_length: int = 128) -> 
     alphabet = sorted(character for character, _ in counts.most_common(ALPHABET))
     pieces = SPECIAL + alphabet + [f"##{character}" for character in alphabet]
     if size < len(pieces):
-        raise InputError(f"a vocabulary of {size} has no room for the {len(pieces)} pieces of one character")
-    # subtle: the trainer numbers pieces as it meets them, in an order that changes from run to run, and breaks ties by
-    # number; given as special tokens they have their numbers before it starts
+        raise InputError(
+            f"a vocabulary of {size} has no room for the {len(pieces)} pieces of one character"
+        )
+    # subtle: the trainer numbers pieces as it meets them, in an order that changes from run to run,
+    # and breaks ties by number; given as special tokens they have their numbers before it starts
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         special_tokens=pieces,
@@ -157,16 +195,23 @@ def train_vocabulary(texts: Sequence[str], size: int, max_length: int = 128) -> 
         show_progress=False,
     )
     backend.train_from_iterator(texts, trainer)
-    # a new tokenizer of the same vocabulary: in the trained one the single characters are special tokens
+    # a new tokenizer of the same vocabulary: in the trained one the single characters are special
+    # tokens
     trained = Backend(models.WordPiece(backend.get_vocab(), unk_token="[UNK]"))
     trained.normalizer, trained.pre_tokenizer = backend.normalizer, backend.pre_tokenizer
-    trained.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))  # their places in SPECIAL
+    trained.post_processor = processors.BertProcessing(
+        ("[SEP]", 3), ("[CLS]", 2)
+    )  # their places in SPECIAL
     trained.add_special_tokens(SPECIAL)
     return Tokenizer(trained, max_length)
 
 
-def new_model(tokenizer: Tokenizer, layers: int, width: int, dropout: float = 0.1) -> MaskedLanguageModel:
-    """Make a model of random weights as ``Bert`` draws them: heads of 64 columns, mean pooling, vectors of length 1."""
+def new_model(
+    tokenizer: Tokenizer, layers: int, width: int, dropout: float = 0.1
+) -> MaskedLanguageModel:
+    """Make a model of random weights as ``Bert`` draws them: heads of 64 columns, mean pooling,
+    vectors of length 1.
+    """
     config = BertConfig(
         vocab_size=tokenizer.backend.get_vocab_size(),
         hidden_size=width,

@@ -1,4 +1,6 @@
-"""Train a head that reads a pair: regression on STS scores, NLI classes, duplicate or not, reranking."""
+"""Train a head that reads a pair: regression on STS scores, NLI classes, duplicate or not,
+reranking.
+"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -34,7 +36,9 @@ from minisbert.training.settings import RunSettings
 
 
 class PairObjective(Objective):
-    """Train an encoder with the head of ``make_head`` by ``formula``, the loss of its outputs and ``targets`` (N,)."""
+    """Train an encoder with the head of ``make_head`` by ``formula``, the loss of its outputs and
+    ``targets`` (N,).
+    """
 
     task = "regression"
     labels: Sequence[str] = ()
@@ -43,7 +47,12 @@ class PairObjective(Objective):
     reads_pairs = False  # both texts in one input, not two vectors
 
     def __init__(
-        self, options: RunSettings, encoder: SentenceEncoder, rows: dict[str, list], notes: Notes, targets: Tensor
+        self,
+        options: RunSettings,
+        encoder: SentenceEncoder,
+        rows: dict[str, list],
+        notes: Notes,
+        targets: Tensor,
     ):
         try:
             head = continued(options, self.make_head(options, encoder), self.task, self.labels)
@@ -51,10 +60,14 @@ class PairObjective(Objective):
         except ValueError as error:  # settings that the head refuses
             raise InputError(f"objective {options.objective}: {error}") from error
         encoded = model.tokenize(*base.two_columns(rows["train"]))
-        super().__init__(options, PairNetwork(model, [encoded], model.lengths(encoded)), rows, notes, targets)
+        super().__init__(
+            options, PairNetwork(model, [encoded], model.lengths(encoded)), rows, notes, targets
+        )
 
     def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> Head:
-        """Make a head with an output for each label, or one: joint, or over the concatenation of two vectors."""
+        """Make a head with an output for each label, or one: joint, or over the concatenation of
+        two vectors.
+        """
         outputs = len(self.labels) or 1
         if self.reads_pairs:
             return joint_head(options, encoder, outputs)
@@ -65,13 +78,19 @@ class PairObjective(Objective):
         return self.formula(network(rows), targets)
 
     def evaluate(self, split: str) -> Scores:
-        """Correlate scores, decide at a probability of .5, or name the class; and compute the loss on ``split``."""
+        """Correlate scores, decide at a probability of .5, or name the class; and compute the loss
+        on ``split``.
+        """
         rows, task = self.rows[split], self.task
         outputs = self.model.outputs(*base.two_columns(rows), progress=True)
         found = outputs.numpy()
         if task == "regression":
             human = [row.score for row in rows]
-            scores = correlate("the head's scores against the human ones (a lower --head-lr may help)", found, human)
+            scores = correlate(
+                "the head's scores against the human ones (a lower --head-lr may help)",
+                found,
+                human,
+            )
             return scores | {"loss": float(self.formula(outputs, base.score_targets(rows)))}
         labels = base.labels_of(rows)
         if task == "classes":
@@ -93,7 +112,10 @@ class ScoreRegression(PairObjective):
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, notes = scored_rows(base.sources_of(options))
         if min(pair.score for pair in rows["train"]) < 0:
-            raise InputError(f"{notes['train']}: scores below 0, but the head of {options.objective} gives 0 or more")
+            raise InputError(
+                f"{notes['train']}: scores below 0, but the head of {options.objective} gives 0 or "
+                f"more"
+            )
         super().__init__(options, encoder, rows, notes, base.score_targets(rows["train"]))
 
     def formula(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -126,7 +148,9 @@ def joint_head(options: RunSettings, encoder: SentenceEncoder, outputs: int = 1)
 
 
 def continued(options: RunSettings, head: Head, task: str, labels: Sequence[str] = ()) -> Head:
-    """Return the head that the model was saved with, if its kind and task are the same; else the new one."""
+    """Return the head that the model was saved with, if its kind and task are the same; else the
+    new one.
+    """
     folder = ModelFolder(find_model(options.model))
     if not folder.holds_pair_model:
         return head
@@ -153,14 +177,17 @@ class Duplicates(PairObjective):
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, notes = duplicate_rows(base.sources_of(options))
-        super().__init__(options, encoder, rows, notes, torch.from_numpy(base.labels_of(rows["train"])).float())
+        super().__init__(
+            options, encoder, rows, notes, torch.from_numpy(base.labels_of(rows["train"])).float()
+        )
 
     def formula(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return more_losses.binary_cross_entropy_loss(outputs, targets)
 
 
 class Softmax(PairObjective):
-    """Predict entailment, contradiction or neutral, or other classes, from (u, v, |u - v|) (SBERT, section 3).
+    """Predict entailment, contradiction or neutral, or other classes, from (u, v, |u - v|) (SBERT,
+    section 3).
 
     Since the encoder is the purpose of the training, its cosine on STS-B is evaluated too.
     """
@@ -170,7 +197,9 @@ class Softmax(PairObjective):
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, notes, self.labels = class_rows(base.sources_of(options))
         self.stsb = {split: load_scored_pairs("stsb", split) for split in ("dev", "test")}
-        super().__init__(options, encoder, rows, notes, torch.from_numpy(base.labels_of(rows["train"])))
+        super().__init__(
+            options, encoder, rows, notes, torch.from_numpy(base.labels_of(rows["train"]))
+        )
 
     def formula(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return losses.softmax_cross_entropy_loss(outputs, targets)
@@ -180,7 +209,8 @@ class Softmax(PairObjective):
         return super().evaluate(split) | {"stsb_spearman": stsb}
 
 
-# ----------------------------------------------------------------------------------------- rerankers
+# -----------------------------------------------------------------------------------------
+# rerankers
 
 
 class BinaryReranker(Duplicates):
@@ -190,10 +220,11 @@ class BinaryReranker(Duplicates):
 
 
 class RankingReranker(Objective):
-    """Pick a query's positive among its candidates by cross-entropy: the positive and the row's negatives.
+    """Pick a query's positive among its candidates by cross-entropy: the positive and the row's
+    negatives.
 
-    Dev and test are rows of candidates too: ``accuracy`` is the share of queries whose positive has the highest score,
-    ``mrr`` the mean of 1 / its rank.
+    Dev and test are rows of candidates too: ``accuracy`` is the share of queries whose positive has
+    the highest score, ``mrr`` the mean of 1 / its rank.
     """
 
     best = "mrr"
@@ -201,10 +232,14 @@ class RankingReranker(Objective):
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         sources = base.sources_of(options)
-        rows, notes = divided(*triplet_rows(sources), sources, partial(triplet_rows, sources), "rows")
+        rows, notes = divided(
+            *triplet_rows(sources), sources, partial(triplet_rows, sources), "rows"
+        )
         self.candidates = len(rows["train"][0]) - 1
         if self.candidates < 2:
-            raise InputError(f"{notes['train']}: rows with a negative are needed; minisbert mine finds them")
+            raise InputError(
+                f"{notes['train']}: rows with a negative are needed; minisbert mine finds them"
+            )
         head = continued(options, joint_head(options, encoder), "logit")
         model = PairModel(encoder, head, "logit")
         # N C pairs, those of a row side by side
@@ -219,17 +254,23 @@ class RankingReranker(Objective):
         for row in rows:
             pairs += range(row * self.candidates, (row + 1) * self.candidates)
         logits = network(pairs).view(len(rows), self.candidates)  # (B, C), the positive in column 0
-        return losses.softmax_cross_entropy_loss(logits, torch.zeros(len(rows), dtype=torch.long, device=logits.device))
+        return losses.softmax_cross_entropy_loss(
+            logits, torch.zeros(len(rows), dtype=torch.long, device=logits.device)
+        )
 
     def evaluate(self, split: str) -> Scores:
         rows = self.rows[split]
-        scores = self.model.outputs(*candidate_pairs(rows), progress=True).view(len(rows), -1).numpy()  # (N, C)
+        scores = (
+            self.model.outputs(*candidate_pairs(rows), progress=True).view(len(rows), -1).numpy()
+        )  # (N, C)
         ranks = (scores >= scores[:, :1]).sum(axis=1)  # (N,); a tie counts against the positive
         return {"accuracy": float((ranks == 1).mean()), "mrr": float((1 / ranks).mean())}
 
 
 def candidate_pairs(rows: list[tuple[str, ...]]) -> tuple[list[str], list[str]]:
-    """Repeat each query beside its candidates: N rows with C of them give two lists of N C texts."""
+    """Repeat each query beside its candidates: N rows with C of them give two lists of N C
+    texts.
+    """
     queries, candidates = [], []
     for query, *texts in rows:
         queries += [query] * len(texts)

@@ -12,7 +12,8 @@ from transformers.models.gemma3 import modeling_gemma3
 from tests.reference.make_reference import WORDS, randomise, vocab_and_merges, write_sentence_model
 
 SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
-# heads 4 and 2, head width 6, width 16 (its root is exact in float32), feed-forward 19, layers 3, a window of 5
+# heads 4 and 2, head width 6, width 16 (its root is exact in float32), feed-forward 19, layers 3, a
+# window of 5
 SIZES = {
     "hidden_size": 16,
     "num_hidden_layers": 3,
@@ -50,11 +51,20 @@ def gemma_tokenizer() -> transformers.GemmaTokenizer:
 
 
 def write(folder: Path) -> None:
-    """The modules of embeddinggemma-300m: mean, two dense layers without activation and bias, normalised."""
+    """The modules of embeddinggemma-300m: mean, two dense layers without activation and bias,
+    normalised.
+    """
     words = gemma_tokenizer()
-    model = transformers.Gemma3TextModel(transformers.Gemma3TextConfig(vocab_size=len(words), **SIZES))
-    randomise(model, seed=31)  # no norm is called LayerNorm: weights around 0, to which Gemma adds 1
-    dense = [Dense(*sizes, bias=False, activation_function=nn.Identity()) for sizes in ((16, 22), (22, 16))]
+    model = transformers.Gemma3TextModel(
+        transformers.Gemma3TextConfig(vocab_size=len(words), **SIZES)
+    )
+    randomise(
+        model, seed=31
+    )  # no norm is called LayerNorm: weights around 0, to which Gemma adds 1
+    dense = [
+        Dense(*sizes, bias=False, activation_function=nn.Identity())
+        for sizes in ((16, 22), (22, 16))
+    ]
     for seed, layer in enumerate(dense):
         randomise(layer, seed)
     prompts = {"query": "task: search result | query: ", "document": "title: none | text: "}

@@ -1,4 +1,6 @@
-"""A tiny ModernBERT, random in every parameter, like modernbert-embed-base; texts are longer than its window."""
+"""A tiny ModernBERT, random in every parameter, like modernbert-embed-base; texts are longer than
+its window.
+"""
 
 import tempfile
 from pathlib import Path
@@ -12,7 +14,8 @@ from tests.reference.architectures.qwen3 import randomise
 from tests.reference.make_reference import byte_level_bpe, write_sentence_model
 
 NAME = "tiny-modernbert"
-# heads 3, head width 8, width 24, feed-forward 29, layers 4 of which 0 and 3 are global, window 2 to each side
+# heads 3, head width 8, width 24, feed-forward 29, layers 4 of which 0 and 3 are global, window 2
+# to each side
 SIZES = {
     "hidden_size": 24,
     "num_hidden_layers": 4,
@@ -32,25 +35,40 @@ def tokenizer() -> transformers.PreTrainedTokenizerFast:
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     bpe = byte_level_bpe(special)
     bpe.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B [SEP]",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     names = {f"{token[1:-1].lower()}_token": token for token in special}
     inputs = ["input_ids", "attention_mask"]
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "tokenizer.json").write_text(bpe.to_str())
         return transformers.PreTrainedTokenizerFast(
-            tokenizer_file=f"{folder}/tokenizer.json", model_max_length=80, model_input_names=inputs, **names
+            tokenizer_file=f"{folder}/tokenizer.json",
+            model_max_length=80,
+            model_input_names=inputs,
+            **names,
         )
 
 
 def write(folder: Path) -> None:
     """Mean pooling, normalised, prompts: the modules of nomic-ai/modernbert-embed-base."""
     words = tokenizer()
-    special = {"pad_token_id": 0, "bos_token_id": 2, "cls_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
-    model = transformers.ModernBertModel(transformers.ModernBertConfig(vocab_size=len(words), **SIZES, **special))
+    special = {
+        "pad_token_id": 0,
+        "bos_token_id": 2,
+        "cls_token_id": 2,
+        "eos_token_id": 3,
+        "sep_token_id": 3,
+    }
+    model = transformers.ModernBertModel(
+        transformers.ModernBertConfig(vocab_size=len(words), **SIZES, **special)
+    )
     randomise(model, seed=31)
     prompts = {"query": "search_query: ", "document": "search_document: "}
-    write_sentence_model(folder, model, words, [Pooling(SIZES["hidden_size"], "mean"), Normalize()], prompts)
+    write_sentence_model(
+        folder, model, words, [Pooling(SIZES["hidden_size"], "mean"), Normalize()], prompts
+    )
 
 
 FOLDERS = {NAME: write}

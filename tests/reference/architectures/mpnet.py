@@ -5,9 +5,20 @@ from pathlib import Path
 import transformers
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
-from tests.reference.make_reference import LIMIT, ids_of, randomise, vocabulary, write_sentence_model
+from tests.reference.make_reference import (
+    LIMIT,
+    ids_of,
+    randomise,
+    vocabulary,
+    write_sentence_model,
+)
 
-SPECIAL = {"[PAD]": "<pad>", "[CLS]": "<s>", "[SEP]": "</s>", "[MASK]": "<mask>"}  # [UNK] stays as in BERT
+SPECIAL = {
+    "[PAD]": "<pad>",
+    "[CLS]": "<s>",
+    "[SEP]": "</s>",
+    "[MASK]": "<mask>",
+}  # [UNK] stays as in BERT
 ORDER = ["<s>", "<pad>", "</s>", "[UNK]", "<mask>"]
 # batch 5, heads 3, head width 6, width 18, feed-forward 31, layers 2
 SIZES = {

@@ -1,4 +1,6 @@
-"""A tiny Qwen3 in the layout of Qwen3-Embedding, random in every parameter: bfloat16, last token, pads on the left."""
+"""A tiny Qwen3 in the layout of Qwen3-Embedding, random in every parameter: bfloat16, last token,
+pads on the left.
+"""
 
 from pathlib import Path
 
@@ -12,8 +14,11 @@ from transformers.models.qwen3 import modeling_qwen3
 from tests.reference.make_reference import byte_level_bpe, vocab_and_merges, write_sentence_model
 
 NAME = "tiny-qwen3"
-QUERY = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
-# heads of queries 6, of keys and values 2, head width 10, width 24, feed-forward 29, layers 3: all different
+QUERY = (
+    "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
+)
+# heads of queries 6, of keys and values 2, head width 10, width 24, feed-forward 29, layers 3: all
+# different
 SIZES = {
     "hidden_size": 24,
     "num_hidden_layers": 3,
@@ -37,7 +42,9 @@ def randomise(model: nn.Module, seed: int) -> None:
 
 
 def qwen_tokenizer() -> transformers.Qwen2Tokenizer:
-    """Byte-level BPE; <|endoftext|>, which is not eos_token, comes after each text, and pads before it."""
+    """Byte-level BPE; <|endoftext|>, which is not eos_token, comes after each text, and pads before
+    it.
+    """
     end, more = "<|endoftext|>", ["<|im_start|>", "<|im_end|>"]
     tokenizer = transformers.Qwen2Tokenizer(
         **vocab_and_merges(byte_level_bpe([])),
@@ -48,7 +55,9 @@ def qwen_tokenizer() -> transformers.Qwen2Tokenizer:
     )
     whole = f"$A:0 {end}:0"
     template = processors.TemplateProcessing(
-        single=whole, pair=f"{whole} $B:1 {end}:1", special_tokens=[(end, tokenizer.convert_tokens_to_ids(end))]
+        single=whole,
+        pair=f"{whole} $B:1 {end}:1",
+        special_tokens=[(end, tokenizer.convert_tokens_to_ids(end))],
     )
     byte_level = processors.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
     tokenizer._tokenizer.post_processor = processors.Sequence([byte_level, template])
@@ -62,7 +71,10 @@ def write(folder: Path) -> None:
     model = transformers.Qwen3Model(config)
     randomise(model, seed=21)
     rest = [modules.Pooling(SIZES["hidden_size"], "lasttoken"), modules.Normalize()]
-    prompts, options = {"query": QUERY, "document": ""}, {"max_seq_length": 130, "model_kwargs": {"dtype": "bfloat16"}}
+    prompts, options = (
+        {"query": QUERY, "document": ""},
+        {"max_seq_length": 130, "model_kwargs": {"dtype": "bfloat16"}},
+    )
     write_sentence_model(folder, model.bfloat16(), tokenizer, rest, prompts, **options)
 
 

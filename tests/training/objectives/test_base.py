@@ -1,4 +1,6 @@
-"""Objectives: what a batch holds, which parameters get which rate, how rows are held out, what an evaluation says."""
+"""Objectives: what a batch holds, which parameters get which rate, how rows are held out, what an
+evaluation says.
+"""
 
 from pathlib import Path
 
@@ -23,20 +25,26 @@ def make(tiny: Path, files: dict[str, str]):
     return build
 
 
-# -------------------------------------------------------------------------------------- an objective
+# -------------------------------------------------------------------------------------- an
+# objective
 
 
 @pytest.mark.parametrize(
-    ("objective", "columns"), [("cosine", 2), ("siamese", 2), ("mnr", 3), ("simcse", 2), ("cross-encoder", 1)]
+    ("objective", "columns"),
+    [("cosine", 2), ("siamese", 2), ("mnr", 3), ("simcse", 2), ("cross-encoder", 1)],
 )
 def test_the_tokens_of_a_row_are_those_of_all_its_texts_padded(make, files, objective, columns):
-    """The toy words are in the vocabulary: a text has as many tokens as words, and two more; a joined pair three."""
+    """The toy words are in the vocabulary: a text has as many tokens as words, and two more; a
+    joined pair three.
+    """
     task = make(objective)
     rows = Path(files[toys.FORM.get(objective, "triplets")]).read_text().splitlines()
     rows = rows if objective == "simcse" else rows[1:]  # without the header
     for row, length in zip(rows, task.lengths, strict=True):
         words = [len(cell.split()) for cell in row.split("\t")]
-        assert length == (sum(words[1:]) + 3 if objective == "cross-encoder" else columns * (max(words) + 2))
+        assert length == (
+            sum(words[1:]) + 3 if objective == "cross-encoder" else columns * (max(words) + 2)
+        )
 
 
 @pytest.mark.parametrize(
@@ -78,7 +86,9 @@ def test_batches_go_to_the_models_device(make, objective):
     class Model(torch.nn.Module):
         device = torch.device("meta")
 
-        def forward(self, ids: torch.Tensor, mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        def forward(
+            self, ids: torch.Tensor, mask: torch.Tensor, dtype: torch.dtype
+        ) -> torch.Tensor:
             seen.extend((ids.device.type, mask.device.type))
             return ids
 
@@ -86,5 +96,7 @@ def test_batches_go_to_the_models_device(make, objective):
         network.model = Model()
         network([*range(40)])
     else:
-        seen = [part.device.type for part in network.model.to("meta").batch(network.encoded[0], [0, 1])]
+        seen = [
+            part.device.type for part in network.model.to("meta").batch(network.encoded[0], [0, 1])
+        ]
     assert set(seen) == {"meta"}

@@ -1,4 +1,6 @@
-"""Masked words in the proportions of the paper; a new vocabulary, new weights, and a run of objective mlm."""
+"""Masked words in the proportions of the paper; a new vocabulary, new weights, and a run of
+objective mlm.
+"""
 
 import math
 
@@ -22,15 +24,20 @@ MASK = 4
 
 
 def test_the_proportions_of_the_paper():
-    """Devlin et al. 2019, section 3.1 and appendix A.1. Of 200,000 tokens; .006 is some three standard errors."""
+    """Devlin et al. 2019, section 3.1 and appendix A.1. Of 200,000 tokens; .006 is some three
+    standard errors.
+    """
     ids = torch.full((1000, 200), 7)
-    inputs, chosen = draw_masks(ids, torch.ones_like(ids), MASK, 30_000, torch.Generator().manual_seed(0))
+    inputs, chosen = draw_masks(
+        ids, torch.ones_like(ids), MASK, 30_000, torch.Generator().manual_seed(0)
+    )
     masked, stayed = inputs[chosen] == MASK, inputs[chosen] == 7
     shares = [share.double().mean().item() for share in (chosen, masked, ~masked & ~stayed, stayed)]
     assert shares == pytest.approx([0.15, 0.8, 0.1, 0.1], abs=0.006)
 
 
-# ------------------------------------------------------------------------------ vocabulary and model
+# ------------------------------------------------------------------------------ vocabulary and
+# model
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +76,9 @@ def test_a_saved_model_loads_as_either(model, tmp_path):
     assert (encoder.encode(TEXTS) == model.encode(TEXTS)).all()
 
 
-@pytest.mark.parametrize(("text", "top", "message"), [("a cat", 5, r"has no \[MASK\]"), ("a [MASK]", 0, "top must be")])
+@pytest.mark.parametrize(
+    ("text", "top", "message"), [("a cat", 5, r"has no \[MASK\]"), ("a [MASK]", 0, "top must be")]
+)
 def test_nothing_to_fill(model, text, top, message):
     with pytest.raises(InputError, match=message):
         model.fill_mask(text, top)
@@ -101,7 +110,18 @@ def test_transformers_and_sentence_transformers_open_it_with_the_same_numbers(mo
 def flags(tmp_path):
     files = toys.write_all(tmp_path)
     data = ["--data", files["sentences"], "--dev", files["scored"], "--test", files["scored"]]
-    size = ["--from-nothing", "1x64x200", "--max-length", "32", "--batch-size", "16", "--lr", "5e-3", "--threads", "1"]
+    size = [
+        "--from-nothing",
+        "1x64x200",
+        "--max-length",
+        "32",
+        "--batch-size",
+        "16",
+        "--lr",
+        "5e-3",
+        "--threads",
+        "1",
+    ]
     return ["--objective", "mlm", *data, *size]
 
 

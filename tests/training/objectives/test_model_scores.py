@@ -39,14 +39,20 @@ def head_scores(task: str, outputs: list, rows: list[Row]) -> dict[str, float]:
 
 
 def test_scores_of_vectors_by_hand(tiny):
-    """Vectors are float32, 1e-7 apart in other batches; of cosines hundredths apart that is 1e-6 of a correlation."""
+    """Vectors are float32, 1e-7 apart in other batches; of cosines hundredths apart that is 1e-6 of
+    a correlation.
+    """
     encoder = SentenceEncoder.load(tiny)
     scores = vector_scores(encoder, PAIRS, loss=losses.mse_loss)
     texts = ["the cat", "a cat", "a dog runs", "the sun and the moon", "music"]
     vectors = dict(zip(texts, encoder.encode(texts).astype(np.float64), strict=True))
     cosines = [vectors[pair.sentence1] @ vectors[pair.sentence2] for pair in PAIRS]
-    assert scores["pearson"] == pytest.approx(np.corrcoef(cosines, [5, 4, 1.5, 4.1])[0, 1], abs=1e-5)
-    assert scores["loss"] == pytest.approx(np.mean((np.array(cosines) - [1, 0.8, 0.3, 0.82]) ** 2), abs=1e-6)
+    assert scores["pearson"] == pytest.approx(
+        np.corrcoef(cosines, [5, 4, 1.5, 4.1])[0, 1], abs=1e-5
+    )
+    assert scores["loss"] == pytest.approx(
+        np.mean((np.array(cosines) - [1, 0.8, 0.3, 0.82]) ** 2), abs=1e-6
+    )
     assert set(vector_scores(encoder, PAIRS)) == {"pearson", "spearman"}
 
 
@@ -58,12 +64,22 @@ MOST = {"accuracy": 3 / 5, "f1": 2 / 3, "precision": 2 / 3, "recall": 2 / 3}
     ("task", "outputs", "rows", "expected"),
     [
         # the example of metrics.pearson; .6 for 4 / 5
-        ("regression", [0.2, 0.4, 0.6], REGRESSION, {"pearson": 0.98198, "spearman": 1.0, "loss": 0.2**2 / 3}),
+        (
+            "regression",
+            [0.2, 0.4, 0.6],
+            REGRESSION,
+            {"pearson": 0.98198, "spearman": 1.0, "loss": 0.2**2 / 3},
+        ),
         # probabilities of .75 and .5, which means yes
         ("binary", [np.log(3), 0.0], rows_with([1, 0]), HALF | {"loss": -np.log(0.375) / 2}),
         ("binary", [0.0, -0.1, 2.0, -2.0, 1.0], rows_with([1, 1, 0, 0, 1]), MOST),
         # two labels of equal probability, of which the first is named, and one that is certain
-        ("classes", [[-99.0, 0, 0], [99, 0, 0]], rows_with([2, 0]), {"accuracy": 1 / 2, "loss": np.log(2) / 2}),
+        (
+            "classes",
+            [[-99.0, 0, 0], [99, 0, 0]],
+            rows_with([2, 0]),
+            {"accuracy": 1 / 2, "loss": np.log(2) / 2},
+        ),
     ],
 )
 def test_scores_of_heads_by_hand(task, outputs, rows, expected):
@@ -72,7 +88,11 @@ def test_scores_of_heads_by_hand(task, outputs, rows, expected):
     assert {*found} == {*expected, "loss"}
 
 
-@pytest.mark.parametrize(("outputs", "why"), [([0.4, 0.4, 0.4], "constant"), ([0.2, np.nan, 0.4], "finite")])
+@pytest.mark.parametrize(
+    ("outputs", "why"), [([0.4, 0.4, 0.4], "constant"), ([0.2, np.nan, 0.4], "finite")]
+)
 def test_a_head_that_has_collapsed_is_an_error_of_one_line(outputs, why):
-    with pytest.raises(InputError, match=rf"the head's scores .*a lower --head-lr may help.*: .*{why}"):
+    with pytest.raises(
+        InputError, match=rf"the head's scores .*a lower --head-lr may help.*: .*{why}"
+    ):
         head_scores("regression", outputs, REGRESSION)
