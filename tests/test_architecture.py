@@ -1,7 +1,6 @@
 """The structure of the package: imports go one way, without circles, and the book works on its own."""
 
 import ast
-import re
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from minisbert.architectures.packing import packed_states
 from minisbert.architectures.relatives import RELATIVES
 from minisbert.backends.graphs import RowAttention
 from minisbert.checkpoints.layout import ModelFolder
@@ -121,7 +122,7 @@ class RaggedEncoder(nn.Module):
         """
         encoder, texts = self.encoder, Texts.of(lengths, len(ids), longest)
         mask = cast(Tensor, texts)  # each layer reads where the texts are, in the place of a mask
-        x = encoder.bert(ids[None], mask, None, None, texts.positions[None])  # (1, S, D)
+        x = packed_states(encoder.bert, ids[None], mask, texts.positions[None])  # (1, S, D)
         # whatever the layers compute in, what follows them does not compute in half precision
         hidden, real = unpack(
             x.to(torch.promote_types(x.dtype, torch.float32)), texts.places

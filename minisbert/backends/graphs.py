@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from minisbert.architectures.packing import packed_states
 from minisbert.backends.package import compile_package, package_identity
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError
@@ -318,7 +319,7 @@ class VectorGraph(nn.Module):
     def forward(self, ids: Tensor, positions: Tensor, text_index: Tensor, places: Tensor) -> Tensor:
         """The tensors of a ``PackedBatch``: (R, T) three times and (N, S)."""
         # pooling, dense layers and scaling are in the graph, too: one call from Python does all
-        rows = self.encoder.bert(ids, same_text(text_index), None, None, positions).to(
+        rows = packed_states(self.encoder.bert, ids, same_text(text_index), positions).to(
             self.encoder.dtype
         )
         hidden, mask = unpack(rows, places)  # (N, S, D), (N, S)

@@ -35,7 +35,7 @@ from minisbert.checkpoints.weights import load_transformer, save_bert
 from minisbert.core import InputError, one_line
 from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
-from minisbert.core.encoder import Batch, normalize
+from minisbert.core.encoder import normalize
 from minisbert.core.tokenizer import Tokenizer, pad_batch
 from minisbert.models.batching import (
     Tokens,
@@ -159,11 +159,14 @@ class TokenRows(Tokens):
 
 
 @dataclass
-class TokenBatch(Batch):
+class TokenBatch:
     """A padded batch: ``mask`` (B, T) marks the tokens to attend to, ``compared`` (B, T) those that
     have a vector.
     """
 
+    texts: list[int]  # their numbers in the call
+    ids: Tensor
+    mask: Tensor
     compared: Tensor
     dtype: torch.dtype  # of the matrix products
 

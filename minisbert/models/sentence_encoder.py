@@ -1,11 +1,10 @@
-"""Load, run and save a sentence encoder: steps of the book's class for more kinds of models, and at
-full speed.
+"""Load, run and save a sentence encoder: any kind of model, at full speed.
 
     encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
     vectors = encoder.encode(["A cat sits.", "A kitten is sitting."])  # (2, 384) float32
     encoder.similarity(vectors, vectors)  # (2, 2) cosines
 
-    texts ── with_prompt ── tokenize ──> Tokens ── the book's encode_tokens ──> vectors (N, D) ──
+    texts ── with_prompt ── tokenize ──> Tokens ── encode_tokens ──> vectors (N, D) ──
     quantize ──> result
 
 ``TextEncoder`` is that path for every encoder; a subclass overrides steps of ``encode_tokens``:
@@ -27,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from minisbert.architectures.packing import packed_states
 from minisbert.checkpoints.card import base_model_of, write_card
 from minisbert.checkpoints.layout import (
     LARGEST_SIZE,
@@ -39,7 +39,7 @@ from minisbert.checkpoints.layout import (
 )
 from minisbert.checkpoints.tokenizer_files import read_tokenizer, text_settings, write_tokenizer
 from minisbert.checkpoints.weights import load_transformer, read_weights, save_bert
-from minisbert.core import InputError, encoder, one_line
+from minisbert.core import InputError, one_line
 from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize
@@ -87,7 +87,7 @@ class NotFinite(InputError):
     """A model's output holds NaN or infinity."""
 
 
-class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
+class TextEncoder(EncoderProperties, nn.Module):
     """``load``, ``encode`` and its relatives. A subclass defines ``from_folder``, ``computing`` and
     ``vectors``.
     """
@@ -96,6 +96,7 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
     normalize: bool  # scale each vector to length 1
     reads_empty_texts = False  # texts without a single token
     stays_on_cpu = False  # whatever device is asked for
+    bert: Any
     dtype: torch.dtype
     device: torch.device
     pooling_mode: str
@@ -208,9 +209,33 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         """
         raise NotImplementedError
 
-    def batches(  # type: ignore[override]  # tokens with more fields than the book's
-        self, tokens: Tokens, batch_size: int | None = None
-    ) -> Iterator[Any]:
+    @torch.no_grad()
+    def encode_tokens(self, tokens: Tokens, batch_size: int | None = None) -> np.ndarray:
+        """The tokens of N texts -> vectors (N, D)."""
+        dtype = torch.promote_types(self.dtype, torch.float32)
+        vectors = torch.empty(len(tokens.ids), self.width, dtype=dtype).numpy()
+        for batch in self.batches(tokens, batch_size):
+            states = self.states(batch)  # hidden (B, T, D), mask (B, T)
+            # (B, D), in the caller's order
+            vectors[batch.texts] = self.vectors(*states).to("cpu", dtype).numpy()
+        return vectors
+
+    def states(self, batch: Any) -> tuple:
+        """What ``vectors`` takes: the hidden states (B, T, D) of a batch, and its mask (B, T)."""
+        raise NotImplementedError
+
+    def vectors(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Hidden states (B, T, D) -> the vectors of the texts (B, D), scaled to length 1 if the
+        model says so.
+        """
+        pooled = self.pool(hidden, mask)
+        return normalize(pooled) if self.normalize else pooled
+
+    def pool(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Hidden states (B, T, D) -> one vector per text (B, W), not scaled yet."""
+        raise NotImplementedError
+
+    def batches(self, tokens: Tokens, batch_size: int | None = None) -> Iterator[Any]:
         """Split a call's texts into batches of as many tokens as ``batch_size`` texts of 64 tokens
         have.
         """
@@ -347,7 +372,7 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         try:
             with self.computing(dtype) as computed.dtype:
                 # None, for which the book has no case, is the default of ``batches`` below
-                found = self.encode_tokens(computed, batch_size)  # type: ignore[arg-type]  # (n, width)
+                found = self.encode_tokens(computed, batch_size)  # (n, width)
         except torch.OutOfMemoryError as error:
             batch_tokens = TEXT_TOKENS * (batch_size or BATCH_SIZE)
             raise too_little_memory(
@@ -473,7 +498,12 @@ class SentenceEncoder(TextEncoder):
             bert is None or pooling is None
         ):  # as sentence-transformers' class is called, with a name alone
             raise TypeError(f"use {type(self).__name__}.load({str(tokenizer)!r})")
-        super().__init__(tokenizer, bert, pooling, normalize)
+        super().__init__()
+        self.tokenizer = tokenizer
+        self.bert = bert
+        self.pooling = pooling
+        self.normalize = normalize  # scale each vector to length 1
+        self.width = bert.config.hidden_size * len(pooling.names)  # columns of a vector
         self.dense, self.hidden_size = (
             nn.Sequential(*dense),
             bert.config.hidden_size,
@@ -622,9 +652,8 @@ class SentenceEncoder(TextEncoder):
         with torch.autocast(
             self.device.type, torch.bfloat16, enabled=batch.dtype == torch.bfloat16
         ):
-            hidden, real = unpack(
-                self.bert(ids, mask, None, None, positions).to(self.dtype), places
-            )
+            states = packed_states(self.bert, ids, mask, positions)  # (R, T, D)
+            hidden, real = unpack(states.to(self.dtype), places)
         return hidden[:, batch.prompt :], real[:, batch.prompt :]
 
     def token_states(self, batch: PackedBatch) -> list[Tensor]:
