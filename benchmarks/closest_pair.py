@@ -1,6 +1,6 @@
 """The most similar pair of 10,000 sentences, by vectors and by a joint model: SBERT's "65 hours".
 
-    python -m benchmarks.closest_pair                      sentences of the STS Benchmark, about 3 minutes
+    python -m benchmarks.closest_pair        sentences of the STS Benchmark, about 3 minutes
     python -m benchmarks.closest_pair --file sentences.txt.gz --count 5000 --rounds 1
 
 A joint model (a cross-encoder) reads both sentences of every pair together: 49,995,000 forwards for

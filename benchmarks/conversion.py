@@ -1,7 +1,9 @@
 """One model's weights in the formats of the libraries it is compared with, without network.
 
-onnxruntime            exported by ``torch.onnx``, fused by ``onnxruntime.transformers``; int8 by ``quantize_dynamic``
-openvino               the same export, unfused, as OpenVINO's own files: it fuses when it loads them
+onnxruntime            exported by ``torch.onnx``, fused by ``onnxruntime.transformers``; int8 by
+                       ``quantize_dynamic``
+openvino               the same export, unfused, as OpenVINO's own files: it fuses when it loads
+                       them
 ctranslate2            ``TransformersConverter``
 """
 

@@ -1,8 +1,10 @@
 """Run a benchmark as on a CPU with AVX2 and nothing beyond it, which most laptops and many cloud
 machines have.
 
-    python -m benchmarks.emulated benchmarks.encode_speed --what rates --texts stsb long --peers ctranslate2
-    python -m benchmarks.emulated benchmarks.encode_speed --what latency --texts-a-call 1 4 16 --peers ctranslate2
+    python -m benchmarks.emulated benchmarks.encode_speed --what rates --texts stsb long \\
+        --peers ctranslate2
+    python -m benchmarks.emulated benchmarks.encode_speed --what latency --texts-a-call 1 4 16 \\
+        --peers ctranslate2
 
 torch, MKL, oneDNN and CTranslate2 are kept from AVX-512, VNNI and AMX by their own variables,
 torch's compiler by its vector length, and minisbert's own choices by a list of instruction sets

@@ -2,7 +2,7 @@
 
     python -m benchmarks.encode_speed                     everything, about half an hour
     python -m benchmarks.encode_speed --what rates --texts stsb
-    python -m benchmarks.encode_speed --what latency --texts-a-call 1 4 16 --peers onnxruntime openvino
+    python -m benchmarks.encode_speed --what latency --texts-a-call 1 4 16 --peers openvino
     python -m benchmarks.encode_speed --what start --json
 
 rates    texts per second, the median of rounds in which all sides take turns; the share of the machine's GEMM rate: the
