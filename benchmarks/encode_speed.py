@@ -5,12 +5,12 @@
     python -m benchmarks.encode_speed --what latency --texts-a-call 1 4 16 --peers openvino
     python -m benchmarks.encode_speed --what start --json
 
-rates    texts per second, the median of rounds in which all sides take turns; the share of the machine's GEMM rate: the
-         operations of the encoder (``machine.encoder_flop``) per second, divided by the best rate
-         that the machine reaches at this dtype; and the largest difference from
-         sentence-transformers in float32. ``stsb``: the distinct sentences of STS-B test, with the
-         Spearman of all its pairs; ``mixed``: 10 to 250 tokens; ``long``: all 256 tokens that the
-         model accepts
+rates    texts per second, the median of rounds in which all sides take turns; the share of the
+         machine's GEMM rate: the operations of the encoder (``machine.encoder_flop``) per second,
+         divided by the best rate that the machine reaches at this dtype; and the largest
+         difference from sentence-transformers in float32. ``stsb``: the distinct sentences of
+         STS-B test, with the Spearman of all its pairs; ``mixed``: 10 to 250 tokens; ``long``: all
+         256 tokens that the model accepts
 latency  milliseconds per call with 1 to 32 sentences of STS-B test, other ones in every call
 start    seconds from the start of a new process to the vector of one sentence, and the peak memory
 
@@ -228,7 +228,8 @@ def rates_row(row: dict, base: float) -> list[str]:
 
 def show(results: dict) -> None:
     for kind, found in results.get("rates", {}).items():
-        title = f"{kind}: {found['texts']:,} texts, {found['tokens']:,} tokens, longest {found['longest']}"
+        size = f"{found['texts']:,} texts, {found['tokens']:,} tokens, longest {found['longest']}"
+        title = f"{kind}: {size}"
         columns = [
             "texts a second",
             "ratio",

@@ -1,8 +1,7 @@
-"""The measured tables of the docs: one file per CPU in docs/figures/, from which the pages are
-rendered.
+"""The measured tables of the docs: one file per CPU in docs/figures/ fills the tables of the pages.
 
-    python -m benchmarks.figures                        write the tables of all pages anew from the files
-    python -m benchmarks.figures --measure zen4 start   run that table's command, keep what it prints, render
+    python -m benchmarks.figures                        write the tables of all pages anew
+    python -m benchmarks.figures --measure zen4 start   run that table's command, keep its output
 
 A table stands below a comment that names its file and itself, ``<!-- figures: zen4 start -->``. A
 file says which CPU it is of, and ``--measure`` refuses to run on another one; of a new CPU write a

@@ -48,7 +48,8 @@ states = openvino.Core().compile_model("{files}/openvino.xml", "CPU", exact)([id
 """,
     "ctranslate2": """
 import ctranslate2
-states = np.asarray(ctranslate2.Encoder("{files}/ctranslate2").forward_batch(ids.tolist()).last_hidden_state)
+encoder = ctranslate2.Encoder("{files}/ctranslate2")
+states = np.asarray(encoder.forward_batch(ids.tolist()).last_hidden_state)
 """,
     IMPORT: "import torch",
 }

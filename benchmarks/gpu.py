@@ -5,10 +5,11 @@
     python -m benchmarks.gpu --tables latency sizes
     python -m benchmarks.train_speed --device cuda      training
 
-rates    texts a second at the fastest of several batch sizes, from strings to an array on the CPU, medians of rounds,
-         and millions of texts an hour: the distinct sentences of STS-B test, with Spearman's
-         correlation times 100; 100,000 other ones; and texts of 256 tokens. The difference is the
-         largest from the vectors in float64 on the CPU, for the last two from those in float32
+rates    texts a second at the fastest of several batch sizes, from strings to an array on the
+         CPU, medians of rounds, and millions of texts an hour: the distinct sentences of STS-B
+         test, with Spearman's correlation times 100; 100,000 other ones; and texts of 256 tokens.
+         The difference is the largest from the vectors in float64 on the CPU, for the last two
+         from those in float32
 latency  milliseconds per call with 1, 16 and 256 sentences of STS-B test, other ones in every call
 sizes    rates with the shapes of BERT-base and BERT-large and random weights
 

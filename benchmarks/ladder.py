@@ -1,6 +1,6 @@
 """The speed ladder: from padded batches to packages compiled in bfloat16, one change per step.
 
-    python -m benchmarks.ladder                        the 2,758 sentences of STS-B test: about five minutes
+    python -m benchmarks.ladder          the 2,758 sentences of STS-B test: about five minutes
     python -m benchmarks.ladder --limit 300 --rounds 1
 
 Every step computes the same vectors, which is checked. The steps take turns, so a change in the

@@ -8,10 +8,11 @@ libraries do, so the tables of ``encode_speed`` begin with these lines. A rate i
 linear layers of one MiniLM layer on 2,048 tokens with all of torch's threads, the best of several
 rounds:
 
-MKL float32       ``torch.nn.functional.linear``; torch's other BLAS where torch is built without MKL
-oneDNN float32    ``minisbert.system.torch_internals.products``, weights laid out by ``internals.laid_out``
+MKL float32       ``torch.nn.functional.linear``; torch's other BLAS in builds without MKL
+oneDNN float32    ``minisbert.system.torch_internals.products``, weights laid out beforehand
 oneDNN bfloat16   the same two operations of torch, which ``matrices`` calls in float32 only
-oneDNN int8       ``torch.ops.onednn.qlinear_pointwise``: uint8 activations times int8 weights, float32 results
+oneDNN int8       ``torch.ops.onednn.qlinear_pointwise``: uint8 activations times int8 weights,
+                  float32 results
 """
 
 import argparse
@@ -184,7 +185,8 @@ def identity(machine: dict) -> str:
 def lines(machine: dict) -> str:
     """What every table begins with: one line for the CPU and one for its rates."""
     rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in machine["gflop_per_second"].items())
-    return f"{identity(machine)}\ntorch {machine['torch']}, {machine['threads']} threads; GFLOP/s: {rates}"
+    torch_line = f"torch {machine['torch']}, {machine['threads']} threads; GFLOP/s: {rates}"
+    return f"{identity(machine)}\n{torch_line}"
 
 
 def main(arguments: list[str] | None = None) -> None:

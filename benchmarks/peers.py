@@ -89,7 +89,9 @@ def installed(wanted: Sequence[str] | None) -> list[str]:
     }
     for library, names in missing.items():
         if names:
-            words = f"{library} is not compared: {', '.join(names)} not installed; pip install '.[reference]'"
+            missing_names = ", ".join(names)
+            words = f"{library} is not compared: {missing_names} not installed; "
+            words += "pip install '.[reference]'"
             if wanted is not None:
                 raise InputError(words)
             say(words)

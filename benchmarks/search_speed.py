@@ -1,19 +1,22 @@
-"""Exact search beside faiss' flat index: the nearest of many vectors for each of 1,000 queries, in
-alternation.
+"""Exact search beside faiss' flat index, in alternation: the nearest of many vectors.
 
-    python -m benchmarks.search_speed                     100,000 and 1,000,000 vectors, a few minutes, 4 GB
+    python -m benchmarks.search_speed    100,000 and 1,000,000 vectors, a few minutes, 4 GB
     python -m benchmarks.search_speed --vectors 10000 --queries 100 --rounds 3
     python -m benchmarks.search_speed --k 100 --json
 
 The vectors have length 1 and lie around 1,000 random centres, with a cosine of about a half between
 two of the same centre: as among sentences, a query has near neighbours. For each number of vectors:
 
-seconds     the median of rounds in which both take turns with as many threads; building faiss' index is not counted
+seconds     for 1,000 queries, the median of rounds in which both take turns with as many threads;
+            building faiss' index is not counted
 ratio       faiss' seconds divided by this side's: above 1 is faster than faiss
-GEMM share  the 2 Q N D operations of all products per second, divided by the machine's best float32 rate
-memory      growth of the peak memory: by a search, and for faiss by the index, which is a copy of the vectors, as well
-same        queries whose k results are those of ``top_k`` in the same order; faiss' ``IndexFlatIP`` rounds to float32
-            and may swap neighbours whose scores differ in the last digit
+GEMM share  the 2 Q N D operations of all products per second, divided by the machine's best
+            float32 rate
+memory      growth of the peak memory: by a search, and for faiss by the index, which is a copy of
+            the vectors, as well
+same        queries whose k results are those of ``top_k`` in the same order; faiss'
+            ``IndexFlatIP`` rounds to float32 and may swap neighbours whose scores differ in the
+            last digit
 
 Above the table stand the CPU and the rates of its matrix products, measured before each size
 (``benchmarks.machine``). faiss needs the ``reference`` extra; if it is not installed, it is left

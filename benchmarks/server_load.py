@@ -1,16 +1,16 @@
-"""Whole servers under load: minisbert serve beside infinity-emb, and sentence-transformers behind
-FastAPI.
+"""Whole servers under load: minisbert, infinity-emb, and sentence-transformers behind FastAPI.
 
-    python -m benchmarks.server_load                                  ours and sentence-transformers (serve extra)
+    python -m benchmarks.server_load          ours and sentence-transformers (serve extra)
     python -m benchmarks.server_load --infinity /path/to/infinity_emb --rounds 3
 
 In every round each server is started in turn and answers OpenAI's /v1/embeddings over connections
 that stay open:
 
-one text       a client that sends single sentences of STS-B test one after the other: median and 99th percentile, ms
+one text       a client that sends single sentences of STS-B test one after the other: median and
+               99th percentile, ms
 16 texts       the same client with 16 sentences in a request: median, ms
-64 clients     64 clients, each of which sends single sentences one after the other: requests a second; median and 99th
-               percentile, ms
+64 clients     64 clients, each of which sends single sentences one after the other: requests a
+               second; median and 99th percentile, ms
 MiB            the server's peak memory, after all these requests
 
 Figures are medians over the rounds. The clients run on the same cores, in one process without

@@ -1,6 +1,6 @@
 """The memory that encoding a long stream of short texts takes: ``encode_stream`` over a generator.
 
-    python -m benchmarks.stream_memory                                 a million texts: about twenty minutes
+    python -m benchmarks.stream_memory           a million texts: about twenty minutes
     python -m benchmarks.stream_memory --model weights/tiny --texts 100000
 
 The vectors are discarded as they arrive, so any growth is memory of the stream itself. Growth is

@@ -8,7 +8,7 @@ it.
     python -m lessons.check quiz 05         five questions about lesson 05
     python -m lessons.check list            your progress
     python -m lessons.check guesses         how many of your predictions were right
-    python -m lessons.check mine 05         your model: one file of your pieces and the book's, and what it does
+    python -m lessons.check mine 05         your model in one file: your pieces, the rest of the book
     python -m lessons.check all --json results.json
     python -m lessons.check grade handed-in/*/ --out results
     python -m lessons.check class results
@@ -338,9 +338,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> None:
     options = parser().parse_args(arguments)
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # through the code that ends the grader's processes
+    # an exception, so that the code that ends the grader's processes runs
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if options.command not in ("all", "class", "grade"):
         MINE.mkdir(parents=True, exist_ok=True)
     good = True

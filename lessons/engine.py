@@ -1,8 +1,8 @@
 """A search engine over a folder of yours, made of the functions that you wrote (lesson 22).
 
-    python -m lessons.engine ~/notes                              opens a page on this machine, for your browser
+    python -m lessons.engine ~/notes              opens a page on this machine, for your browser
     python -m lessons.engine ~/notes --ask "where is the spare key?"
-    python -m lessons.engine ~/notes --questions questions.tsv    a card: nDCG of your questions, bytes, whose parts
+    python -m lessons.engine ~/notes --questions questions.tsv       nDCG, bytes, whose parts
 
 Reads Markdown, text and code, cuts them into chunks, encodes these with all-MiniLM-L6-v2 and
 searches by words and by vectors at once. Of its six functions those that you have written, and that

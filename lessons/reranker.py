@@ -75,9 +75,10 @@ def unchanged(text: str, rng: random.Random) -> str | None:
     """The same meaning in other words: ``The`` for ``A``, or ``is now`` for ``is``."""
     article = re.match(r"(A|An|The) ", text)
     verb = re.search(r"\b(is|are) (?=\w+ing\b)", text)
-    choices = (
-        [("One " if article[1] == "The" else "The ") + text[article.end() :]] if article else []
-    )
+    choices = []
+    if article:
+        other = "One " if article[1] == "The" else "The "
+        choices.append(other + text[article.end() :])
     if verb:
         choices.append(text[: verb.end()] + rng.choice(["now ", "currently "]) + text[verb.end() :])
     return rng.choice(choices) if choices else None

@@ -38,7 +38,8 @@ settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    message = "compute as another CPU might: every float32 product is off by a relative 1e-6 (%(metavar)s chooses how)"
+    message = "compute as another CPU might: every float32 product is off by a relative 1e-6 "
+    message += "(%(metavar)s chooses how)"
     parser.addoption("--jitter", type=int, metavar="SEED", help=message)
 
 

@@ -1,4 +1,4 @@
-"""A local web server that serves what a test wants, correctly or not; and a hub that serves models."""
+"""A local web server that serves what a test wants, right or wrong, and a hub of models."""
 
 import hashlib
 import json

@@ -33,9 +33,13 @@ LINES = [
 def test_operations_of_an_encoder(sizes, lengths, operations):
     width, layers, inner = sizes
     config = BertConfig(
-        vocab_size=30, hidden_size=width, num_hidden_layers=layers, num_attention_heads=2, intermediate_size=inner,
+        vocab_size=30,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        intermediate_size=inner,
         max_position_embeddings=20,
-    )  # fmt: skip
+    )
     assert machine.encoder_flop(config, lengths) == operations
 
 

@@ -250,31 +250,48 @@ WRONG = {
     "circle of links": lambda path: path.symlink_to(path),
     "missing": lambda path: None,
 }
-LINES = [  # x, with any ending, is what is wrong
-    "encode --file x.txt", "encode --file x.txt.gz", "encode a --out x.npy", "encode a b "
-                                                                             "--compiled x.pt2",
-    *(f"certify --texts texts.txt x.{ending}" for ending in ("npy", "safetensors", "jsonl", "csv")),
-    "certify --texts x.txt v.npy", "evaluate --data x.tsv", "evaluate --data x.json",
+# x, with any ending, is what is wrong
+LINES = [
+    "encode --file x.txt",
+    "encode --file x.txt.gz",
+    "encode a --out x.npy",
+    "encode a b --compiled x.pt2",
+    "certify --texts texts.txt x.npy",
+    "certify --texts texts.txt x.safetensors",
+    "certify --texts texts.txt x.jsonl",
+    "certify --texts texts.txt x.csv",
+    "certify --texts x.txt v.npy",
+    "evaluate --data x.tsv",
+    "evaluate --data x.json",
     "evaluate --corpus x.jsonl --queries queries.jsonl --qrels qrels.tsv",
     "evaluate --corpus corpus.jsonl --queries x.jsonl --qrels qrels.tsv",
     "evaluate --corpus corpus.jsonl --queries queries.jsonl --qrels x.tsv",
-    "inspect x.tsv", "inspect x.jsonl", "pairs x.txt", "search x.txt --query cat", "search "
-                                                                                   "texts.txt "
-                                                                                   "--queries x.txt",
-    "search texts.txt --query cat --index x.safetensors", "search texts.txt --query cat --index x",
-    "mine --pairs x.jsonl --out mined.jsonl", "mine --pairs triplets.jsonl --out x.jsonl",
+    "inspect x.tsv",
+    "inspect x.jsonl",
+    "pairs x.txt",
+    "search x.txt --query cat",
+    "search texts.txt --queries x.txt",
+    "search texts.txt --query cat --index x.safetensors",
+    "search texts.txt --query cat --index x",
+    "mine --pairs x.jsonl --out mined.jsonl",
+    "mine --pairs triplets.jsonl --out x.jsonl",
     "mine --pairs triplets.jsonl --corpus x.txt --out mined.jsonl",
-    "score --model pair-model --file x.tsv", "trace --against x.safetensors", "trace --write "
-                                                                              "x.safetensors",
-    "distill-static --out x", "train --data x.tsv --dev dev.tsv --test test.tsv", "train --resume x",
+    "score --model pair-model --file x.tsv",
+    "trace --against x.safetensors",
+    "trace --write x.safetensors",
+    "distill-static --out x",
+    "train --data x.tsv --dev dev.tsv --test test.tsv",
+    "train --resume x",
     "train --data scored.tsv --dev x.tsv --test test.tsv",
     "train --data scored.tsv --dev dev.tsv --test test.tsv --max-steps 1 --out x",
-    *(f"{line} --model x" for line in ("encode a", "score", "inspect triplets.jsonl", "evaluate "
-                                                                                      "--data "
-                                                                                      "dev.tsv")),
+    "encode a --model x",
+    "score --model x",
+    "inspect triplets.jsonl --model x",
+    "evaluate --data dev.tsv --model x",
     "train --data scored.tsv --dev dev.tsv --test dev.tsv --model x",
-    "export-onnx x --out exported.onnx", "plot x --out curves.png",
-]  # fmt: skip
+    "export-onnx x --out exported.onnx",
+    "plot x --out curves.png",
+]
 
 
 @contextlib.contextmanager

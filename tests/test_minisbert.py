@@ -123,7 +123,8 @@ def test_a_command_gets_its_arguments_and_its_output_and_exit_code_pass_through(
 )
 def test_ctrl_c_while_torch_is_imported_is_one_line_and_threads_do_not_spin(way, name, tmp_path):
     """The stub of torch presses the keys."""
-    code = "import os, signal, sys; print(os.environ['GOMP_SPINCOUNT'], flush=True); signal.raise_signal(signal.SIGINT)"
+    code = "import os, signal\nprint(os.environ['GOMP_SPINCOUNT'], flush=True)\n"
+    code += "signal.raise_signal(signal.SIGINT)"
     (tmp_path / "torch.py").write_text(code)
     listening = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
     done = minisbert(way, name, path=tmp_path, **listening)

@@ -1,4 +1,4 @@
-"""Calls as users write them. ``mypy --strict`` and pyright read this file in CI; nothing runs it."""
+"""Calls as users write them, for ``mypy --strict`` and pyright in CI; nothing runs this file."""
 
 from typing import Any, assert_type
 

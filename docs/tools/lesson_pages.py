@@ -48,18 +48,21 @@ NOTEBOOKS = "notebooks"  # a branch: Colab and Binder open what a repository hol
 PICTURE = re.compile(r"\n*!\[([^\]]*)\]\(figures/[^)]*\)")  # of a lesson, with its description
 
 INSTALL = """\
-# Outside a checkout of the course, this fetches one and installs it. Without a GPU, install PyTorch's CPU build first.
+# Outside a checkout of the course, this fetches one and installs it. Without a GPU, install
+# PyTorch's CPU build first.
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 places = [Path.cwd(), *Path.cwd().parents, Path("minisbert-course").resolve()]
-course = next((place for place in places if (place / "lessons" / "course.py").is_file()), places[-1])
+checkouts = [place for place in places if (place / "lessons" / "course.py").is_file()]
+course = checkouts[0] if checkouts else places[-1]
 if not course.is_dir():
     subprocess.run(["git", "clone", "--depth", "1", "REPOSITORY", str(course)], check=True)
 if find_spec("minisbert") is None:
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--editable", f"{course}[plots]"], check=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--editable"]
+    subprocess.run([*pip, f"{course}[plots]"], check=True)
 sys.path[:0] = [str(course / "lessons"), str(course)]"""
 
 
@@ -243,7 +246,8 @@ def hints(lesson: int) -> list[NotebookNode]:
             lines += [f":::{{dropdown}} Hint {number} of {len(card['hints'])}", text, ":::", ""]
     if not lines:
         return []
-    start = f"`python -m lessons.check start {lesson:02}` creates the empty functions, `run {lesson:02}` grades yours."
+    start = f"`python -m lessons.check start {lesson:02}` creates the empty functions, "
+    start += f"`run {lesson:02}` grades yours."
     return [new_markdown_cell("\n".join(["## Pieces and hints", "", start, "", *lines]))]
 
 

@@ -139,7 +139,8 @@ def fold(sidebar: str) -> str:
 
     def folded(group: re.Match) -> str:
         unfolded = " open" if 'class="current' in group[2] else ""
-        return f'<details class="group"{unfolded}>\n<summary>{group[1]}</summary>\n{group[2]}</details>\n'
+        summary = f"<summary>{group[1]}</summary>"
+        return f'<details class="group"{unfolded}>\n{summary}\n{group[2]}</details>\n'
 
     # the theme's own arrows, which open the lessons, have no name for a screen reader
     return CAPTION.sub(

@@ -45,8 +45,8 @@ def packed_rows() -> Pen:
         370,
         "Two texts in one row, and the mask that keeps them apart",
         "A row of 12 tokens: five of the text A cat., four of the text Snow., three pads. "
-        "Positions start again at 0 "
-        "with each text. The mask is block-diagonal: a query may look at keys of its own text only.",
+        "Positions start again at 0 with each text. The mask is block-diagonal: a query may look "
+        "at keys of its own text only.",
     )
     owners = ["a"] * 5 + ["b"] * 4 + ["pad"] * 3
     positions = [0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 0, 0]

@@ -33,11 +33,12 @@ MARK = re.compile(r"(?: *# (?:yours: lesson \d\d, (\S+)|the book's: core/\w+\.py
 IMPORTS = ast.Import | ast.ImportFrom
 HEAD = '''"""Your minisbert: what you have written of the book, and the book's code for the rest.
 
-`python -m lessons.check mine` writes this file; change lessons/mine/lesson_NN.py, not this one. It needs torch, numpy,
-tokenizers and safetensors, and nothing of minisbert:
+`python -m lessons.check mine` writes this file; change lessons/mine/lesson_NN.py, not this one.
+It needs torch, numpy, tokenizers and safetensors, and nothing of minisbert:
 
     from my_minisbert import SentenceEncoder
-    vectors = SentenceEncoder.load("the folder of all-MiniLM-L6-v2").encode(["A cat sits.", "A kitten is sitting."])
+    encoder = SentenceEncoder.load("the folder of all-MiniLM-L6-v2")
+    vectors = encoder.encode(["A cat sits.", "A kitten is sitting."])
 """
 '''
 

@@ -1,4 +1,4 @@
-"""For teachers: everything that a student handed in graded into one file, and a table of a class."""
+"""For teachers: grade everything that a student handed in, and make a table of a class."""
 
 import os
 import subprocess
@@ -74,7 +74,8 @@ def grade_all(out: Path | None, form: str = "minisbert") -> bool:
 def nothing_to_grade() -> str:
     folder = pieces.MINE
     if not folder.is_dir():
-        return f"{folder} does not exist: MINISBERT_MINE must name the folder with a student's lesson_*.py"
+        needed = "MINISBERT_MINE must name the folder with a student's lesson_*.py"
+        return f"{folder} does not exist: {needed}"
     if not any(mine(lesson).is_file() for lesson in LESSONS):
         return f"{folder} has no lesson_*.py: nothing to grade (are they in a folder below it?)"
     return ""
@@ -163,13 +164,10 @@ def class_table(folder: Path) -> None:
             "".join(sign(rows.get(p.master), masters.get(p.master)) for p in part)
             for part in by_lesson.values()
         ]
-        passed, marks = (
-            sum(row["status"] == "passed" for row in rows.values()),
-            " ".join(x.ljust(2) for x in signs),
-        )
-        print(
-            f"{name:<{width}}  {f'{passed}/{len(PIECES)}':>6}  {marks}  {found.get('error', '')}".rstrip()
-        )
+        passed = sum(row["status"] == "passed" for row in rows.values())
+        share = f"{passed}/{len(PIECES)}"
+        marks = " ".join(x.ljust(2) for x in signs)
+        print(f"{name:<{width}}  {share:>6}  {marks}  {found.get('error', '')}".rstrip())
     print(
         "\nP passed, M passed with the very code of the package, F failed, R refused, . unwritten, "
         "? not graded;"

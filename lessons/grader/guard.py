@@ -136,7 +136,8 @@ def import_objection(
             return None
         fair = ", ".join(sorted(f"minisbert.{home}.{name}" for home, name in allowed)) or "nothing"
         name = ".".join([module, *wrong[:1]])
-        return f"{name} of the package would be the answer, or leads to it; this lesson may import {fair}"
+        answer = f"{name} of the package would be the answer, or leads to it"
+        return f"{answer}; this lesson may import {fair}"
     if root not in ALLOWED:
         fair = ", ".join(sorted(ALLOWED - {"__future__"}))
         return f"{module or 'a neighbouring file'} may not be imported here; {fair} may"

@@ -6,7 +6,7 @@ in ``model/`` or in the folder itself, and perhaps a ``search.toml``:
 
     store = "bits"      # what is kept of a document's vector: float32 (the default), int8 or bits
     columns = 256       # only its first so many columns; by default 0, which means all
-    candidates = 40     # for bits: this many are found by Hamming distance, then sorted by the query's cosine
+    candidates = 40     # for bits: so many are found by Hamming distance, then sorted by cosine
 """
 
 import csv

@@ -131,7 +131,9 @@ def place(piece: Piece, mistake: str = "") -> str:
     lines = path.read_text(encoding="utf-8").splitlines()
     at = next(i for i, line in enumerate(lines) if piece.printed in line)
     heading = next(line for line in reversed(lines[: at + 1]) if line.startswith(("# ## ", "# # ")))
-    text = f'lessons/{path.name}, line {at + 1}, "{heading.lstrip("# ")}": {" ".join(lines[at].strip("# ").split())}'
+    title = heading.lstrip("# ")
+    printed = " ".join(lines[at].strip("# ").split())
+    text = f'lessons/{path.name}, line {at + 1}, "{title}": {printed}'
     broken = [
         number for number, line in enumerate(lines, start=1) if mistake and f'"{mistake}"' in line
     ]

@@ -125,7 +125,8 @@ def lesson_stubs(lesson: int) -> str:
             block.append(textwrap.indent(stub(piece), "    "))
         else:
             blocks[piece.path[0]] = [stub(piece)]
-    title = f'"""Lesson {lesson:02}: {LESSONS[lesson]}. Fill in the bodies; python -m lessons.check run {lesson:02}\n\n'
+    title = f'"""Lesson {lesson:02}: {LESSONS[lesson]}. '
+    title += f"Fill in the bodies; python -m lessons.check run {lesson:02}\n\n"
     title += 'If the package raises ValueError for bad arguments, yours need not.\n"""'
     head = "\n\n".join(filter(None, [title, imports(pieces)]))
     return "\n\n\n".join([head, *("\n\n".join(block) for block in blocks.values())]) + "\n"

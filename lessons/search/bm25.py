@@ -1,4 +1,4 @@
-"""BM25: what a search engine does with words alone, and the baseline that every vector has to beat."""
+"""BM25: a search engine by words alone, the baseline that every vector has to beat."""
 
 import math
 from collections import Counter
@@ -18,7 +18,8 @@ def bm25_scores(
 
     The sum over the words of the query, one that occurs twice counting twice, of
 
-        idf * tf / (tf + k1 * (1 - b + b * length / mean length)),    idf = ln(1 + (N - n + 0.5) / (n + 0.5))
+        idf * tf / (tf + k1 * (1 - b + b * length / mean length))
+        idf = ln(1 + (N - n + 0.5) / (n + 0.5))
 
     where tf is how often the document has the word and n the number of documents that have it
     (Robertson & Zaragoza 2009, equations 3.3 and 3.15, with Lucene's 1 + inside the logarithm). A

@@ -163,7 +163,8 @@ def run(minutes: int, seed: int, out: Path) -> None:
         }
         scores["yours and MiniLM, cosines added"] = judge.ndcg(added)
     cpu = machine.cpu()
-    about = f"{cpu['cpu']}, {cpu['cores']} cores; commit {commit()}; seed {seed}; {took:.0f} CPU seconds"
+    about = f"{cpu['cpu']}, {cpu['cores']} cores; commit {commit()}; seed {seed}; "
+    about += f"{took:.0f} CPU seconds"
     text = report(scores, about)
     (out / "report.md").write_text(text, encoding="utf-8")
     draw(curve, scores, out)

@@ -83,7 +83,8 @@ def test_words_and_vectors_are_joined_and_the_sentence_is_marked(engine):
 
 
 def test_a_piece_that_passes_is_used_and_one_that_fails_is_not(engine, folder):
-    own = "order = np.argsort(-np.asarray(scores), axis=1, kind='stable')\n    ranks = np.argsort(order, axis=1) + 1\n"
+    own = "order = np.argsort(-np.asarray(scores), axis=1, kind='stable')\n"
+    own += "    ranks = np.argsort(order, axis=1) + 1\n"
     head = "import numpy as np\n\ndef reciprocal_ranks(scores, k=60):\n    "
     path = folder / "lesson_20.py"
     path.write_text(f"{head}{own}    return 1 / (k + ranks)\n")

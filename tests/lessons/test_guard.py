@@ -55,7 +55,8 @@ def test_refused_by_reading(head, body, says):
 
 def test_what_is_inside_one_piece_concerns_that_piece_alone():
     text = GELU.format("return torch.nn.functional.gelu(x)")
-    text += "class FeedForward:\n    def forward(self, x):\n        return self.down(gelu(self.up(x)))\n"
+    text += "class FeedForward:\n    def forward(self, x):\n"
+    text += "        return self.down(gelu(self.up(x)))\n"
     assert look(text, pieces_of(6)).keys() == {"bert.gelu"}
     assert look("from torch.nn import GELU\n" + text, pieces_of(6)).keys() == {
         p.master for p in pieces_of(6)

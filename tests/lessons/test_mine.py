@@ -24,7 +24,8 @@ ALONE = """
 import sys
 import my_minisbert, numpy
 encoder = my_minisbert.SentenceEncoder.load(sys.argv[1]).double()
-numpy.save("vectors.npy", encoder.encode(["A cat sits.", "It rains, and it rains, and it does not stop.", ""]))
+texts = ["A cat sits.", "It rains, and it rains, and it does not stop.", ""]
+numpy.save("vectors.npy", encoder.encode(texts))
 assert not [name for name in sys.modules if name.split(".")[0] == "minisbert"]
 """
 GELU = """

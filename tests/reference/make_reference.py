@@ -1,7 +1,7 @@
 """Make the golden files: the values that transformers and sentence-transformers compute.
 
-    python -m tests.reference.make_reference            write the tiny checkpoints and the golden files
-    python -m tests.reference.make_reference --check    make them again in memory and compare with the committed ones
+    python -m tests.reference.make_reference            write the tiny checkpoints and golden files
+    python -m tests.reference.make_reference --check    make them in memory and compare
 
 Needs the ``reference`` extra. This file imports nothing of minisbert: the expected values must not
 come from the code under test. Every parameter of the tiny models is random, LayerNorm's weights
@@ -559,7 +559,8 @@ def main() -> None:
             for folder, write in CHECKPOINTS.items()
             for problem in check_folder(folder, write)
         ]
-        good = f"{len(golden)} golden files and {len(CHECKPOINTS)} checkpoints are what the reference computes"
+        good = f"{len(golden)} golden files and {len(CHECKPOINTS)} checkpoints "
+        good += "are what the reference computes"
         print("\n".join(problems) or good)
         sys.exit(1 if problems else 0)
     for folder, write in CHECKPOINTS.items():
