@@ -79,10 +79,13 @@ def test_a_run_goes_from_nothing_to_a_search_box(
     assert report in capsys.readouterr().out
     scores = re.findall(r"^\| ([^|]+) \| ([\d.]+) \| ([\d.]+) \|$", report, re.MULTILINE)
     assert [name for name, *_ in scores] == [
-        "BM25", "MiniLM", "yours", "yours and BM25, reciprocal ranks", "yours and MiniLM, "
-                                                                       "reciprocal ranks",
+        "BM25",
+        "MiniLM",
+        "yours",
+        "yours and BM25, reciprocal ranks",
+        "yours and MiniLM, reciprocal ranks",
         "yours and MiniLM, cosines added",
-    ]  # fmt: skip
+    ]
     monkeypatch.setattr("sys.stdin", io.StringIO(entries[5].document + "\n\n"))
     command.main(["--search", "--out", str(tmp_path)])
     first = re.search(r"^[\d.]+  (\S+)", capsys.readouterr().out, re.MULTILINE)
