@@ -1,5 +1,4 @@
-"""EmbeddingGemma: Gemma 3, a decoder whose mask was taken away, with its own norms, windows and
-scales.
+"""EmbeddingGemma: Gemma 3, a decoder whose mask was taken away, with its own norms and windows.
 
 It changes ``qwen3.py``: no causal mask; of six layers five see a window, and turn faster; four
 norms in a layer, each of weight 1 + w; GELU in the gate; embeddings times sqrt(D); scores by the
@@ -8,12 +7,11 @@ root of a setting instead of K.
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from minisbert.architectures.modern import GLOBAL, LOCAL, PreNormLayer, WordEmbeddings
+from minisbert.architectures.modern import GLOBAL, LOCAL, PreNormLayer
 from minisbert.architectures.modernbert import WindowedEncoder, WindowedFamily
 from minisbert.architectures.qwen3 import (
     QWEN3,
@@ -21,7 +19,6 @@ from minisbert.architectures.qwen3 import (
     GatedFeedForward,
     GroupedAttention,
     RMSNorm,
-    rms_norm,
 )
 from minisbert.core.checks import check_integer, check_number
 
@@ -59,45 +56,60 @@ class GemmaNorm(RMSNorm):
         nn.init.zeros_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.scale * (1.0 + self.weight), self.eps)
+        return self.norm(x, self.scale * (1.0 + self.weight))
 
 
 def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
-    """gelu(gate) * up with the approximation by tanh, for which these weights were trained. (1, 2)
-    gives 1.6824.
+    """gelu(gate) * up with the approximation by tanh, for which these weights were trained.
+
+    (1, 2) gives 1.6824.
     """
     return nn.functional.gelu(gate, approximate="tanh") * up
+
+
+class GemmaFeedForward(GatedFeedForward):
+    """Qwen3's with GELU in the gate."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = gelu_gate(self.gate(x), self.up(x))  # (B, T, D) -> (B, T, F)
+        return self.down(x)  # (B, T, D)
 
 
 class GemmaLayer(PreNormLayer):
     """Attention, then feed-forward, each normalised before it and once more before it is added."""
 
     def __init__(self, config: GemmaConfig):
-        norm = partial(GemmaNorm, config.hidden_size, config.rms_norm_eps)
-        super().__init__(norm(), GroupedAttention(config), norm(), GatedFeedForward(config))
-        self.attention_after, self.feed_forward_after = norm(), norm()
+        width, eps = config.hidden_size, config.rms_norm_eps
         # subtle: the book divides scores by sqrt(K), Gemma by the root of a setting, which in
         # EmbeddingGemma is K
         scale = (config.head_dim / config.query_pre_attn_scalar) ** 0.5
-        self.attention.query_norm = GemmaNorm(config.head_dim, config.rms_norm_eps, scale)
-        self.attention.key_norm = GemmaNorm(config.head_dim, config.rms_norm_eps)
-        self.attention.causal = False  # type: ignore[assignment]  # torch knows modules as modules only
-        self.feed_forward.gated = gelu_gate  # type: ignore[assignment]
+        query_norm = GemmaNorm(config.head_dim, eps, scale)
+        key_norm = GemmaNorm(config.head_dim, eps)
+        attention = GroupedAttention(config, query_norm, key_norm, causal=False)
+        super().__init__(
+            GemmaNorm(width, eps), attention, GemmaNorm(width, eps), GemmaFeedForward(config)
+        )
+        self.attention_after = GemmaNorm(width, eps)
+        self.feed_forward_after = GemmaNorm(width, eps)
 
-    def forward(self, x: Tensor, *view: Any) -> tuple[Tensor, Tensor | None]:
-        attended, probabilities = self.attention(self.attention_norm(x), *view)
+    def forward(self, x: Tensor, view: tuple) -> tuple[Tensor, Tensor | None]:
+        """x (B, T, D), what attention reads besides -> (B, T, D) and attention's probabilities."""
+        attended, probabilities = self.attention(self.attention_norm(x), view)
         x = x + self.attention_after(attended)
-        return x + self.feed_forward_after(
-            self.feed_forward(self.feed_forward_norm(x))
-        ), probabilities
+        fed = self.feed_forward(self.feed_forward_norm(x))
+        x = x + self.feed_forward_after(fed)
+        return x, probabilities
 
 
-class ScaledEmbeddings(WordEmbeddings):
+class ScaledEmbeddings(nn.Module):
     """The table of tokens, times sqrt(D)."""
 
-    def forward(
-        self, ids: Tensor, token_types: Tensor | None = None, positions: Tensor | None = None
-    ) -> Tensor:
+    def __init__(self, config: GemmaConfig):
+        super().__init__()
+        self.word = nn.Embedding(config.vocab_size, config.hidden_size)
+
+    def forward(self, ids: Tensor, token_types: Tensor | None, positions: Tensor) -> Tensor:
+        """ids (B, T) -> (B, T, D); token types and positions are not read."""
         return self.word(ids) * self.word.embedding_dim**0.5  # (B, T, D)
 
 
@@ -105,9 +117,9 @@ class Gemma(WindowedEncoder):
     """The encoder of EmbeddingGemma."""
 
     def __init__(self, config: GemmaConfig, pooler: bool = False):
-        layers = (GemmaLayer(config) for _ in range(config.num_hidden_layers))
+        layers = [GemmaLayer(config) for _ in range(config.num_hidden_layers)]
         norm = GemmaNorm(config.hidden_size, config.rms_norm_eps)
-        super().__init__(config, layers, norm, ScaledEmbeddings(config))
+        super().__init__(config, ScaledEmbeddings(config), layers, norm)
 
 
 class GemmaFamily(WindowedFamily):
@@ -130,7 +142,7 @@ GEMMA = GemmaFamily(
     architecture="Gemma3TextModel",
     config=GemmaConfig,
     encoder=Gemma,
-    linears=QWEN3.linears
+    modules=QWEN3.modules
     | {
         "layers.{i}.attention_after": "layers.{i}.post_attention_layernorm",
         "layers.{i}.feed_forward_norm": "layers.{i}.pre_feedforward_layernorm",
@@ -140,7 +152,7 @@ GEMMA = GemmaFamily(
     skipped=QWEN3.skipped,
     settings=QWEN3.settings | {"hidden_act": "hidden_activation"},
     constants=QWEN3.constants,
-    only={"attn_logit_softcapping": None},
+    accepted={"attn_logit_softcapping": (None,)},
     spacing=("sliding_window_pattern", 6, -1),
     relative=True,
 )

@@ -1,12 +1,11 @@
-"""Share one forward among the encoders of this folder, with pre-norm layers, rotations, and the
-reading of files.
+"""Share one forward among the encoders of this folder: what each layer reads, and rotations.
 
 Imports ``core``.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -15,57 +14,24 @@ from torch import Tensor, nn
 from minisbert.core import one_line
 from minisbert.core.bert import Bert
 from minisbert.core.checks import check_integer, check_number, check_one_of
-from minisbert.core.weights import SIZES, Family
+from minisbert.core.weights import SIZES
 
 
-@dataclass(frozen=True, kw_only=True)
-class Architecture(Family):
-    """A family whose encoder is a ``ModernEncoder``. ``linears`` names all of its modules, with a
-    bias or without.
+def attention_mask(mask: Tensor | None) -> Tensor | None:
+    """Make a mask as ``attention`` reads it: (B, T) or (B, 1, T, T) -> boolean (B, 1, 1 or T, T).
+
+    Raises ``ValueError`` for a mask of floats, which may be an additive one.
     """
-
-    tables: dict[str, str] = field(default_factory=dict)
-    norms: dict[str, str] = field(default_factory=dict)
-    pooler: dict[str, str] = field(default_factory=dict)
-    config: type  # a frozen dataclass that checks itself
-    encoder: Callable[[Any, bool], Any]  # called with the config and whether the file has a pooler
-    relative: bool = False  # only distances between tokens count: pads before a text move nothing
-    only: dict[str, Any] = field(
-        default_factory=dict
-    )  # the only supported value of keys in config.json
-
-    def read(self, raw: dict[str, Any]) -> Any:
-        """Turn the contents of ``config.json`` into the config. Raises ``ValueError`` for an
-        unsupported setting.
-        """
-        for key, only in self.only.items():
-            if raw.get(key) not in (None, only):
-                raise ValueError(
-                    f"{key} {one_line(raw[key])} is not supported, only {one_line(only)} is"
-                )
-        # our name of a setting that the family calls something else is not read
-        content = self.fields(
-            {key: value for key, value in raw.items() if key not in self.settings}
+    if mask is None:
+        return None
+    if mask.is_floating_point():
+        raise ValueError(
+            "mask must be boolean or 0 and 1 as integers, not floats (no additive masks here)"
         )
-        read = [
-            each.name
-            for each in fields(self.config)
-            if each.default is MISSING or each.name in content
-        ]
-        return self.config(
-            **{name: content[name] for name in read}
-        )  # KeyError: a size that has no default is missing
-
-    def write(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields for ``config.json``, without those that are empty or that the family
-        never states.
-        """
-        written = {
-            name: value
-            for name, value in config.items()
-            if name not in self.constants and value != ()
-        }
-        return {self.settings.get(name, name): value for name, value in written.items()}
+    mask = mask.bool()
+    if mask.ndim == 2:
+        mask = mask[:, None, None, :]  # (B, 1, 1, T)
+    return mask
 
 
 class WordEmbeddings(nn.Module):
@@ -75,41 +41,37 @@ class WordEmbeddings(nn.Module):
         super().__init__()
         self.word = nn.Embedding(config.vocab_size, config.hidden_size)
 
-    def forward(
-        self, ids: Tensor, token_types: Tensor | None = None, positions: Tensor | None = None
-    ) -> Tensor:
-        """ids (B, T) -> (B, T, D); the others are not read."""
+    def forward(self, ids: Tensor, token_types: Tensor | None, positions: Tensor) -> Tensor:
+        """ids (B, T) -> (B, T, D); token types and positions are not read."""
         return self.word(ids)
 
 
-class ModernEncoder(Bert):
-    """``Bert`` with layers that read more than a mask, and a norm after the last one.
+class ModernEncoder(nn.Module):
+    """Embeddings, layers that may read more than a mask, and perhaps a norm after the last one.
 
-    Subclasses define ``view``: what each layer reads besides x, for a mask (B, 1, T or 1, T) or
-    None and positions (B or 1, T).
+    A subclass defines ``view``: what each layer reads besides x.
     """
-
-    view: Callable[[Tensor | None, Tensor, torch.dtype], Sequence[tuple]]
-    config: Any  # of the family
-    embeddings: Any  # a ``WordEmbeddings``, or the book's
 
     def __init__(
         self,
         config: Any,
+        embeddings: nn.Module,
         layers: Iterable[nn.Module],
         norm: nn.Module | None = None,
-        embeddings: nn.Module | None = None,
+        pooler: bool = False,
     ):
-        # the book's constructor would build its own layers
-        nn.Module.__init__(self)
-        self.config, self.pooler = config, None
-        self.embeddings = WordEmbeddings(config) if embeddings is None else embeddings
+        super().__init__()
+        self.config = config
+        self.embeddings: Any = embeddings  # called with ids, token types and positions
         self.layers = nn.ModuleList(layers)
         self.norm = nn.Identity() if norm is None else norm
+        self.pooler = None
+        if pooler:
+            self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
         self.initialise()
 
     def initialise(self) -> None:
-        """New weights as in the book: normal numbers, and biases of 0."""
+        """Fill new weights as the book does: with normal numbers, and biases of 0."""
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=self.config.initializer_range)
@@ -124,27 +86,61 @@ class ModernEncoder(Bert):
         trace: dict[str, Tensor] | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """The book's forward pass, and ``norm`` after the last layer. ``token_types`` are not
-        read.
+        """ids (B, T), mask and token types (B, T) -> hidden states (B, T, D), as ``Bert.forward``.
+
+        Several texts may share a row: ``positions`` (B, T) then start again with each of them, and
+        a mask (B, 1, T, T) is True where query and key belong to the same text.
         """
         if positions is None:
             positions = torch.arange(ids.shape[1], device=ids.device)[None]  # (1, T)
-        x = self.norm(super().forward(ids, mask, None, trace, positions))  # (B, T, D)
+        x = self.embeddings(ids, token_types, positions)  # (B, T, D)
+        if trace is not None:
+            trace["embeddings"] = x
+
+        views = self.view(attention_mask(mask), positions, x.dtype)
+        for i, (layer, view) in enumerate(zip(self.layers, views, strict=True)):
+            x, probabilities = layer(x, view)  # (B, T, D), (B, H, T, T)
+            if trace is not None:
+                trace[f"layers.{i}.attention"] = probabilities
+                trace[f"layers.{i}"] = x
+
+        x = self.norm(x)
         if trace is not None:
             trace[f"layers.{len(self.layers) - 1}"] = x
         return x
 
-    def views(
-        self, mask: Tensor | None, positions: Tensor | None, dtype: torch.dtype
-    ) -> Sequence[tuple]:
-        assert positions is not None, "forward has made them"
-        (mask,), *_ = super().views(mask, positions, dtype)
-        return self.view(mask, positions, dtype)
+    def view(
+        self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype
+    ) -> Sequence[Tensor | tuple | None]:
+        """Return what each layer reads besides x: for a mask (B, 1, 1 or T, T) or None, and
+        positions (B or 1, T).
+        """
+        raise NotImplementedError
+
+    def hidden_states(
+        self, ids: Tensor, mask: Tensor | None = None, token_types: Tensor | None = None
+    ) -> list[Tensor]:
+        """Return the embeddings' output and every layer's: L + 1 tensors (B, T, D), in order."""
+        trace: dict[str, Tensor] = {}
+        self(ids, mask, token_types, trace)
+        return [trace["embeddings"]] + [trace[f"layers.{i}"] for i in range(len(self.layers))]
+
+    def pool(self, hidden: Tensor) -> Tensor:
+        """Apply the pooler of the pre-training, tanh of a dense layer over [CLS]: (B, T, D) ->
+        (B, D).
+        """
+        if self.pooler is None:
+            raise ValueError("this checkpoint has no pooler weights")
+        return torch.tanh(self.pooler(hidden[:, 0]))  # (B, D)
+
+
+Encoder = Bert | ModernEncoder  # what a family's ``encoder`` makes
 
 
 class PreNormLayer(nn.Module):
-    """Attention, then feed-forward; each reads its input normalised and is added to it as it was
-    (pre-norm).
+    """Attention, then feed-forward; each reads its input normalised and is added to it as it was.
+
+    That order is called pre-norm.
     """
 
     def __init__(
@@ -155,42 +151,58 @@ class PreNormLayer(nn.Module):
         feed_forward: nn.Module,
     ):
         super().__init__()
-        self.attention_norm, self.attention = attention_norm, attention
-        self.feed_forward_norm, self.feed_forward = feed_forward_norm, feed_forward
+        self.attention_norm = attention_norm
+        self.attention = attention
+        self.feed_forward_norm = feed_forward_norm
+        self.feed_forward = feed_forward
 
-    def forward(self, x: Tensor, *view: Any) -> tuple[Tensor, Tensor | None]:
-        """x (B, T, D), what attention reads in addition -> (B, T, D) and the probabilities (B, H,
-        T, T).
-        """
-        attended, probabilities = self.attention(self.attention_norm(x), *view)
+    def forward(self, x: Tensor, view: tuple) -> tuple[Tensor, Tensor | None]:
+        """x (B, T, D), what attention reads besides -> (B, T, D) and attention's probabilities."""
+        attended, probabilities = self.attention(self.attention_norm(x), view)
         x = x + attended
-        return x + self.feed_forward(self.feed_forward_norm(x)), probabilities
+        x = x + self.feed_forward(self.feed_forward_norm(x))
+        return x, probabilities
+
+
+class AttentionHeads(nn.Module):
+    """What the attentions of this folder share: heads of K columns, side by side, and dropout."""
+
+    def __init__(self, head_dim: int, dropout: float):
+        super().__init__()
+        self.head_dim = head_dim  # K
+        self.dropout = dropout  # of the probabilities, in training
+
+    def split(self, x: Tensor) -> Tensor:
+        """(B, T, H * K) -> (B, H, T, K), as the book's; H may differ for queries and keys."""
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def merge(self, x: Tensor) -> Tensor:
+        """(B, H, T, K) -> (B, T, H * K), the inverse of ``split``."""
+        return x.transpose(1, 2).flatten(-2)
 
 
 def rotary(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Compute cosine and sine of each position's angles: positions (B, T) -> twice (B, 1, T, K),
-    for all heads alike.
+    """Compute cosine and sine of each position's angles: (B, T) -> twice (B, 1, T, K).
 
-    Pair i of K/2 turns by ``base ** (-2i / K)`` a token, the first pair by 1 radian (section 3.4.3
-    of the paper, whose base is 10,000). ``rotary([[2]], 4, 10000, float64)``: angles 2, .02, 2,
-    .02.
+    All heads turn alike. Pair i of K/2 turns by ``base ** (-2i / K)`` a token, the first pair by 1
+    radian (section 3.4.3 of the paper, whose base is 10,000). ``rotary([[2]], 4, 10000, float64)``:
+    angles 2, .02, 2, .02.
     """
     # subtle: at position 8,000 bfloat16 is off by whole turns, so the angles never are in it
     kind = torch.float64 if dtype == torch.float64 else torch.float32
     # subtle: base ** -x rounds otherwise in float32, by up to .002 radians at position 32,768
-    rates = 1.0 / base ** (
-        torch.arange(0, width, 2, device=positions.device).to(kind) / width
-    )  # (K/2,)
+    columns = torch.arange(0, width, 2, device=positions.device).to(kind)  # (K/2,)
+    rates = 1.0 / base ** (columns / width)  # (K/2,)
     angles = (positions.to(kind)[..., None] * rates)[:, None]  # (B, 1, T, K/2)
     angles = torch.cat([angles, angles], dim=-1)  # (B, 1, T, K)
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn every pair of columns by its angle: x (B, H, T, K), cos and sin (B, 1, T, K) -> (B, H,
-    T, K).
+    """Turn every pair of columns by its angle.
 
-    A quarter turn takes (3, 4) to (-4, 3).
+    x (B, H, T, K), cos and sin (B, 1, T, K) -> (B, H, T, K). A quarter turn takes (3, 4) to
+    (-4, 3).
     """
     # subtle: column i is paired with column i + K/2, not with i + 1 as in the paper; weights are
     # made for one of them
@@ -198,13 +210,16 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat([-second, first], dim=-1) * sin
 
 
-GLOBAL, LOCAL = "full_attention", "sliding_attention"  # kinds of layers, as files name them
+# kinds of layers, as files name them
+GLOBAL = "full_attention"
+LOCAL = "sliding_attention"
 
 
 @dataclass(frozen=True)
 class RotaryConfig:
-    """The sizes and constants that encoders with rotated positions share. Raises ``ValueError`` as
-    ``BertConfig``.
+    """The sizes and constants that encoders with rotated positions share.
+
+    Raises ``ValueError`` as ``BertConfig``.
     """
 
     vocab_size: int  # V
@@ -231,12 +246,12 @@ class RotaryConfig:
         check_one_of("attention_bias", self.attention_bias, [False, True])
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"):
             check_number(name, getattr(self, name), 0, 1)
-        kinds = self.layer_types
-        if not set(kinds).issubset(self.kinds) or len(kinds) not in (0, self.num_hidden_layers):
+
+        known = set(self.layer_types).issubset(self.kinds)
+        if not known or len(self.layer_types) not in (0, self.num_hidden_layers):
             allowed = " or ".join(self.kinds)
-            raise ValueError(
-                f"layer_types must be {allowed} for each layer, not {one_line(list(kinds))}"
-            )
+            received = one_line(list(self.layer_types))
+            raise ValueError(f"layer_types must be {allowed} for each layer, not {received}")
 
     @property
     def positions(self) -> int:
@@ -244,7 +259,7 @@ class RotaryConfig:
         return self.max_position_embeddings
 
 
-def stated(raw: dict[str, Any], key: str, kind: type = dict) -> Any:
+def read_optional(raw: dict[str, Any], key: str, kind: type = dict) -> Any:
     """Return an object or a list of a config; an empty one if it is null or missing."""
     value = raw.get(key)
     if value is None:
@@ -255,8 +270,7 @@ def stated(raw: dict[str, Any], key: str, kind: type = dict) -> Any:
 
 
 def check_default_rope(*ropes: dict[str, Any]) -> None:
-    """Raise ``ValueError`` for settings of a rotation that is scaled, as for longer texts than the
-    training's.
+    """Raise ``ValueError`` for a rotation that is scaled, as for texts longer than the training's.
 
     Each is an object of ``rope_parameters``, or ``rope_scaling`` in older files.
     """

@@ -1,14 +1,17 @@
-"""ModernBERT (Warner et al. 2024, arXiv 2412.13663): the book's encoder with what decoders have
-taught since 2018.
+"""ModernBERT (Warner et al. 2024): the book's encoder with what decoders have taught since 2018.
 
-    rotary         for the position table; layers that see everything turn more slowly than those that see a window
-    local_mask     two layers of three see 64 tokens to each side, which is what makes 8,192 tokens affordable
-    geglu          for GELU (Shazeer 2020, arXiv 2002.05202): one half of the layer decides how much of the other passes
-    pre-norm       each block reads its input normalised and is added to it as it was; one more norm at the end
+    rotary         for the position table; layers that see everything turn more slowly than those
+                   that see a window
+    local_mask     two layers of three see 64 tokens to each side, which is what makes 8,192 tokens
+                   affordable
+    geglu          for GELU (Shazeer 2020, arXiv 2002.05202): one half of the layer decides how much
+                   of the other passes
+    pre-norm       each block reads its input normalised and is added to it as it was; one more norm
+                   at the end
     no biases      in published models; the settings allow them
 
-Legend as in ``core/bert.py``: B batch, T tokens, D width, H heads, K width of one head, F
-feed-forward width.
+The paper is arXiv 2412.13663. Legend as in ``core/bert.py``: B batch, T tokens, D width, H heads,
+K width of one head, F feed-forward width.
 """
 
 import math
@@ -18,24 +21,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from minisbert.architectures.families import Family, dense
 from minisbert.architectures.modern import (
     GLOBAL,
     LOCAL,
-    Architecture,
+    AttentionHeads,
     ModernEncoder,
     PreNormLayer,
     RotaryConfig,
-    WordEmbeddings,
     check_default_rope,
+    read_optional,
     rotary,
     rotate,
-    stated,
 )
-from minisbert.core.bert import Attention, LayerNorm, attention, gelu, layer_norm
+from minisbert.core import bert
+from minisbert.core.bert import attention, gelu, layer_norm
 from minisbert.core.checks import check_integer, check_number, check_one_of
-from minisbert.core.weights import dense
 
-MOST_LAYERS = 1000
+MOST_LAYERS = 1000  # whose kinds are worked out; no published model has so many
 
 
 def geglu(x: Tensor, activation: str = "gelu") -> Tensor:
@@ -47,15 +50,16 @@ def geglu(x: Tensor, activation: str = "gelu") -> Tensor:
     activated, gate = x.chunk(2, dim=-1)  # subtle: the first half is activated
     if activation == "silu":
         return nn.functional.silu(activated) * gate
+    if bert.FUSED:
+        return nn.functional.gelu(activated) * gate  # the book's formula in one kernel
     return gelu(activated) * gate
 
 
 def local_mask(positions: Tensor, mask: Tensor | None, half: int) -> Tensor:
-    """Mark the keys that a query of a local layer attends to, (B, 1, T, T): ``half`` to each side,
-    if ``mask`` allows.
+    """Mark the keys that a query of a local layer attends to: ``half`` to each side.
 
-    positions (B, T), mask (B, 1, T or 1, T) or None. ``local_mask([[0, 1, 2]], None, 1)[0, 0, 0] =
-    [1, 1, 0]``.
+    positions (B, T), mask (B, 1, T or 1, T) or None for all -> (B, 1, T, T).
+    ``local_mask([[0, 1, 2]], None, 1)[0, 0, 0] = [1, 1, 0]``.
     """
     distances = (positions[:, :, None] - positions[:, None, :]).abs()[:, None]  # (B, 1, T, T)
     near = distances <= half
@@ -100,40 +104,54 @@ class ModernBertConfig(RotaryConfig):
         return self.hidden_size // self.num_attention_heads
 
 
-class ModernBertNorm(LayerNorm):
+class ModernBertNorm(nn.Module):
     """The book's LayerNorm; the bias (D,) is there only if the settings ask for it."""
 
     def __init__(self, config: ModernBertConfig):
-        super().__init__(config.hidden_size, config.norm_eps)
-        if not config.norm_bias:
-            self.bias = None  # type: ignore[assignment]  # the book's always has one
+        super().__init__()
+        self.eps = config.norm_eps
+        self.weight = nn.Parameter(torch.ones(config.hidden_size))
+        self.bias = None
+        if config.norm_bias:
+            self.bias = nn.Parameter(torch.zeros(config.hidden_size))
 
     def forward(self, x: Tensor) -> Tensor:
-        bias = torch.zeros_like(self.weight) if self.bias is None else self.bias
+        bias = self.bias
+        if bias is None:
+            bias = torch.zeros_like(self.weight)
+        if bert.FUSED:
+            return nn.functional.layer_norm(x, self.weight.shape, self.weight, bias, self.eps)
         return layer_norm(x, self.weight, bias, self.eps)
 
 
-class RotaryAttention(Attention):
-    """Multi-head attention with rotated queries and keys. One matrix makes queries, keys and
-    values.
+class RotaryAttention(AttentionHeads):
+    """Multi-head attention with rotated queries and keys.
+
+    One matrix makes queries, keys and values.
     """
 
     def __init__(self, config: ModernBertConfig):
-        nn.Module.__init__(self)
+        super().__init__(config.head_dim, config.attention_probs_dropout_prob)
         width = config.hidden_size
-        self.heads, self.dropout = config.num_attention_heads, config.attention_probs_dropout_prob
         self.qkv = nn.Linear(width, 3 * width, config.attention_bias)
         self.output = nn.Linear(width, width, config.attention_bias)
 
-    def forward(  # type: ignore[override]
-        self, x: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor | None]:
-        """x (B, T, D), mask as in ``attention`` -> (B, T, D) and the probabilities (B, H, T, T)."""
-        query, key, value = map(self.split, self.qkv(x).chunk(3, dim=-1))  # (B, H, T, K) each
-        query, key = rotate(query, *rotation), rotate(key, *rotation)
+    def forward(self, x: Tensor, view: tuple) -> tuple[Tensor, Tensor | None]:
+        """x (B, T, D), view: mask and rotation -> (B, T, D) and the probabilities (B, H, T, T)."""
+        mask, rotation = view
+        query, key, value = self.qkv(x).chunk(3, dim=-1)  # (B, T, D) each
+        query = rotate(self.split(query), *rotation)  # (B, H, T, K)
+        key = rotate(self.split(key), *rotation)
+        value = self.split(value)
+
         dropout = self.dropout if self.training else 0.0
-        context, probabilities = attention(query, key, value, mask, dropout)
-        return nn.functional.dropout(self.output(self.merge(context)), dropout), probabilities
+        probabilities = None
+        if bert.FUSED and not dropout:
+            context = nn.functional.scaled_dot_product_attention(query, key, value, mask)
+        else:
+            context, probabilities = attention(query, key, value, mask, dropout)
+        output = self.output(self.merge(context))  # (B, T, D)
+        return nn.functional.dropout(output, dropout), probabilities
 
 
 class GeGLUFeedForward(nn.Module):
@@ -143,92 +161,94 @@ class GeGLUFeedForward(nn.Module):
         super().__init__()
         self.up = nn.Linear(config.hidden_size, 2 * config.intermediate_size, config.mlp_bias)
         self.down = nn.Linear(config.intermediate_size, config.hidden_size, config.mlp_bias)
-        self.dropout, self.activation = nn.Dropout(config.mlp_dropout), config.hidden_activation
+        self.dropout = nn.Dropout(config.mlp_dropout)
+        self.activation = config.hidden_activation
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(self.dropout(geglu(self.up(x), self.activation)))  # (B, T, D), 2F, F, D
+        x = geglu(self.up(x), self.activation)  # (B, T, D) -> (B, T, 2F) -> (B, T, F)
+        return self.down(self.dropout(x))  # (B, T, D)
 
 
 class WindowedEncoder(ModernEncoder):
-    """Every token sees those on both sides: all of them in global layers, those of a window in
-    local ones.
-    """
+    """Every token sees those on both sides: all, or in local layers those of a window."""
 
     def view(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
-        c = self.config
-        masks = {GLOBAL: mask, LOCAL: local_mask(positions, mask, c.sliding_window // 2)}
-        bases = {GLOBAL: c.rope_theta, LOCAL: c.rope_local_base_freq}
-        rotations = {
-            kind: rotary(positions, c.head_dim, base, dtype) for kind, base in bases.items()
+        """Return the mask and the rotation of each position, by the kind of each layer."""
+        config = self.config
+        views = {
+            GLOBAL: (mask, rotary(positions, config.head_dim, config.rope_theta, dtype)),
+            LOCAL: (
+                local_mask(positions, mask, config.sliding_window // 2),
+                rotary(positions, config.head_dim, config.rope_local_base_freq, dtype),
+            ),
         }
-        return [
-            (masks[kind], rotations[kind]) for kind in c.layer_types or [GLOBAL] * len(self.layers)
-        ]
+        kinds = config.layer_types or [GLOBAL] * len(self.layers)
+        return [views[kind] for kind in kinds]
 
 
-class NormedEmbeddings(WordEmbeddings):
+class NormedEmbeddings(nn.Module):
     """The table of tokens, then a norm and dropout."""
 
     def __init__(self, config: ModernBertConfig):
-        super().__init__(config)
+        super().__init__()
+        self.word = nn.Embedding(config.vocab_size, config.hidden_size)
         self.norm = ModernBertNorm(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(
-        self, ids: Tensor, token_types: Tensor | None = None, positions: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, ids: Tensor, token_types: Tensor | None, positions: Tensor) -> Tensor:
+        """ids (B, T) -> (B, T, D); token types and positions are not read."""
         return self.dropout(self.norm(self.word(ids)))  # (B, T, D)
 
 
 class ModernBert(WindowedEncoder):
+    """The encoder of ModernBERT."""
+
     def __init__(self, config: ModernBertConfig, pooler: bool = False):
-        layers = (
-            PreNormLayer(
-                ModernBertNorm(config)
-                if i
-                else nn.Identity(),  # the input of layer 0 is normalised
-                RotaryAttention(config),
-                ModernBertNorm(config),
-                GeGLUFeedForward(config),
-            )
-            for i in range(config.num_hidden_layers)
-        )
-        super().__init__(config, layers, ModernBertNorm(config), NormedEmbeddings(config))
+        layers = []
+        for i in range(config.num_hidden_layers):
+            # the embeddings' norm has normalised the input of layer 0
+            norm = ModernBertNorm(config) if i else nn.Identity()
+            attention = RotaryAttention(config)
+            feed_forward = GeGLUFeedForward(config)
+            layers.append(PreNormLayer(norm, attention, ModernBertNorm(config), feed_forward))
+        super().__init__(config, NormedEmbeddings(config), layers, ModernBertNorm(config))
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowedFamily(Architecture):
+class WindowedFamily(Family):
     """The settings of a ``WindowedEncoder``."""
 
-    spacing: tuple[
-        str, int, int
-    ]  # how often a layer is global, in older files: the key, its default, the first of n
+    # how often a layer is global, in older files: the key, its default, the first of n
+    spacing: tuple[str, int, int]
 
     def read(self, raw: dict[str, Any]) -> Any:
-        """Read a config; newer files state the kind of each layer, and the bases in
-        ``rope_parameters``.
-        """
-        ropes = stated(raw, "rope_parameters")
+        """Read a config; newer files state layers' kinds, and the bases in ``rope_parameters``."""
+        ropes = read_optional(raw, "rope_parameters")
+        of_kinds = {kind: read_optional(ropes, kind) for kind in (GLOBAL, LOCAL)}
         check_default_rope(
-            stated(raw, "rope_scaling"), ropes, stated(ropes, GLOBAL), stated(ropes, LOCAL)
+            read_optional(raw, "rope_scaling"), ropes, of_kinds[GLOBAL], of_kinds[LOCAL]
         )
-        kinds = stated(raw, "layer_types", list)
-        if not kinds:
-            key, default, first = self.spacing
-            layers, every = raw["num_hidden_layers"], raw.get(key, default)
-            check_integer("num_hidden_layers", layers)
-            check_integer(key, every)
-            # a damaged number of layers must not fill the memory: with fewer kinds the config
-            # refuses it
-            kinds = [
-                GLOBAL if i % every == first % every else LOCAL
-                for i in range(min(layers, MOST_LAYERS))
-            ]
+
+        kinds = read_optional(raw, "layer_types", list) or self.spaced_kinds(raw)
         content = raw | {"layer_types": tuple(kinds)}
         for kind, ours in ((GLOBAL, "rope_theta"), (LOCAL, "rope_local_base_freq")):
-            if "rope_theta" in stated(ropes, kind):
-                content[self.settings.get(ours, ours)] = ropes[kind]["rope_theta"]
+            if "rope_theta" in of_kinds[kind]:
+                content[self.settings.get(ours, ours)] = of_kinds[kind]["rope_theta"]
         return super().read(content)
+
+    def spaced_kinds(self, raw: dict[str, Any]) -> list[str]:
+        """Return the kind of each layer by ``spacing``, as older files state it."""
+        key, default, first = self.spacing
+        layers = raw["num_hidden_layers"]
+        check_integer("num_hidden_layers", layers)
+        every = raw.get(key, default)
+        check_integer(key, every)
+
+        # A damaged number of layers must not fill the memory: the config then refuses so few kinds
+        kinds = []
+        for i in range(min(layers, MOST_LAYERS)):
+            kinds.append(GLOBAL if i % every == first % every else LOCAL)
+        return kinds
 
 
 class ModernBertFamily(WindowedFamily):
@@ -238,7 +258,9 @@ class ModernBertFamily(WindowedFamily):
         """In the older form, which every version reads if the global layers are evenly spaced."""
         # layer_types are written too: they decide where they are read
         kinds = config["layer_types"]
-        spacing = next((i for i in range(1, len(kinds)) if kinds[i] == GLOBAL), len(kinds)) or 1
+        spacing = max(len(kinds), 1)
+        if GLOBAL in kinds[1:]:
+            spacing = kinds.index(GLOBAL, 1)  # the first global layer after layer 0
         return super().write(config) | {"global_attn_every_n_layers": spacing}
 
 
@@ -247,7 +269,7 @@ MODERNBERT = ModernBertFamily(
     architecture="ModernBertModel",
     config=ModernBertConfig,
     encoder=ModernBert,
-    linears={
+    modules={
         "embeddings.word": "embeddings.tok_embeddings",
         "embeddings.norm": "embeddings.norm",
         "layers.{i}.attention.qkv": "layers.{i}.attn.Wqkv",
@@ -259,9 +281,7 @@ MODERNBERT = ModernBertFamily(
         "norm": "final_norm",
     },
     prefix="model.",
-    skipped=frozenset(
-        dense("head.dense") | dense("head.norm") | dense("decoder")
-    ),  # for masked words
+    skipped=frozenset(dense("head.dense", "head.norm", "decoder")),  # for masked words
     settings={
         "hidden_dropout_prob": "embedding_dropout",
         "attention_probs_dropout_prob": "attention_dropout",

@@ -13,20 +13,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from minisbert.architectures.modern import Architecture, ModernEncoder
-from minisbert.core.bert import Attention, Embeddings, Layer, fused_by
-from minisbert.core.weights import BertConfig, dense
+from minisbert.architectures.families import Family, dense
+from minisbert.architectures.modern import AttentionHeads
+from minisbert.architectures.offset_encoder import OffsetConfig, OffsetEncoder
+from minisbert.core import bert
+from minisbert.core.bert import FeedForward, LayerNorm
 
 BUCKETS = 32  # half of them for keys before the query, half for keys after it
-# the distance at which each bucket of a half begins: 0 to 7, then 8 * 16^(k/8): 8 12 16 23 32 46 64
-# 91
-STARTS = [*range(8), *(math.ceil(8 * 16 ** (k / 8)) for k in range(8))]
+# The distance at which each bucket of a half begins: 0 to 7, then 8 * 16^(k/8), rounded up
+STARTS = [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91]
 
 
 def relative_buckets(distances: Tensor) -> Tensor:
-    """Map each distance, key's position minus query's, to its bucket: any shape of integers in, the
-    same shape out.
+    """Map each distance, key's position minus query's, to its bucket.
 
+    Any shape of integers in, the same shape out.
     ``relative_buckets([0, -1, -7, -8, -11, -12, -200]) = [0, 1, 7, 8, 8, 9, 15]``, and for keys
     after the query ``relative_buckets([1, 7, 8, 200]) = [17, 23, 24, 31]``. T5 takes logarithms,
     which gives the same integers as these limits; in whole numbers a distance of 16 cannot end up
@@ -38,18 +39,9 @@ def relative_buckets(distances: Tensor) -> Tensor:
     return bucket + (distances > 0) * (BUCKETS // 2)
 
 
-def fused_biased_attention(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, dropout: float = 0.0
-) -> tuple[Tensor, Tensor | None]:
-    if dropout:
-        return biased_attention.__wrapped__(query, key, value, bias, dropout)  # type: ignore[attr-defined]
-    return nn.functional.scaled_dot_product_attention(query, key, value, bias), None
-
-
-@fused_by(fused_biased_attention)
 def biased_attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor, dropout: float = 0.0
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor]:
     """softmax(q k^T / sqrt(K) + bias) v: the book's ``attention`` with a number added to each
     score.
 
@@ -59,12 +51,15 @@ def biased_attention(
     # subtle: the bias is added after the division by sqrt(K); T5 itself does not divide
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1]) + bias  # (B, H, T, T)
     probabilities = scores.softmax(dim=-1)  # (B, H, T, T), each row sums to 1
-    weights = nn.functional.dropout(probabilities, dropout) if dropout else probabilities
+
+    weights = probabilities
+    if dropout:
+        weights = nn.functional.dropout(probabilities, dropout)
     return weights @ value, probabilities  # (B, H, T, K), (B, H, T, T)
 
 
 @dataclass(frozen=True)
-class MPNetConfig(BertConfig):
+class MPNetConfig(OffsetConfig):
     """The book's settings with MPNet's constants."""
 
     type_vocab_size: int = 0
@@ -74,72 +69,87 @@ class MPNetConfig(BertConfig):
     model_type: str = "mpnet"
 
 
-class BiasedAttention(Attention):
-    def forward(self, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
-        """x (B, T, D), bias as in ``biased_attention`` -> (B, T, D) and the probabilities (B, H, T,
-        T).
-        """
-        query, key, value = (
-            self.split(self.query(x)),
-            self.split(self.key(x)),
-            self.split(self.value(x)),
-        )
-        context, probabilities = biased_attention(
-            query, key, value, bias, self.dropout if self.training else 0.0
-        )
+class BiasedAttention(AttentionHeads):
+    """The book's attention with a bias for each score in place of a mask."""
+
+    def __init__(self, config: MPNetConfig):
+        width = config.hidden_size
+        super().__init__(width // config.num_attention_heads, config.attention_probs_dropout_prob)
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
+        self.value = nn.Linear(width, width)
+        self.output = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor | None]:
+        """x (B, T, D), bias as in ``biased_attention`` -> (B, T, D), probabilities (B, H, T, T)."""
+        query = self.split(self.query(x))  # (B, H, T, K)
+        key = self.split(self.key(x))
+        value = self.split(self.value(x))
+
+        dropout = self.dropout if self.training else 0.0
+        probabilities = None
+        if bert.FUSED and not dropout:
+            context = nn.functional.scaled_dot_product_attention(query, key, value, bias)
+        else:
+            context, probabilities = biased_attention(query, key, value, bias, dropout)
         return self.output(self.merge(context)), probabilities  # (B, T, D), (B, H, T, T)
 
 
-class MPNetLayer(Layer):
-    """The book's layer with biases in its attention, which it gets instead of a mask."""
+class MPNetLayer(nn.Module):
+    """The book's layer with biases in its attention."""
 
     def __init__(self, config: MPNetConfig):
-        super().__init__(config)
-        self.attention = BiasedAttention(
-            config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob
-        )
+        super().__init__()
+        self.attention = BiasedAttention(config)
+        self.attention_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor | None]:
+        """x (B, T, D), bias as in ``biased_attention`` -> (B, T, D) and the probabilities."""
+        attended, probabilities = self.attention(x, bias)  # (B, T, D), (B, H, T, T)
+        x = self.attention_norm(x + self.dropout(attended))  # (B, T, D)
+        x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))  # (B, T, D)
+        return x, probabilities
 
 
-class MPNet(ModernEncoder):
-    """The book's embeddings, layers and pooler, and one table of biases."""
+class MPNet(OffsetEncoder):
+    """RoBERTa's embeddings, these layers, the book's pooler, and one table of biases."""
 
     def __init__(self, config: MPNetConfig, pooler: bool = True):
         layers = [MPNetLayer(config) for _ in range(config.num_hidden_layers)]
-        super().__init__(config, layers, embeddings=Embeddings(config))
+        super().__init__(config, pooler=False, layers=layers)
         self.relative = nn.Embedding(BUCKETS, config.num_attention_heads)
         if pooler:
             self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
         self.initialise()  # the two that were just added
 
-    def view(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
+    def view(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[Tensor]:
         """Compute what each layer adds to its scores, (B, H, T, T): a bias, and minus infinity for
         masked keys.
         """
-        distances = (
-            positions[:, None, :] - positions[:, :, None]
-        )  # (B, T, T): key's position minus query's
-        bias = self.relative(relative_buckets(distances)).permute(
-            0, 3, 1, 2
-        )  # (B, T, T, H) -> (B, H, T, T)
+        # key's position minus query's
+        distances = positions[:, None, :] - positions[:, :, None]  # (B, T, T)
+        bias = self.relative(relative_buckets(distances))  # (B, T, T, H)
         # every layer reads it, and attention is slow where the last axis has gaps
-        bias = bias.contiguous()
+        bias = bias.permute(0, 3, 1, 2).contiguous()  # (B, H, T, T)
         if mask is not None:
             bias = bias.masked_fill(~mask, float("-inf"))
-        return [(bias,)] * len(self.layers)
+        return [bias] * len(self.layers)
 
 
-LM_HEAD = (
-    "lm_head.dense",
-    "lm_head.layer_norm",
-    "lm_head.decoder",
-)  # for masked words, RoBERTa's too
-SKIPPED = frozenset({"embeddings.position_ids", "lm_head.bias"}.union(*map(dense, LM_HEAD)))
-MPNET = Architecture(
+# the head for masked words, which is RoBERTa's too
+SKIPPED = frozenset(
+    {"embeddings.position_ids", "lm_head.bias"}
+    | dense("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder")
+)
+MPNET = Family(
     model_type="mpnet",
     architecture="MPNetModel",
     config=MPNetConfig,
     encoder=MPNet,
-    linears={
+    modules={
         "embeddings.word": "embeddings.word_embeddings",
         "embeddings.position": "embeddings.position_embeddings",
         "embeddings.norm": "embeddings.LayerNorm",
@@ -157,8 +167,9 @@ MPNET = Architecture(
     prefix="mpnet.",
     skipped=SKIPPED,
     constants={"type_vocab_size": 0, "position_offset": 2, "position_embedding_type": "absolute"},
-    only={
-        "pad_token_id": 1,
-        "relative_attention_num_buckets": BUCKETS,
-    },  # transformers computes these in any case
+    # transformers computes with these whatever the file says
+    accepted={
+        "pad_token_id": (None, 1),
+        "relative_attention_num_buckets": (None, BUCKETS),
+    },
 )

@@ -1,16 +1,55 @@
-"""The forward pass of any encoder over rows that hold several texts each."""
+"""The forward pass of any encoder over rows that hold several texts each.
+
+A text's own tokens are the only ones that it may see, and its positions start at 0 wherever it is
+in its row. The book's ``Bert`` computes one text a row, so here its parts are walked through with
+these two changed; the other encoders take both as arguments. Imports ``core``.
+"""
 
 from typing import Any
 
+import torch
 from torch import Tensor
+
+from minisbert.architectures.modern import Encoder, ModernEncoder, attention_mask
+from minisbert.core.bert import Bert, Embeddings
 
 
 def packed_states(
-    encoder: Any, ids: Tensor, mask: Tensor | None, positions: Tensor | None
+    encoder: Encoder, ids: Tensor, mask: Tensor | None, positions: Tensor | None
 ) -> Tensor:
     """Compute the hidden states of rows that several texts may share: ids (R, T) -> (R, T, D).
 
     ``positions`` (R, T) start again with each text; None for one text a row. ``mask`` is (R, T),
     True for real tokens, or (R, 1, T, T), True where query and key belong to the same text.
     """
-    return encoder(ids, mask, None, None, positions)
+    if isinstance(encoder, ModernEncoder):
+        return encoder(ids, mask, positions=positions)
+    if positions is None:
+        return encoder(ids, mask)
+    return states_by_view(encoder, ids, positions, attention_mask(mask))
+
+
+def states_by_view(
+    encoder: Bert | ModernEncoder, ids: Tensor, positions: Tensor, view: Any
+) -> Tensor:
+    """Compute the hidden states (R, T, D) with one ``view`` for all layers, whatever it is.
+
+    It is what the encoder's attention reads besides x: a mask, or where the texts are in a row if a
+    backend has put another attention into the layers.
+    """
+    if isinstance(encoder, Bert):
+        x = embed(encoder.embeddings, ids, positions)
+    else:
+        x = encoder.embeddings(ids, None, positions)  # (R, T, D)
+    for layer in encoder.layers:
+        x, _ = layer(x, view)
+    return x
+
+
+def embed(embeddings: Embeddings, ids: Tensor, positions: Tensor) -> Tensor:
+    """Compute the book's ``Embeddings.forward`` at given positions: ids and positions (R, T) ->
+    (R, T, D).
+    """
+    x = embeddings.word(ids) + embeddings.position(positions)  # (R, T, D)
+    x = x + embeddings.token_type(torch.zeros_like(ids))
+    return embeddings.dropout(embeddings.norm(x))

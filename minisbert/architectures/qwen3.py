@@ -1,72 +1,71 @@
-"""A decoder as an encoder: Qwen3, in which only the last token of a text has seen all of it
-(Qwen3-Embedding).
+"""A decoder as an encoder: Qwen3, in which only the last token of a text has seen all of it.
 
-    rms_norm        for LayerNorm, before each block instead of after the sum; also over each query and key
+    rms_norm        for LayerNorm, before each block instead of after the sum; also over each query
+                    and key
     swiglu          for GELU: one layer decides how much of another one passes
     rotary          for the position table: queries and keys are rotated by their place in the text
     repeat_heads    several heads of queries share one head of keys and values
     causal_mask     a token sees itself and what comes before it
 
-Legend as in ``core/bert.py``; ``G`` is the number of heads of keys and values. K is a setting, and
-H * K need not be D.
+The models are called Qwen3-Embedding. Legend as in ``core/bert.py``; ``G`` is the number of heads
+of keys and values. K is a setting, and H * K need not be D.
 """
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from minisbert.architectures.families import Family
 from minisbert.architectures.modern import (
     GLOBAL,
-    Architecture,
+    AttentionHeads,
     ModernEncoder,
     PreNormLayer,
     RotaryConfig,
+    WordEmbeddings,
     check_default_rope,
+    read_optional,
     rotary,
     rotate,
-    stated,
 )
-from minisbert.core.bert import Attention, attention, fused_by
+from minisbert.core import bert
+from minisbert.core.bert import attention
 from minisbert.core.checks import check_integer, check_number, check_one_of
 
 
-@fused_by(lambda x, weight, eps: nn.functional.rms_norm(x, weight.shape, weight.to(x.dtype), eps))
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Every vector scaled to a mean square of 1, then times ``weight``: x (..., D), weight (D,) ->
-    (..., D).
+    """Every vector scaled to a mean square of 1, then times ``weight``.
 
-    ``layer_norm`` without a mean and a bias (Zhang and Sennrich 2019, arXiv 1910.07467).
-    ``rms_norm([1, 7], 1, ~0) = [0.2, 1.4]``.
+    x (..., D), weight (D,) -> (..., D). ``layer_norm`` without a mean and a bias (Zhang and
+    Sennrich 2019, arXiv 1910.07467). ``rms_norm([1, 7], 1, ~0) = [0.2, 1.4]``.
     """
     return x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + eps) * weight
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """gate * sigmoid(gate) * up, any shape (Shazeer 2020, arXiv 2002.05202). ``swiglu(1.0, 2.0) =
-    1.4621``.
+    """gate * sigmoid(gate) * up, any shape (Shazeer 2020). ``swiglu(1.0, 2.0) = 1.4621``.
+
+    The paper is arXiv 2002.05202.
     """
     return nn.functional.silu(gate) * up
 
 
 def repeat_heads(x: Tensor, times: int) -> Tensor:
-    """Repeat heads of keys or values, (B, G, T, K) -> (B, G * ``times``, T, K): heads 0, 0, 1, 1 of
-    two, ``times`` 2.
+    """Repeat heads of keys or values: (B, G, T, K) -> (B, G * ``times``, T, K).
 
-    Grouped queries (Ainslie et al. 2023, arXiv 2305.13245): H / G heads of queries in a row look at
-    the same keys.
+    Two heads become heads 0, 0, 1, 1 if ``times`` is 2. Grouped queries (Ainslie et al. 2023, arXiv
+    2305.13245): H / G heads of queries in a row look at the same keys.
     """
     return x.repeat_interleave(times, dim=1)  # subtle: not repeat, which gives heads 0, 1, 0, 1
 
 
 def causal_mask(mask: Tensor | None, tokens: int, device: torch.device) -> Tensor:
-    """Mark the keys that a query may attend to, (1 or B, 1, T, T): its own and earlier ones, if
-    ``mask`` allows them.
+    """Mark the keys that a query may attend to: its own and earlier ones, if ``mask`` allows them.
 
     ``mask`` (B, 1, 1, T) is True for real tokens, (B, 1, T, T) if two tokens are of the same text,
-    or None.
+    or None -> (1 or B, 1, T, T).
     """
     before = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
     if mask is None:
@@ -76,24 +75,6 @@ def causal_mask(mask: Tensor | None, tokens: int, device: torch.device) -> Tenso
     return (mask & before) | torch.eye(tokens, dtype=torch.bool, device=device)
 
 
-def fused_grouped_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    causal: bool,
-    dropout: float = 0.0,
-) -> tuple[Tensor, Tensor | None]:
-    """Told that the mask is causal, PyTorch's operation does half of the work; it repeats no
-    heads.
-    """
-    if dropout:
-        return grouped_attention.__wrapped__(query, key, value, mask, causal, dropout)  # type: ignore[attr-defined]
-    how = {"is_causal": causal and mask is None, "enable_gqa": True}
-    return nn.functional.scaled_dot_product_attention(query, key, value, mask, **how), None
-
-
-@fused_by(fused_grouped_attention)
 def grouped_attention(
     query: Tensor,
     key: Tensor,
@@ -101,14 +82,17 @@ def grouped_attention(
     mask: Tensor | None,
     causal: bool,
     dropout: float = 0.0,
-) -> tuple[Tensor, Tensor | None]:
-    """Compute the book's ``attention`` with keys and values (B, G, T, K). ``causal`` counts if
-    ``mask`` is None.
+) -> tuple[Tensor, Tensor]:
+    """Compute the book's ``attention`` with keys and values (B, G, T, K).
+
+    ``causal`` counts if ``mask`` is None.
     """
     if causal and mask is None:
         mask = causal_mask(None, query.shape[2], query.device)
     times = query.shape[1] // key.shape[1]
-    return attention(query, repeat_heads(key, times), repeat_heads(value, times), mask, dropout)
+    key = repeat_heads(key, times)  # (B, H, T, K)
+    value = repeat_heads(value, times)
+    return attention(query, key, value, mask, dropout)
 
 
 @dataclass(frozen=True)
@@ -146,44 +130,54 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps)
+        return self.norm(x, self.weight)
+
+    def norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Apply the formula, or PyTorch's operation, which wants a weight of the dtype of x."""
+        if bert.FUSED:
+            return nn.functional.rms_norm(x, weight.shape, weight.to(x.dtype), self.eps)
+        return rms_norm(x, weight, self.eps)
 
 
-class GroupedAttention(Attention):
-    """H heads of queries and G of keys and values; queries and keys are normalised, then
-    rotated.
-    """
+class GroupedAttention(AttentionHeads):
+    """H heads of queries and G of keys and values; queries and keys are normalised and rotated."""
 
-    def __init__(self, config: DecoderConfig):
-        nn.Module.__init__(self)
-        self.head_dim, self.causal, self.dropout = (
-            config.head_dim,
-            True,
-            config.attention_probs_dropout_prob,
-        )
+    def __init__(
+        self, config: DecoderConfig, query_norm: RMSNorm, key_norm: RMSNorm, causal: bool = True
+    ):
+        super().__init__(config.head_dim, config.attention_probs_dropout_prob)
+        self.causal = causal  # a token sees those before it, if no mask says more
         width, bias = config.hidden_size, config.attention_bias
-        inner = config.num_attention_heads * config.head_dim
-        kv_inner = config.num_key_value_heads * config.head_dim
+        inner = config.num_attention_heads * config.head_dim  # H * K
+        kv_inner = config.num_key_value_heads * config.head_dim  # G * K
         self.query = nn.Linear(width, inner, bias)
         self.key = nn.Linear(width, kv_inner, bias)
         self.value = nn.Linear(width, kv_inner, bias)
         self.output = nn.Linear(inner, width, bias)
-        self.query_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
-        self.key_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
+        self.query_norm = query_norm
+        self.key_norm = key_norm
 
-    def split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, H or G, T, K)
-
-    def forward(  # type: ignore[override]  # it is told the positions, too
-        self, x: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor | None]:
-        """x (B, T, D), mask (B, 1, T, T) -> (B, T, D) and the probabilities (B, H, T, T)."""
+    def forward(self, x: Tensor, view: tuple) -> tuple[Tensor, Tensor | None]:
+        """x (B, T, D), view: mask and rotation -> (B, T, D) and the probabilities (B, H, T, T)."""
+        mask, rotation = view
         # subtle: each head is normalised before it is rotated, and the norm's weight is the same in
         # all heads
         query = rotate(self.query_norm(self.split(self.query(x))), *rotation)  # (B, H, T, K)
         key = rotate(self.key_norm(self.split(self.key(x))), *rotation)  # (B, G, T, K)
-        value, dropout = self.split(self.value(x)), self.dropout * self.training  # (B, G, T, K)
-        context, probabilities = grouped_attention(query, key, value, mask, self.causal, dropout)
+        value = self.split(self.value(x))  # (B, G, T, K)
+
+        dropout = self.dropout if self.training else 0.0
+        probabilities = None
+        if bert.FUSED and not dropout:
+            # Told that the mask is causal, PyTorch's operation does half of the work; it repeats no
+            # heads
+            context = nn.functional.scaled_dot_product_attention(
+                query, key, value, mask, is_causal=self.causal and mask is None, enable_gqa=True
+            )
+        else:
+            context, probabilities = grouped_attention(
+                query, key, value, mask, self.causal, dropout
+            )
         return self.output(self.merge(context)), probabilities
 
 
@@ -196,13 +190,22 @@ class GatedFeedForward(nn.Module):
         self.up = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
-    def gated(self, gate: Tensor, up: Tensor) -> Tensor:
-        return swiglu(gate, up)
-
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(
-            self.gated(self.gate(x), self.up(x))
-        )  # (B, T, D) -> (B, T, F) -> (B, T, D)
+        x = swiglu(self.gate(x), self.up(x))  # (B, T, D) -> (B, T, F)
+        return self.down(x)  # (B, T, D)
+
+
+class DecoderLayer(PreNormLayer):
+    """Grouped attention, then feed-forward, each after an RMSNorm."""
+
+    def __init__(self, config: DecoderConfig):
+        width, eps = config.hidden_size, config.rms_norm_eps
+        query_norm = RMSNorm(config.head_dim, eps)
+        key_norm = RMSNorm(config.head_dim, eps)
+        attention = GroupedAttention(config, query_norm, key_norm)
+        super().__init__(
+            RMSNorm(width, eps), attention, RMSNorm(width, eps), GatedFeedForward(config)
+        )
 
 
 class Decoder(ModernEncoder):
@@ -211,33 +214,31 @@ class Decoder(ModernEncoder):
     causal = True  # the first token has seen no other
 
     def __init__(self, config: DecoderConfig, pooler: bool = False):
-        norm = partial(RMSNorm, config.hidden_size, config.rms_norm_eps)
-        layers = (
-            PreNormLayer(norm(), GroupedAttention(config), norm(), GatedFeedForward(config))
-            for _ in range(config.num_hidden_layers)
-        )
-        super().__init__(config, layers, norm())
+        layers = [DecoderLayer(config) for _ in range(config.num_hidden_layers)]
+        norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        super().__init__(config, WordEmbeddings(config), layers, norm)
 
     def view(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
-        """Return the causal mask (None: attention makes it) and the rotation of each position, for
-        every layer.
+        """Return the causal mask (None: attention makes it) and the rotation of each position.
+
+        Positions are the same in all layers, and so is what follows from them.
         """
-        # positions are the same in all layers, and so is what follows from them
         rotation = rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
         if mask is not None:
             mask = causal_mask(mask, positions.shape[1], positions.device)
         return [(mask, rotation)] * len(self.layers)
 
 
-class QwenFamily(Architecture):
+class QwenFamily(Family):
     """Qwen3's names and settings."""
 
     def read(self, raw: dict[str, Any]) -> DecoderConfig:
         """Read a config; newer files state the base of the rotation in ``rope_parameters``."""
-        rope, scaling = stated(raw, "rope_parameters"), stated(raw, "rope_scaling")
+        rope = read_optional(raw, "rope_parameters")
+        scaling = read_optional(raw, "rope_scaling")  # the same in older files
         check_default_rope(rope, scaling)
-        content = raw | {"layer_types": tuple(stated(raw, "layer_types", list))}
-        for settings in (rope, scaling):  # the latter is the former's name in older files
+        content = raw | {"layer_types": tuple(read_optional(raw, "layer_types", list))}
+        for settings in (rope, scaling):
             if "rope_theta" in settings:
                 content["rope_theta"] = settings["rope_theta"]
         return super().read(content)
@@ -248,7 +249,7 @@ QWEN3 = QwenFamily(
     architecture="Qwen3Model",
     config=DecoderConfig,
     encoder=Decoder,
-    linears={
+    modules={
         "embeddings.word": "embed_tokens",
         "layers.{i}.attention_norm": "layers.{i}.input_layernorm",
         "layers.{i}.attention.query": "layers.{i}.self_attn.q_proj",
@@ -264,11 +265,14 @@ QWEN3 = QwenFamily(
         "norm": "norm",
     },
     prefix="model.",
-    skipped=frozenset(
-        {"lm_head.weight"}
-    ),  # the head for the next word, mostly the table of words itself
+    # the head for the next word, mostly the table of words itself
+    skipped=frozenset({"lm_head.weight"}),
     settings={"attention_probs_dropout_prob": "attention_dropout"},
     constants={"hidden_dropout_prob": 0.0, "type_vocab_size": 0},
-    only={"use_sliding_window": False, "is_causal": True, "use_bidirectional_attention": False},
+    accepted={
+        "use_sliding_window": (None, False),
+        "is_causal": (None, True),
+        "use_bidirectional_attention": (None, False),
+    },
     relative=True,
 )

@@ -1,91 +1,82 @@
-"""The families beyond BERT: what DistilBERT, RoBERTa and others call our tensors and settings.
+"""All families by name: BERT, its relatives, and what came after them.
 
-distilbert   other names, no token types, no pooler, no dropout between attention and the sum
+bert         the book's encoder; its table of names here has all that some files add
+electra      BERT as a discriminator (of embeddings as wide as the hidden states), without a pooler
 roberta      BERT's names; positions start after the padding index, one token type
 xlm-roberta  RoBERTa for many languages: only the name differs; so does camembert, in French
-electra      BERT as a discriminator (of embeddings as wide as the hidden states), without a pooler
 others       have their own encoders, each in its file
 
 Imports ``core`` and the files beside this one.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from minisbert.architectures.distilbert import DISTILBERT
+from minisbert.architectures.families import ENCODER_ONLY, Family, dense
 from minisbert.architectures.gemma3 import GEMMA
 from minisbert.architectures.modernbert import MODERNBERT
 from minisbert.architectures.mpnet import MPNET, SKIPPED
+from minisbert.architectures.offset_encoder import OffsetConfig, OffsetEncoder
 from minisbert.architectures.qwen3 import QWEN3
+from minisbert.core import InputError, read_json, reading
+from minisbert.core.bert import Bert
 from minisbert.core.checks import check_integer
-from minisbert.core.weights import BERT, Family, dense
+from minisbert.core.weights import BertConfig
 
-
-class DistilBertFamily(Family):
-    def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """Read as transformers does: three sizes under BERT's names too, which win; BERT's other
-        names are ignored.
-        """
-        content = super().fields(
-            {key: value for key, value in raw.items() if key not in self.settings}
-        )
-        for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
-            if key in raw:
-                content[key] = raw[key]
-        return content
-
-
-DISTILBERT = DistilBertFamily(
-    model_type="distilbert",
-    architecture="DistilBertModel",
+BERT = Family(
+    model_type="bert",
+    architecture="BertModel",
+    config=BertConfig,
+    encoder=Bert,
     tables={
         "embeddings.word": "embeddings.word_embeddings",
         "embeddings.position": "embeddings.position_embeddings",
+        "embeddings.token_type": "embeddings.token_type_embeddings",
     },
-    norms={
+    modules={
         "embeddings.norm": "embeddings.LayerNorm",
-        "layers.{i}.attention_norm": "transformer.layer.{i}.sa_layer_norm",
-        "layers.{i}.feed_forward_norm": "transformer.layer.{i}.output_layer_norm",
+        "layers.{i}.attention.query": "encoder.layer.{i}.attention.self.query",
+        "layers.{i}.attention.key": "encoder.layer.{i}.attention.self.key",
+        "layers.{i}.attention.value": "encoder.layer.{i}.attention.self.value",
+        "layers.{i}.attention.output": "encoder.layer.{i}.attention.output.dense",
+        "layers.{i}.attention_norm": "encoder.layer.{i}.attention.output.LayerNorm",
+        "layers.{i}.feed_forward.up": "encoder.layer.{i}.intermediate.dense",
+        "layers.{i}.feed_forward.down": "encoder.layer.{i}.output.dense",
+        "layers.{i}.feed_forward_norm": "encoder.layer.{i}.output.LayerNorm",
     },
-    linears={
-        "layers.{i}.attention.query": "transformer.layer.{i}.attention.q_lin",
-        "layers.{i}.attention.key": "transformer.layer.{i}.attention.k_lin",
-        "layers.{i}.attention.value": "transformer.layer.{i}.attention.v_lin",
-        "layers.{i}.attention.output": "transformer.layer.{i}.attention.out_lin",
-        "layers.{i}.feed_forward.up": "transformer.layer.{i}.ffn.lin1",
-        "layers.{i}.feed_forward.down": "transformer.layer.{i}.ffn.lin2",
-    },
-    pooler={},
-    prefix="distilbert.",
+    pooler={"pooler": "pooler.dense"},
+    prefix="bert.",
     skipped=frozenset(
-        {"embeddings.position_ids"}
-        | dense("vocab_transform")
-        | dense("vocab_layer_norm")
-        | dense("vocab_projector")
+        {"embeddings.position_ids"}  # 0, 1, 2, ...: a constant that old versions saved
+        | {"cls.predictions.bias"}  # the heads of pre-training: masked words and next sentence
+        | dense("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm")
+        | dense("cls.predictions.decoder", "cls.seq_relationship")
     ),
-    settings={
-        "hidden_size": "dim",
-        "num_hidden_layers": "n_layers",
-        "num_attention_heads": "n_heads",
-        "intermediate_size": "hidden_dim",
-        "hidden_dropout_prob": "dropout",
-        "attention_probs_dropout_prob": "attention_dropout",
-        "hidden_act": "activation",
-    },
-    constants={
-        "type_vocab_size": 0,
-        "layer_norm_eps": 1e-12,
-        "position_embedding_type": "absolute",
-    },
+    accepted=ENCODER_ONLY,
 )
 
 
-class RobertaFamily(Family):
-    def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """Return the contents of ``config.json``, and the positions' offset, which follows from the
-        padding index.
+class ElectraFamily(Family):
+    """ELECTRA's settings."""
+
+    def write(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Return BERT's fields, and the width of the embeddings, which in transformers is 128.
+
+        Only models whose embeddings are as wide as the hidden states are opened.
         """
+        return {"embedding_size": config["hidden_size"]} | super().write(config)
+
+
+class RobertaFamily(Family):
+    """RoBERTa's settings."""
+
+    def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings, and the positions' offset, which follows from the padding index."""
         content = {"pad_token_id": 1}
         for key, value in super().fields(raw).items():
             if value is not None:
@@ -93,31 +84,74 @@ class RobertaFamily(Family):
         check_integer("pad_token_id", content["pad_token_id"], least=0)
         # subtle: the first token has the position after the padding's, which is the padding's id
         # (fairseq's habit)
-        return content | {"position_offset": content["pad_token_id"] + 1}
+        content["position_offset"] = content["pad_token_id"] + 1
+        return content
+
+    def write(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Return BERT's fields; the offset follows from the padding index."""
+        content = super().write(config)
+        del content["position_offset"]
+        return content
 
 
-ROBERTA = RobertaFamily(
-    **vars(replace(BERT, model_type="roberta", architecture="RobertaModel", prefix="roberta."))
-    | {"skipped": SKIPPED}
-)
-XLM_ROBERTA = replace(ROBERTA, model_type="xlm-roberta", architecture="XLMRobertaModel")
-CAMEMBERT = replace(ROBERTA, model_type="camembert", architecture="CamembertModel")
-ELECTRA = replace(
-    BERT,
+ELECTRA = ElectraFamily(
     model_type="electra",
     architecture="ElectraModel",
-    pooler={},
+    config=BertConfig,
+    encoder=Bert,
+    tables=BERT.tables,
+    modules=BERT.modules,
     prefix="electra.",
     skipped=frozenset(
         {"embeddings.position_ids"}
         | dense("discriminator_predictions.dense")
         | dense("discriminator_predictions.dense_prediction")
     ),
+    accepted=ENCODER_ONLY,
 )
+ROBERTA = RobertaFamily(
+    model_type="roberta",
+    architecture="RobertaModel",
+    config=OffsetConfig,
+    encoder=OffsetEncoder,
+    tables=BERT.tables,
+    modules=BERT.modules,
+    pooler=BERT.pooler,
+    prefix="roberta.",
+    skipped=SKIPPED,
+    accepted=ENCODER_ONLY,
+)
+XLM_ROBERTA = replace(ROBERTA, model_type="xlm-roberta", architecture="XLMRobertaModel")
+CAMEMBERT = replace(ROBERTA, model_type="camembert", architecture="CamembertModel")
+
+# the encoders whose layers are the book's
 RELATIVES = (BERT, DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA)
 ENCODER_FAMILIES: dict[str, Family] = {
     family.model_type: family for family in (*RELATIVES, MPNET, MODERNBERT, QWEN3, GEMMA)
 }
+
+
+def read_config(
+    folder: Path,
+    families: Mapping[str, Family] = ENCODER_FAMILIES,
+    raw: dict[str, Any] | None = None,
+) -> tuple[Family, Any]:
+    """Return the family and the config in ``config.json``, or in its contents ``raw``.
+
+    Raises ``InputError`` for a family or a setting that is not supported, and for a missing size.
+    """
+    path = folder / "config.json"
+    if raw is None:
+        raw = read_json(path)
+    family = families.get(str(raw.get("model_type")))
+    if family is None:
+        raise InputError(
+            f"{path}: model_type {raw.get('model_type')!r} is not supported; {', '.join(families)} "
+            f"are"
+        )
+    with reading(path):
+        return family, family.read(raw)
+
 
 # transformers' classifier on [CLS]: its class, its two layers as files name them, and what is
 # between them

@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert.architectures.packing import packed_states
+from minisbert.architectures.packing import states_by_view
 from minisbert.architectures.relatives import RELATIVES
 from minisbert.backends.graphs import RowAttention
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError, one_line
-from minisbert.core.bert import Attention, attention
+from minisbert.core.bert import Attention
 from minisbert.models.batching import Tokens, budgeted_batches, check_ids, reporting, unpack
 from minisbert.models.sentence_encoder import TEXT_TOKENS, SentenceEncoder, TextEncoder
 from minisbert.system.console import say
@@ -79,7 +79,7 @@ def padded_attention(query: Tensor, key: Tensor, value: Tensor, texts: Texts) ->
         x[texts.places.clamp_min(0)].transpose(1, 2) for x in (query, key, value)
     )  # (N, H, T, K)
     mask = (texts.places >= 0)[:, None, None, :]  # (N, 1, 1, T)
-    context, _ = attention(query, key, value, mask)
+    context = nn.functional.scaled_dot_product_attention(query, key, value, mask)
     return context.transpose(1, 2).flatten(0, 1)[texts.padded]  # (S, H, K)
 
 
@@ -111,7 +111,6 @@ class RaggedEncoder(nn.Module):
         bert = encoder.bert
         for layer in bert.layers:
             layer.attention = RaggedAttention(cast(Attention, layer.attention), padded_attention)
-        bert.views = lambda mask, positions, dtype: [(mask,)] * len(bert.layers)  # type: ignore[method-assign]
         # pooling and the dense layers stay in float32: they add up many numbers
         for module in (bert.embeddings, bert.layers):
             module.to(dtype)
@@ -121,8 +120,8 @@ class RaggedEncoder(nn.Module):
         float32 or finer.
         """
         encoder, texts = self.encoder, Texts.of(lengths, len(ids), longest)
-        mask = cast(Tensor, texts)  # each layer reads where the texts are, in the place of a mask
-        x = packed_states(encoder.bert, ids[None], mask, texts.positions[None])  # (1, S, D)
+        # each layer reads where the texts are, in the place of a mask
+        x = states_by_view(encoder.bert, ids[None], texts.positions[None], texts)  # (1, S, D)
         # whatever the layers compute in, what follows them does not compute in half precision
         hidden, real = unpack(
             x.to(torch.promote_types(x.dtype, torch.float32)), texts.places

@@ -21,11 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from minisbert.architectures.modern import Encoder
 from minisbert.architectures.packing import packed_states
 from minisbert.backends.package import compile_package, package_identity
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError
-from minisbert.core.bert import Attention, Bert
+from minisbert.core.bert import Attention
 from minisbert.models.batching import SHORT, Tokens, packed_batches, same_text, unpack
 from minisbert.models.pair_model import SEVERAL, PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder, evaluating
@@ -170,7 +171,7 @@ class QuantizedLinear(nn.Module):
         return y.unflatten(0, x.shape[:-1])  # (..., C)
 
 
-def replace_linear(bert: Bert, kind: Callable[[nn.Linear], nn.Module]) -> None:
+def replace_linear(bert: Encoder, kind: Callable[[nn.Linear], nn.Module]) -> None:
     """Replace all linear layers of an encoder's layers in place, and nothing else."""
     for module in list(bert.layers.modules()):
         for name, child in module.named_children():
@@ -178,7 +179,7 @@ def replace_linear(bert: Bert, kind: Callable[[nn.Linear], nn.Module]) -> None:
                 setattr(module, name, kind(child))
 
 
-def quantize_layers(bert: Bert) -> None:
+def quantize_layers(bert: Encoder) -> None:
     """Replace the linear layers of an encoder's layers in place by ``QuantizedLinear``."""
     replace_linear(bert, QuantizedLinear)
 
@@ -268,7 +269,7 @@ class RowAttention(nn.Module):
 
 
 def attend_by_length(
-    bert: Bert, kernel: Callable[[Tensor, Tensor], Tensor] = attention_by_length
+    bert: Encoder, kernel: Callable[[Tensor, Tensor], Tensor] = attention_by_length
 ) -> bool:
     """Replace the attention of an encoder's layers in place; False for newer architectures, which
     keep their own.
@@ -369,7 +370,7 @@ class OnnxGraph(nn.Module):
         return hidden, vectors[:, : self.encoder.settings.truncate_dim]
 
 
-def prepare_layers(bert: Bert, dtype: str) -> bool:
+def prepare_layers(bert: Encoder, dtype: str) -> bool:
     """Replace in place the layers that a package of this dtype computes in another way; return if
     oneDNN multiplies.
     """

@@ -31,11 +31,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from minisbert.architectures.modern import Architecture
-from minisbert.architectures.relatives import ENCODER_FAMILIES
-from minisbert.core import InputError, one_line, read_json, reading
-from minisbert.core.encoder import OWN, pooling_modes
-from minisbert.core.weights import BERT, BertConfig, Family, read_config
+from minisbert.architectures.families import Family
+from minisbert.architectures.relatives import BERT, ENCODER_FAMILIES, read_config
+from minisbert.checkpoints.module_names import OWN, pooling_modes
+from minisbert.core import InputError, one_line, read_json
 from minisbert.system.assets import assets, download_model, ensure, is_hub_name
 from minisbert.system.console import say
 from minisbert.system.files import MOST_BYTES, write_json
@@ -383,7 +382,7 @@ class ModelFolder:
         return JsonSettings((self.path / name, self.json(name, needed=needed)))
 
     @cached_property
-    def config(self) -> tuple[Family, BertConfig]:
+    def config(self) -> tuple[Family, Any]:
         """The family and the sizes of the encoder in this folder. An error names the keys of the
         family's own file.
         """
@@ -406,10 +405,7 @@ class ModelFolder:
             reason = "needs code from its author (auto_map), which is never run here"
             raise InputError(f"{path}: model_type {one_line(kind)} {reason}")
         try:
-            if not isinstance(family, Architecture):
-                return read_config(self.path, ENCODER_FAMILIES, content)
-            with reading(path):
-                return family, family.read(content)
+            return read_config(self.path, ENCODER_FAMILIES, content)
         except InputError as error:
             # the config's class complains of our names: say those of the file
             message = str(error).removeprefix(str(path))

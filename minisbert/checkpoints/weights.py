@@ -1,17 +1,17 @@
-"""Read and write an encoder's weights, strictly: every tensor is used or skipped by name, every
-parameter is filled.
+"""Read and write an encoder's weights, strictly, for every family.
 
-Reading is the book's (``core/weights.py``); here it covers every family, and does not fill weights
-with random numbers that are replaced at once. Only safetensors are opened. What is loaded is a copy
-of the file's: a model may be saved over its own source, or its files changed in place by another
-program (``rsync --inplace``), while it is in use. Imports ``core``, ``system``, ``architectures``,
-and the folder's layout.
+Every tensor is used or skipped by its name, every parameter is filled, and numbers that cannot be
+weights are refused. New weights are not drawn first, since all are replaced at once. Only
+safetensors are opened. What is loaded is a copy of the file's: a model may be saved over its own
+source, or its files changed in place by another program (``rsync --inplace``), while it is in use.
+The book reads BERT's in ``core/weights.py``. Imports ``core``, ``system``, ``architectures``, and
+the folder's layout.
 """
 
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from minisbert.architectures.modern import Architecture
-from minisbert.architectures.relatives import ELECTRA, ENCODER_FAMILIES
+from minisbert.architectures.modern import Encoder
+from minisbert.architectures.relatives import ENCODER_FAMILIES
 from minisbert.checkpoints.layout import (
     CONFIG,
     WEIGHTS,
@@ -32,17 +32,14 @@ from minisbert.checkpoints.layout import (
     has_file,
     unsupported,
 )
-from minisbert.core import InputError, one_line, reading, weights
-from minisbert.core.bert import Bert, BertConfig
+from minisbert.core import InputError, one_line, reading
 from minisbert.core.weights import read_safetensors
 from minisbert.system.files import write_json
 
 # prefixes of the tensors that transformers adds to an encoder for a task
 TASK_HEADS = ("classifier.", "pre_classifier.", "qa_outputs.", "score.", "regressor.")
-SAVED_CONSTANTS = (
-    "embeddings.token_type_ids",
-    "rotary_emb.inv_freq",
-)  # that some versions wrote among the weights
+# constants that some versions wrote among the weights
+SAVED_CONSTANTS = ("embeddings.token_type_ids", "rotary_emb.inv_freq")
 ADAPTER = "adapter_config.json"  # of peft: weights to add to the encoder's
 MOST_FAULTS = 20  # lines of a message
 
@@ -97,7 +94,7 @@ def weight_files(folder: ModelFolder) -> list[Path]:
 
 def load_transformer(
     folder: str | Path | ModelFolder, found: tuple[Path, dict[str, Tensor]] | None = None
-) -> Bert:
+) -> Encoder:
     """Load the encoder of a folder, of any family, float32, in eval mode.
 
     ``found`` is what ``read_encoder`` has returned, less the tensors of a head. Raises
@@ -111,32 +108,82 @@ def load_transformer(
         name.startswith(f"{stored}.") for stored in family.pooler.values() for name in tensors
     )
     with reading(folder.path / CONFIG), unfilled():
-        bert: Bert = (
-            family.encoder(config, pooler)
-            if isinstance(family, Architecture)
-            else Bert(config, pooler)
-        )
-        if (
-            config.model_type == "distilbert"
-        ):  # there is no dropout between its attention and the sum
-            for layer in bert.layers:
-                layer.attention_dropout = nn.Identity()
+        encoder = family.encoder(config, pooler)
     try:
-        weights.fill(bert, tensors, path, family.names(config.num_hidden_layers, pooler))
+        fill(encoder, tensors, path, family.names(config.num_hidden_layers, pooler))
     except InputError as error:
-        lines = str(error).splitlines()
-        if len(lines) > MOST_FAULTS:
-            lines[MOST_FAULTS:] = [f"  and {len(lines) - MOST_FAULTS} more"]
-        head = sorted(name for name in tensors if name.startswith(TASK_HEADS))
-        if head:
-            names, classes = ", ".join(head), ", ".join(folder.architectures)
-            lines.append(
-                f"  {path.name} has a task head, {names} (architecture {classes}): PairModel opens "
-                f"a CrossEncoder; "
-                "for vectors save the encoder alone (model.base_model.save_pretrained)"
+        raise shortened(error, folder, path, tensors) from error
+    return encoder.eval()
+
+
+def shortened(
+    error: InputError, folder: ModelFolder, path: Path, tensors: dict[str, Tensor]
+) -> InputError:
+    """Make of a list of faults one of at most ``MOST_FAULTS``; say so if the file has a head."""
+    lines = str(error).splitlines()
+    if len(lines) > MOST_FAULTS:
+        lines[MOST_FAULTS:] = [f"  and {len(lines) - MOST_FAULTS} more"]
+    head = sorted(name for name in tensors if name.startswith(TASK_HEADS))
+    if head:
+        names, classes = ", ".join(head), ", ".join(folder.architectures)
+        lines.append(
+            f"  {path.name} has a task head, {names} (architecture {classes}): PairModel opens "
+            f"a CrossEncoder; "
+            "for vectors save the encoder alone (model.base_model.save_pretrained)"
+        )
+    return InputError("\n".join(lines))
+
+
+def fill(
+    module: nn.Module,
+    tensors: Mapping[str, Tensor],
+    path: Path,
+    names: Mapping[str, str] | None = None,
+) -> None:
+    """Give a module the tensors of a file, as float32.
+
+    ``names`` maps its parameters to the file's names; None if both are the same. Every tensor is
+    used and every parameter filled. Raises ``InputError`` with the full list of what is missing,
+    unexpected, misshapen or no number, and then changes nothing.
+    """
+    if names is None:
+        names = {name: name for name, _ in module.named_parameters()}
+    # under the file's names, which are those of the message
+    wanted = {names[ours]: parameter for ours, parameter in module.named_parameters()}
+
+    problems = []
+    for name, parameter in wanted.items():
+        if name not in tensors:
+            problems.append(f"missing {name} {tuple(parameter.shape)}")
+    for name, tensor in tensors.items():
+        if name not in wanted:
+            problems.append(f"unexpected {name} {tuple(tensor.shape)}")
+    for name, parameter in wanted.items():
+        if name not in tensors:
+            continue
+        tensor = tensors[name]
+        if tensor.shape != parameter.shape:
+            found, needed = tuple(tensor.shape), tuple(parameter.shape)
+            problems.append(f"misshapen {name}: {found}, the config asks for {needed}")
+        # the eight bits of a float8 are no weights either without their scales
+        elif tensor.itemsize < 2 or not tensor.is_floating_point():
+            problems.append(
+                f"{name} holds {tensor.dtype}, not floating point numbers of 16 bits or more"
             )
-        raise InputError("\n".join(lines)) from error
-    return bert.eval()
+        elif not is_finite(tensor):
+            problems.append(f"{name} holds NaN or infinity")
+    if problems:
+        raise InputError(f"{path} does not fit the config beside it:\n  " + "\n  ".join(problems))
+
+    # copies, because the tensors of a file are its bytes in memory
+    state = {ours: tensors[names[ours]].clone().float() for ours, _ in module.named_parameters()}
+    module.load_state_dict(state, assign=True)
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether there is neither NaN nor infinity; the smallest and the largest number tell it."""
+    smallest, largest = tensor.aminmax()  # both are NaN if any number is
+    return bool(smallest.isfinite() and largest.isfinite())
 
 
 class Unfilled(TorchFunctionMode):
@@ -211,30 +258,22 @@ def write_safetensors(
     path.chmod(mode)  # save_file makes the file readable for its owner only
 
 
-def save_bert(bert: Bert, folder: Path) -> None:
-    """Write ``config.json`` and ``model.safetensors`` as the model's own family has them,
+def save_bert(bert: Encoder, folder: Path) -> None:
+    """Write ``config.json`` and ``model.safetensors`` as the model's own family has them, in
     float32.
     """
     write_json(folder / CONFIG, stored_config(bert.config))
     write_safetensors(named_tensors(bert), folder / WEIGHTS)
 
 
-def stored_config(config: BertConfig) -> dict[str, Any]:
+def stored_config(config: Any) -> dict[str, Any]:
     """Return the contents of the family's ``config.json``, without the keys that it never has."""
-    family, fields = ENCODER_FAMILIES[config.model_type], dataclasses.asdict(config)
+    family = ENCODER_FAMILIES[config.model_type]
     content: dict[str, Any] = {"architectures": [family.architecture], "dtype": "float32"}
-    if isinstance(family, Architecture):
-        return content | family.write(fields)
-    # only models whose embeddings are as wide as the hidden states are opened; transformers'
-    # default is 128
-    if family is ELECTRA:
-        content["embedding_size"] = config.hidden_size
-    del fields["position_offset"]
-    written = {name: value for name, value in fields.items() if name not in family.constants}
-    return content | {family.settings.get(name, name): value for name, value in written.items()}
+    return content | family.write(dataclasses.asdict(config))
 
 
-def named_tensors(bert: Bert) -> dict[str, Tensor]:
+def named_tensors(bert: Encoder) -> dict[str, Tensor]:
     """Return the parameters in float32, under the names of the model's own family."""
     family = ENCODER_FAMILIES[bert.config.model_type]
     names = family.names(bert.config.num_hidden_layers, bert.pooler is not None)

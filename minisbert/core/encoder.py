@@ -4,15 +4,13 @@
     vectors = encoder.encode(["A cat sits.", "A kitten is sitting."])  # (2, 384) float32
     encoder.similarity(vectors, vectors)  # (2, 2) cosines
 
-``minisbert.SentenceEncoder`` runs ``encode_tokens`` too, with other batches, for more kinds of
-models.
+The library runs ``normalize``, ``cosine`` and ``cosine_matrix``. In place of the class it runs
+``minisbert/models/sentence_encoder.py``, which has the same parts, other batches, and options; a
+folder is read by ``minisbert/checkpoints``. Their vectors are compared with those of this chapter.
 """
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,13 +19,14 @@ from torch import Tensor, nn
 from .bert import Bert
 from .checks import InputError, check_shape, read_json, reading
 from .pooling import Pooling
-from .tokenizer import Encoded, Tokenizer, pad_batch
-from .weights import fill, read_config, read_tensors
+from .tokenizer import Tokenizer, pad_batch
+from .weights import fill, read_config, read_tensors, tensor_names
 
 
 def normalize(x: Tensor, eps: float = 1e-12) -> Tensor:
-    """Each vector scaled to length 1: x (..., D) -> (..., D). A zero vector stays zero. ``[3, 4] ->
-    [0.6, 0.8]``.
+    """Each vector scaled to length 1: x (..., D) -> (..., D). ``normalize([3, 4]) = [0.6, 0.8]``.
+
+    A zero vector stays zero.
     """
     # as in PyTorch, a length below eps counts as eps, and one whose square overflows (1e20 in
     # float32) as infinite
@@ -35,8 +34,9 @@ def normalize(x: Tensor, eps: float = 1e-12) -> Tensor:
 
 
 def cosine(u: Tensor, v: Tensor) -> Tensor:
-    """Cosine of the angle between matching rows: u and v (B, D) -> (B,). ``cosine([1, 0], [1, 1]) =
-    0.70711``.
+    """Cosine of the angle between matching rows: u and v (B, D) -> (B,).
+
+    ``cosine([1, 0], [1, 1]) = 0.70711``.
     """
     return (normalize(u) * normalize(v)).sum(dim=-1)  # (B,)
 
@@ -46,88 +46,90 @@ def cosine_matrix(u: Tensor, v: Tensor) -> Tensor:
     return normalize(u) @ normalize(v).T
 
 
-# sentence-transformers' flags for the poolings, in the order in which it concatenates their results
-FLAGS = [
-    "cls_token",
-    "max_tokens",
-    "mean_tokens",
-    "mean_sqrt_len_tokens",
-    "weightedmean_tokens",
-    "lasttoken",
-]
-MODES = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
-POOLING_FLAGS = {f"pooling_mode_{flag}": mode for flag, mode in zip(FLAGS, MODES, strict=True)}
+# --------------------------------------------------------------------------------- from a folder
 
-OWN = re.compile(r"^sentence_transformers\.(.*\.)?")  # before the name of a class
-LIMITS = (
-    ("sentence_bert_config.json", "max_seq_length"),
-    ("tokenizer_config.json", "model_max_length"),
-)
+# The flags of sentence-transformers' older files for the poolings of the last chapter; the library
+# knows more
+POOLING_MODES = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+}
 
 
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
-    """The kind and the folder of each module of a model: ``[("Transformer", ...), ("Pooling",
-    ...)]``.
+    """The kind and the folder of each module of a model.
+
+    ``[("Transformer", folder), ("Pooling", folder / "1_Pooling"), ("Normalize", ...)]``.
     """
     path = folder / "modules.json"
     with reading(path):
-        modules = read_json(path, kind=list)
-        if not all(
-            isinstance(module, dict) and isinstance(module["type"], str) for module in modules
-        ):
-            raise ValueError("each module must be an object with a type and a path")
-        return [(OWN.sub("", module["type"]), folder / str(module["path"])) for module in modules]
+        modules = []
+        for module in read_json(path, kind=list):
+            if not isinstance(module, dict) or not isinstance(module["type"], str):
+                raise ValueError("each module must be an object with a type and a path")
+            kind = module["type"]
+            # such as sentence_transformers.models.Transformer, whose middle differs by version
+            if kind.startswith("sentence_transformers."):
+                kind = kind.rpartition(".")[-1]
+            modules.append((kind, folder / str(module["path"])))
+        return modules
 
 
-def pooling_modes(raw: dict[str, Any]) -> list[str]:
-    """The poolings in ``1_Pooling/config.json``: ``pooling_mode`` (new files), or one flag per mode
-    (old files).
+def read_pooling(folder: Path) -> str:
+    """The pooling in ``1_Pooling/config.json``: ``mean``, ``cls`` or ``max``.
+
+    Raises ``InputError`` for another one, and for several at once.
     """
-    if "pooling_mode" in raw:
-        modes = raw["pooling_mode"]
-        return [str(mode) for mode in (modes if isinstance(modes, list) else [modes])]
-    others = [
-        flag for flag in raw if flag.startswith("pooling_mode_") and flag not in POOLING_FLAGS
-    ]
-    return [POOLING_FLAGS.get(flag, flag) for flag in (*POOLING_FLAGS, *others) if raw.get(flag)]
+    path = folder / "config.json"
+    content = read_json(path)
+    if "pooling_mode" in content:  # files since 2025
+        modes = content["pooling_mode"]
+        if not isinstance(modes, list):
+            modes = [modes]
+    else:
+        modes = []
+        for key, value in content.items():
+            if key.startswith("pooling_mode_") and value:
+                modes.append(POOLING_MODES.get(key, key))
+
+    if len(modes) != 1 or modes[0] not in POOLING_MODES.values():
+        stated = " and ".join(str(mode) for mode in modes) or "none"
+        raise InputError(
+            f"{path}: minisbert.core does not support the pooling {stated}, only one of "
+            f"{', '.join(POOLING_MODES.values())}; minisbert.SentenceEncoder may"
+        )
+    return modes[0]
 
 
 def token_limit(folder: Path, positions: int) -> int:
-    """The largest number of tokens of a text: what the first file that states one says, at most
-    ``positions``.
-    """
-    for name, key in LIMITS:
+    """The largest number of tokens of a text: what the folder states, at most ``positions``."""
+    for name, key in (
+        ("sentence_bert_config.json", "max_seq_length"),
+        ("tokenizer_config.json", "model_max_length"),
+    ):
         path = folder / name
-        stated = read_json(path).get(key) if path.is_file() else None
-        if stated:
+        if not path.is_file():
+            continue
+        limit = read_json(path).get(key)
+        if limit:  # the first file that states one counts
             with reading(path):
-                return min(int(stated), positions)
+                return min(int(limit), positions)
     return positions
 
 
 def load_bert(folder: Path) -> Bert:
-    """The encoder of a folder, float32, in eval mode. Raises ``InputError`` as ``read_config`` and
-    ``fill`` do.
+    """The encoder of a folder, float32, in eval mode.
+
+    Raises ``InputError`` as ``read_config``, ``read_tensors`` and ``fill`` do.
     """
-    family, config = read_config(folder)
-    found = read_tensors(folder / "model.safetensors", family)
-    pooler = any(
-        name.startswith(f"{theirs}.") for theirs in family.pooler.values() for name in found
-    )
+    path = folder / "model.safetensors"
+    config = read_config(folder)
+    tensors = read_tensors(path)
+    pooler = "pooler.dense.weight" in tensors  # no setting says whether a file has one
     bert = Bert(config, pooler)
-    fill(bert, found, folder / "model.safetensors", family.names(config.num_hidden_layers, pooler))
+    fill(bert, tensors, path, tensor_names(config.num_hidden_layers, pooler))
     return bert.eval()
-
-
-@dataclass
-class Batch:
-    """The texts of a call that are computed together: their numbers, ids (B, T) and mask (B, T),
-    None without pads.
-    """
-
-    texts: list[int]
-    ids: Tensor
-    mask: Tensor | None
 
 
 class SentenceEncoder(nn.Module):
@@ -137,95 +139,77 @@ class SentenceEncoder(nn.Module):
 
     def __init__(self, tokenizer: Tokenizer, bert: Bert, pooling: Pooling, normalize: bool):
         super().__init__()
-        self.tokenizer, self.bert = tokenizer, bert
+        self.tokenizer = tokenizer
+        self.bert = bert
         self.pooling = pooling
         self.normalize = normalize  # scale each vector to length 1
         self.width = bert.config.hidden_size * len(pooling.names)  # columns of a vector
 
     @classmethod
     def load(cls, folder: str | Path) -> "SentenceEncoder":
-        """A folder of sentence-transformers, in eval mode; ``InputError`` beyond BERT, one pooling
-        and normalising.
+        """A folder in sentence-transformers' layout, in eval mode.
+
+        Raises ``InputError`` for anything missing, damaged, or beyond BERT, one pooling and
+        normalising.
         """
         modules = read_modules(Path(folder))
         kinds = [kind for kind, _ in modules]
-        pooled = kinds[:2] == ["Transformer", "Pooling"]
-        modes = pooling_modes(read_json(modules[1][1] / "config.json")) if pooled else []
-        if kinds[2:] not in ([], ["Normalize"]) or modes not in (["mean"], ["cls"], ["max"]):
-            found = ", ".join([*kinds, *(f"{mode} pooling" for mode in modes)])
+        if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
             raise InputError(
-                f"{folder}: minisbert.core does not support {found}; minisbert.SentenceEncoder may"
+                f"{folder}: minisbert.core does not support the modules {', '.join(kinds)}, only "
+                f"Transformer, Pooling and Normalize; minisbert.SentenceEncoder may"
             )
-        transformer = modules[0][1]
+        transformer, pooling = modules[0][1], modules[1][1]
+
+        mode = read_pooling(pooling)
         bert = load_bert(transformer)
         limit = token_limit(transformer, bert.config.positions)
         tokenizer = Tokenizer.load(transformer, limit, bert.config.pad_token_id)
-        return cls(tokenizer, bert, Pooling(modes[0]), "Normalize" in kinds).eval()
-
-    def encode(self, texts: Sequence[str], batch_size: int = 32) -> np.ndarray:
-        """Texts (an empty one is [CLS] [SEP]) -> vectors (N, D), row i for text i. In eval mode:
-        dropout is noise.
-        """
-        return self.encode_tokens(self.tokenizer.encode(texts), batch_size)
+        return cls(tokenizer, bert, Pooling(mode), normalize="Normalize" in kinds).eval()
 
     @torch.no_grad()
-    def encode_tokens(self, tokens: Encoded, batch_size: int = 32) -> np.ndarray:
-        """The tokens of N texts -> vectors (N, D)."""
-        dtype = torch.promote_types(self.dtype, torch.float32)
-        vectors = torch.empty(len(tokens.ids), self.width, dtype=dtype).numpy()
-        for batch in self.batches(tokens, batch_size):
-            states = self.states(batch)  # hidden (B, T, D), mask (B, T)
-            vectors[batch.texts] = (
-                self.vectors(*states).to("cpu", dtype).numpy()
-            )  # (B, D), in the caller's order
-        return vectors
+    def encode(self, texts: Sequence[str], batch_size: int = 32) -> np.ndarray:
+        """Texts -> vectors (N, D), row i for text i; longer texts are cut to the tokenizer's limit.
 
-    def batches(self, tokens: Encoded, batch_size: int = 32) -> Iterator[Batch]:
-        """Texts of like length side by side, so that few pads are computed."""
-        order = sorted(range(len(tokens)), key=lambda text: len(tokens.ids[text]))
-        for start in range(0, len(order), batch_size):
-            texts = order[start : start + batch_size]
-            yield Batch(
-                texts, *pad_batch([tokens.ids[text] for text in texts], self.tokenizer.pad_id)
-            )
-
-    def states(self, batch: Batch) -> tuple:
-        """What ``vectors`` takes: the hidden states (B, T, D) of a batch, and its mask (B, T)."""
-        return self.bert(batch.ids, batch.mask), batch.mask
-
-    def pool(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Hidden states (B, T, D) -> one vector per text (B, D), not scaled yet."""
-        return self.pooling(hidden, mask)
-
-    def vectors(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Hidden states (B, T, D) -> the vectors of the texts (B, D), scaled to length 1 if the
-        model says so.
+        An empty text is [CLS] [SEP] and has a vector, as in the reference. Call it in eval mode:
+        dropout is noise here.
         """
-        pooled = self.pool(hidden, mask)
-        return normalize(pooled) if self.normalize else pooled
+        tokens = self.tokenizer.encode(texts)
+        # texts of like length side by side, so that few pads are computed
+        order = sorted(range(len(tokens)), key=lambda text: len(tokens.ids[text]))
+
+        dtype = self.bert.embeddings.word.weight.dtype  # float32, or float64 after ``double()``
+        vectors = torch.empty(len(tokens), self.width, dtype=dtype)
+        for start in range(0, len(order), batch_size):
+            batch = order[start : start + batch_size]  # the numbers of B texts
+            rows = [tokens.ids[text] for text in batch]
+            ids, mask = pad_batch(rows, self.tokenizer.pad_id)  # (B, T)
+            vectors[batch] = self(ids, mask)  # (B, D), in the caller's order
+        return vectors.numpy()
 
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
-        """What training calls: ids (B, T), mask (B, T) True for real tokens -> vectors (B, D)."""
+        """ids (B, T), mask (B, T) True for real tokens -> vectors (B, D). Training calls it too."""
         if mask is not None and not mask.bool().any(dim=1).all():
             raise ValueError("each row of the mask must have a real token")
-        return self.vectors(self.bert(ids, mask), mask)
-
-    def unscaled(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The vectors (B, D) before they are scaled to length 1, as the heads read them."""
-        return self.pool(self.bert(ids, mask), mask)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.bert.embeddings.word.weight.dtype
+        hidden = self.bert(ids, mask)  # (B, T, D)
+        vectors = self.pooling(hidden, mask)  # (B, D)
+        if self.normalize:
+            vectors = normalize(vectors)
+        return vectors
 
     def similarity(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Cosine of every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype
-        of the two.
+        """Cosine of every row of a (N, D) with every row of b (M, D) -> (N, M).
+
+        One vector (D,) counts as one row. The result has the finer dtype of the two.
         """
-        dtype = np.result_type(a, b, np.float32)
-        a, b = (torch.tensor(np.atleast_2d(x).astype(dtype, copy=False)) for x in (a, b))
+        a = np.atleast_2d(a)
+        b = np.atleast_2d(b)
         for name, x in (("a", a), ("b", b)):
             check_shape(name, x, None, a.shape[1])
+        dtype = np.result_type(a, b, np.float32)
+        first = torch.tensor(a.astype(dtype, copy=False))
+        second = torch.tensor(b.astype(dtype, copy=False))
+        for name, x in (("a", first), ("b", second)):
             if not x.norm(dim=1).isfinite().all():
                 raise ValueError(f"{name} has a vector whose length is not finite")
-        return cosine_matrix(a, b).numpy()
+        return cosine_matrix(first, second).numpy()

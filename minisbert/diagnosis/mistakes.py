@@ -307,7 +307,6 @@ def embeddings_with(
     self,
     ids,
     token_types,
-    positions=None,
     *,
     start=0,
     position=1,
@@ -315,14 +314,12 @@ def embeddings_with(
     typed=True,
     normalised=True,
 ):
-    """Embed the tokens (B, T, D) of any family; ``position`` and ``token_type`` are factors."""
-    if positions is None:
-        positions = torch.arange(ids.shape[1], device=ids.device)
-    x = self.word(ids) + position * self.position(positions + self.offset + start)
-    if self.token_type is not None:
-        if token_types is None or not typed:
-            token_types = torch.zeros_like(ids)
-        x = x + token_type * self.token_type(token_types)
+    """Embed the tokens (B, T, D); ``position`` and ``token_type`` are factors."""
+    positions = torch.arange(ids.shape[1], device=ids.device)
+    x = self.word(ids) + position * self.position(positions + start)
+    if token_types is None or not typed:
+        token_types = torch.zeros_like(ids)
+    x = x + token_type * self.token_type(token_types)
     if normalised:
         x = self.norm(x)
     return x
@@ -349,11 +346,11 @@ wrong_choices(
 
 
 @mistake(bert.Bert, "forward", "one layer short", "the last layer is not run")
-def _(self: bert.Bert, ids, mask=None, token_types=None, trace=None, positions=None):
+def _(self: bert.Bert, ids, mask=None, token_types=None, trace=None):
     layers = self.layers
     self.layers = layers[:-1]
     try:
-        return _forward(self, ids, mask, token_types, trace, positions)
+        return _forward(self, ids, mask, token_types, trace)
     finally:
         self.layers = layers
 
@@ -364,8 +361,8 @@ def _(self: bert.Bert, ids, mask=None, token_types=None, trace=None, positions=N
     "encoder's mask by the pad's id",
     "every id 0 is masked, and the mask is not read",
 )
-def _(self: bert.Bert, ids, mask=None, token_types=None, trace=None, positions=None):
-    return _forward(self, ids, ids != 0, token_types, trace, positions)
+def _(self: bert.Bert, ids, mask=None, token_types=None, trace=None):
+    return _forward(self, ids, ids != 0, token_types, trace)
 
 
 @mistake(bert.Bert, "pool", "pooler without tanh", "the pooler's tanh is missing")

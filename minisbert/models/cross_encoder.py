@@ -24,6 +24,7 @@ from minisbert.checkpoints.layout import (
 )
 from minisbert.checkpoints.tokenizer_files import read_tokenizer, write_tokenizer
 from minisbert.checkpoints.weights import (
+    fill,
     load_transformer,
     named_tensors,
     read_encoder,
@@ -33,7 +34,6 @@ from minisbert.checkpoints.weights import (
 )
 from minisbert.core import InputError, reading
 from minisbert.core.heads import JointHead
-from minisbert.core.weights import fill
 from minisbert.models.pooling import Pooling
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.files import write_json

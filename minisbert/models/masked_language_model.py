@@ -13,9 +13,11 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 
+from minisbert.architectures.modern import Encoder
 from minisbert.architectures.relatives import ENCODER_FAMILIES
 from minisbert.checkpoints.layout import CONFIG, WEIGHTS, ModelFolder, unsupported
 from minisbert.checkpoints.weights import (
+    fill,
     named_tensors,
     read_weights,
     stored_config,
@@ -24,8 +26,7 @@ from minisbert.checkpoints.weights import (
     write_safetensors,
 )
 from minisbert.core import InputError, one_line
-from minisbert.core.bert import Bert, LayerNorm, gelu
-from minisbert.core.weights import fill
+from minisbert.core.bert import LayerNorm
 from minisbert.models.properties import check_count
 from minisbert.models.sentence_encoder import SentenceEncoder, evaluating
 from minisbert.system.files import write_json
@@ -70,10 +71,10 @@ class MaskedHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(words))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.norm(gelu(self.dense(hidden))) @ self.words.T + self.bias
+        return self.norm(nn.functional.gelu(self.dense(hidden))) @ self.words.T + self.bias
 
 
-def load_head(folder: ModelFolder, bert: Bert) -> MaskedHead:
+def load_head(folder: ModelFolder, bert: Encoder) -> MaskedHead:
     """Open the masked-language head in an encoder's folder. Raises ``InputError`` by file and key
     if it has none.
     """
@@ -107,7 +108,7 @@ def load_head(folder: ModelFolder, bert: Bert) -> MaskedHead:
     return head
 
 
-def save_masked(bert: Bert, head: MaskedHead, folder: Path) -> None:
+def save_masked(bert: Encoder, head: MaskedHead, folder: Path) -> None:
     """Write ``config.json`` and ``model.safetensors`` of encoder and head, as transformers has
     them, float32.
     """

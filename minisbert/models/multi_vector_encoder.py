@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from minisbert.architectures.modern import Encoder
 from minisbert.checkpoints.layout import (
     CONFIG,
     SENTENCE,
@@ -33,7 +34,6 @@ from minisbert.checkpoints.layout import (
 from minisbert.checkpoints.tokenizer_files import read_tokenizer, text_settings, write_tokenizer
 from minisbert.checkpoints.weights import load_transformer, save_bert
 from minisbert.core import InputError, one_line
-from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize
 from minisbert.core.tokenizer import Tokenizer, pad_batch
@@ -184,7 +184,7 @@ class MultiVectorEncoder(SentenceEncoder):
     def __init__(
         self,
         tokenizer: Tokenizer,
-        bert: Bert,
+        bert: Encoder,
         dense: Dense,
         settings: MultiVectorSettings,
         normalize: bool = True,

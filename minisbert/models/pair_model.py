@@ -18,12 +18,11 @@ from torch import Tensor, nn
 
 from minisbert.checkpoints.card import base_model_of, write_card
 from minisbert.checkpoints.layout import CONFIG, HEAD_FILE, ModelFolder, find_model, has_file
-from minisbert.checkpoints.weights import read_weights, unfilled, write_safetensors
+from minisbert.checkpoints.weights import fill, read_weights, unfilled, write_safetensors
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_texts
 from minisbert.core.heads import ConcatHead, CrossHead, Head, JointHead
 from minisbert.core.tokenizer import Encoded, Tokenizer, pad_batch
-from minisbert.core.weights import fill
 from minisbert.models.batching import budgeted_batches, check_tokens
 from minisbert.models.cross_encoder import (
     ClassifierHead,

@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.checkpoints.layout import CONFIG, WEIGHTS, ModelFolder, unsupported
-from minisbert.checkpoints.weights import read_weights, unfilled, write_safetensors
+from minisbert.checkpoints.module_names import POOLING_FLAGS
+from minisbert.checkpoints.weights import fill, read_weights, unfilled, write_safetensors
 from minisbert.core import reading
-from minisbert.core.encoder import POOLING_FLAGS
 from minisbert.core.pooling import POOLINGS, Pooling, cls_pool, mean_pool
-from minisbert.core.weights import fill
 from minisbert.system.files import write_json
 
 

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from minisbert.architectures.modern import Encoder
 from minisbert.architectures.packing import packed_states
 from minisbert.checkpoints.card import base_model_of, write_card
 from minisbert.checkpoints.layout import (
@@ -38,14 +39,12 @@ from minisbert.checkpoints.layout import (
     write_settings,
 )
 from minisbert.checkpoints.tokenizer_files import read_tokenizer, text_settings, write_tokenizer
-from minisbert.checkpoints.weights import load_transformer, read_weights, save_bert
+from minisbert.checkpoints.weights import fill, load_transformer, read_weights, save_bert
 from minisbert.core import InputError, one_line
-from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize
 from minisbert.core.pooling import Pooling
 from minisbert.core.tokenizer import Tokenizer, pad_batch
-from minisbert.core.weights import fill
 from minisbert.models.batching import (
     PackedBatch,
     Tokens,
@@ -488,7 +487,7 @@ class SentenceEncoder(TextEncoder):
     def __init__(
         self,
         tokenizer: Tokenizer,
-        bert: Bert | None = None,
+        bert: Encoder | None = None,
         pooling: Pooling | None = None,
         normalize: bool = False,
         dense: Sequence[Dense] = (),

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from minisbert.architectures.modern import Encoder
 from minisbert.checkpoints.layout import (
     CONFIG,
     MODULES_FILE,
@@ -31,7 +32,6 @@ from minisbert.checkpoints.layout import (
 from minisbert.checkpoints.tokenizer_files import read_tokenizer, text_settings, write_tokenizer
 from minisbert.checkpoints.weights import load_transformer
 from minisbert.core import InputError, one_line
-from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
 from minisbert.core.pooling import Pooling
 from minisbert.core.tokenizer import Tokenizer
@@ -105,7 +105,7 @@ class SparseEncoder(SentenceEncoder):
     to_tensors, from_tensors = staticmethod(sparse_tensors), staticmethod(from_sparse_tensors)  # type: ignore[assignment]
 
     def __init__(
-        self, tokenizer: Tokenizer, bert: Bert, pooling: SpladePooling, settings: EncoderSettings
+        self, tokenizer: Tokenizer, bert: Encoder, pooling: SpladePooling, settings: EncoderSettings
     ):
         super().__init__(tokenizer, bert, cast(Pooling, pooling), False, (), settings)
         self.width = len(pooling.head.bias)

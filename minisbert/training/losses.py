@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, pad
 
+from minisbert.architectures.modern import Encoder
 from minisbert.core import one_line
-from minisbert.core.bert import Bert
 from minisbert.core.checks import check_number, check_shape
 from minisbert.core.encoder import cosine, normalize
 from minisbert.core.losses import check_vectors
@@ -96,8 +96,8 @@ def spread_layers(total: int, keep: int) -> list[int]:
     return [(2 * i * (total - 1) + gaps) // (2 * gaps) for i in range(keep)]
 
 
-def keep_layers(bert: Bert, layers: Sequence[int]) -> Bert:
-    """Copy a ``Bert`` with some of its layers, in that order, and all its embeddings; nothing is
+def keep_layers(bert: Encoder, layers: Sequence[int]) -> Encoder:
+    """Copy an encoder with some of its layers, in that order, and all its embeddings; nothing is
     shared.
     """
     student = copy.deepcopy(bert)

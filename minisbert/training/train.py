@@ -10,10 +10,11 @@ from typing import cast
 import torch
 from torch import nn
 
+from minisbert.architectures.modern import AttentionHeads, Encoder
 from minisbert.checkpoints.card import base_model_of
 from minisbert.checkpoints.layout import SENTENCE_ENCODER, ModelFolder, find_model
 from minisbert.core import InputError
-from minisbert.core.bert import Attention, Bert
+from minisbert.core.bert import Attention
 from minisbert.core.loop import Diverged, adamw, fit, linear_schedule
 from minisbert.core.pooling import Pooling
 from minisbert.data.datasets import shared_rows, text_rows
@@ -123,7 +124,7 @@ def make_objective(
     return objective
 
 
-def set_dropout(bert: Bert, rate: float) -> None:
+def set_dropout(bert: Encoder, rate: float) -> None:
     """Set the rate of all dropout in the encoder, for hidden states and attention, and in its
     ``config``.
 
@@ -133,7 +134,7 @@ def set_dropout(bert: Bert, rate: float) -> None:
     for module in bert.modules():
         if isinstance(module, nn.Dropout):
             module.p = rate
-        elif isinstance(module, Attention):
+        elif isinstance(module, Attention | AttentionHeads):
             module.dropout = rate
 
 
