@@ -33,12 +33,13 @@ from typing import Any, ClassVar, Self
 
 from minisbert.architectures.modern import Architecture
 from minisbert.architectures.relatives import ENCODER_FAMILIES
-from minisbert.core import InputError, one_line, read_json, reading
+from minisbert.core import InputError, one_line
 from minisbert.core.encoder import OWN, pooling_modes
 from minisbert.core.weights import BERT, BertConfig, Family, read_config
 from minisbert.system.assets import assets, download_model, ensure, is_hub_name
 from minisbert.system.console import say
 from minisbert.system.files import MOST_BYTES, write_json
+from minisbert.system.reading import read_json, reading
 
 CONFIG, WEIGHTS, TOKENIZER_CONFIG = "config.json", "model.safetensors", "tokenizer_config.json"
 WEIGHTS_INDEX = "model.safetensors.index.json"  # which tensor is in which shard

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from minisbert.checkpoints.layout import CONFIG, WEIGHTS, ModelFolder, unsupported
 from minisbert.checkpoints.weights import read_weights, unfilled, write_safetensors
-from minisbert.core import reading
 from minisbert.core.encoder import POOLING_FLAGS
 from minisbert.core.pooling import POOLINGS, Pooling, cls_pool, mean_pool
 from minisbert.core.weights import fill
 from minisbert.system.files import write_json
+from minisbert.system.reading import reading
 
 
 def mean_sqrt_len_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
