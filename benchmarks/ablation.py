@@ -27,10 +27,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
-from minisbert.core import InputError, reading
+from minisbert.core import InputError
 from minisbert.core.heads import CONCATS
 from minisbert.system.console import run_command, say
 from minisbert.system.files import read_text
+from minisbert.system.reading import reading
 from minisbert.training import LAST, MODEL, RESULTS, RUN_CONFIG, RUN_LOG, train
 from minisbert.training.objectives.encoders import SimCSE
 from minisbert.training.objectives.pairs import Softmax

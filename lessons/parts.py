@@ -80,7 +80,7 @@ BOOK: dict[int, dict[str, tuple[str, ...] | None]] = {
     2: {"tokenizer": None, "checks": ("check_texts",)},
     3: {
         "weights": None,
-        "checks": ("InputError", "one_line", "reading", "damage", "read_json"),
+        "checks": ("InputError", "one_line", "reading", "read_json"),
         "encoder": ("read_modules", "pooling_modes", "token_limit", "load_bert"),
     },
     4: {"bert": ("fused_by", "layer_norm", "LayerNorm", "Embeddings")},

@@ -16,9 +16,9 @@ import torch
 from minisbert.backends.cuda import CudaEncoder, choose_half, has_graph
 from minisbert.backends.package import CompiledEncoder, CompiledPairModel
 from minisbert.checkpoints.layout import ModelFolder, find_model
+from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError, one_line
-from minisbert.core.tokenizer import Tokenizer
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import SEVERAL, PairModel, PairScorer
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -162,7 +162,7 @@ def open_kind(model: str | Path) -> type[SentenceEncoder] | type[StaticEncoder]:
     return ENCODER_CLASSES[ModelFolder(find_model(model)).model_class]
 
 
-def load_tokenizer(model: str | Path, limit: int | None = None) -> Tokenizer:
+def load_tokenizer(model: str | Path, limit: int | None = None) -> ModelTokenizer:
     """Open the tokenizer of a model. A static model's depends on its table, so the table is read
     too.
     """

@@ -24,9 +24,8 @@ def words_with(
     text: str, *, accents: bool = False, capitals: bool = False, marks_alone: bool = True
 ) -> list[str]:
     """Text to words with each choice as an argument; the defaults are the right ones."""
-    text = "".join(
-        f" {c} " if tokenizer.is_ideograph(c) else c for c in map(tokenizer.cleaned, text)
-    )
+    text = "".join(tokenizer.cleaned(c) for c in text)
+    text = "".join(f" {c} " if tokenizer.is_ideograph(c) else c for c in text)
     if not accents:
         text = "".join(
             c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn"

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from minisbert.checkpoints.layout import EncoderSettings, JsonSettings, ModelFolder, find_model
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
-from minisbert.core import InputError, one_line, reading
+from minisbert.core import InputError, one_line
 from minisbert.models.batching import LONG_TOKENS, PackedBatch
 from minisbert.models.pair_model import PairScorer
 from minisbert.models.properties import check_choice
@@ -40,6 +40,7 @@ from minisbert.system.assets import file_hash, home
 from minisbert.system.console import check_usage, say
 from minisbert.system.devices import instruction_sets, products_attend
 from minisbert.system.files import atomic_file, check_owner
+from minisbert.system.reading import reading
 from minisbert.system.torch_internals import package_runner
 
 OLDEST = "2.9"  # the oldest torch known to compile our models; 2.6 fails, 2.7 and 2.8 are untested

@@ -34,10 +34,11 @@ from typing import Any, ClassVar, Self
 from minisbert.architectures.families import Family
 from minisbert.architectures.relatives import BERT, ENCODER_FAMILIES, read_config
 from minisbert.checkpoints.module_names import OWN, pooling_modes
-from minisbert.core import InputError, one_line, read_json
+from minisbert.core import InputError, one_line
 from minisbert.system.assets import assets, download_model, ensure, is_hub_name
 from minisbert.system.console import say
 from minisbert.system.files import MOST_BYTES, write_json
+from minisbert.system.reading import read_json
 
 CONFIG, WEIGHTS, TOKENIZER_CONFIG = "config.json", "model.safetensors", "tokenizer_config.json"
 WEIGHTS_INDEX = "model.safetensors.index.json"  # which tensor is in which shard

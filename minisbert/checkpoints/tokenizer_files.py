@@ -22,7 +22,6 @@ docs/models.md lists the classes. Imports ``core``, ``system``, and the folder's
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,9 +40,10 @@ from minisbert.checkpoints.layout import (
     has_file,
     unsupported,
 )
-from minisbert.core import InputError, one_line, reading
-from minisbert.core.tokenizer import Tokenizer
+from minisbert.checkpoints.model_tokenizer import ModelTokenizer, TokenizerSource
+from minisbert.core import InputError, one_line
 from minisbert.system.files import listed, write_json
+from minisbert.system.reading import reading
 
 TOKENIZER = "tokenizer.json"
 PROBE = "A cat, ÉŠſ 1"  # shows tables of characters that are damaged before a user's text does
@@ -114,16 +114,7 @@ Files = list[
 ]  # a file and its contents; a later one overrides those before it
 
 
-@dataclass
-class Source:
-    """What a tokenizer was read from, for ``write_tokenizer``: the folder may be gone by then."""
-
-    content: bytes | None  # of tokenizer.json; None if the tokenizer was made here
-    settings: dict[str, dict]  # of other files
-    text_settings: dict[str, Any]  # more of sentence_bert_config.json than the limit
-
-
-def read_tokenizer(folder: str | Path | ModelFolder, limit: int | None = None) -> Tokenizer:
+def read_tokenizer(folder: str | Path | ModelFolder, limit: int | None = None) -> ModelTokenizer:
     """Read the tokenizer in an encoder's folder.
 
     The maximum number of tokens is ``limit``, else the first that a file states; never more than
@@ -200,24 +191,27 @@ def read_tokenizer(folder: str | Path | ModelFolder, limit: int | None = None) -
         reason = "attention_mask must be one"
         raise unsupported(options.place("model_input_names"), "model_input_names", inputs, reason)
 
+    # not every encoder gets token types
+    typed = name in TYPED_CLASSES if inputs is None else "token_type_ids" in inputs
+    # RoBERTa and MPNet have no position for padding
+    forbidden = pad_id if getattr(config, "position_offset", 0) else None
     with reading(folder.path):
-        tokenizer = Tokenizer(backend, int(limit), pad_id)
+        tokenizer = ModelTokenizer(
+            backend,
+            int(limit),
+            pad_id,
+            cut_start=truncation_side == "left",
+            forbidden=forbidden,
+            token_types=typed,
+        )
     # Ignore ordinary exceptions, since the probe may be untypical; a Rust panic means that the file
     # is damaged. The padding is off by now: a file may ask for any length.
     with reading(folder.path / TOKENIZER), suppress(Exception):
         backend.encode(PROBE)
-    tokenizer.cut_start = truncation_side == "left"
-    # not every encoder gets token types
-    typed = name in TYPED_CLASSES if inputs is None else "token_type_ids" in inputs
-    if not typed:
-        for slots in (tokenizer.single_template, tokenizer.pair_template):
-            slots[:] = [(sequence, token, 0) for sequence, token, _ in slots]
-    if any(kind != 0 for _, _, kind in tokenizer.single_template):
+    if any(slot.token_type != 0 for slot in tokenizer.single_template):
         raise InputError(
             f"{folder.path / TOKENIZER}: token types of one text must be 0 in post_processor"
         )
-    if getattr(config, "position_offset", 0):  # RoBERTa and MPNet have no position for padding
-        tokenizer.forbidden = pad_id
 
     # what ``write_tokenizer`` writes again; ``arguments`` without where the source came from, which
     # says nothing of the copy, and without the limit, which is written as max_seq_length
@@ -234,7 +228,7 @@ def read_tokenizer(folder: str | Path | ModelFolder, limit: int | None = None) -
     if folder.json(CONFIG).get("tokenizer_class"):  # config.json is written anew without it
         settings["tokenizer_class"] = "PreTrainedTokenizerFast" if name == GENERIC_CLASS else name
     others = {TOKENIZER_CONFIG: settings, SPECIAL_TOKENS: folder.json(SPECIAL_TOKENS)}
-    tokenizer.source = Source(content, others, more)
+    tokenizer.source = TokenizerSource(content, others, more)
     return tokenizer
 
 
@@ -594,11 +588,11 @@ TOKENIZER_CLASSES = {
 }
 
 
-def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+def write_tokenizer(tokenizer: ModelTokenizer, folder: Path) -> None:
     """Write the settings that were read, and ``tokenizer.json`` with what they changed, and without
     lengths.
     """
-    source = tokenizer.source or Source(None, {}, {})
+    source = tokenizer.source or TokenizerSource(None, {}, {})
     for name, settings in source.settings.items():
         if settings:
             write_json(folder / name, settings)
@@ -617,7 +611,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     )
 
 
-def text_settings(tokenizer: Tokenizer) -> dict[str, Any]:
+def text_settings(tokenizer: ModelTokenizer) -> dict[str, Any]:
     """Return the contents of ``sentence_bert_config.json``."""
     more = tokenizer.source.text_settings if tokenizer.source else {}
     return {"max_seq_length": tokenizer.limit, "do_lower_case": False} | more

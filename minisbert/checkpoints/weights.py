@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -32,9 +32,9 @@ from minisbert.checkpoints.layout import (
     has_file,
     unsupported,
 )
-from minisbert.core import InputError, one_line, reading
-from minisbert.core.weights import read_safetensors
+from minisbert.core import InputError, one_line
 from minisbert.system.files import write_json
+from minisbert.system.reading import reading
 
 # prefixes of the tensors that transformers adds to an encoder for a task
 TASK_HEADS = ("classifier.", "pre_classifier.", "qa_outputs.", "score.", "regressor.")
@@ -222,6 +222,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         advice = f"; docs/assets.md says how to write it from {old.name}" if old.exists() else ""
         raise InputError(f"{path} is missing{advice}")
     return read_safetensors(path)
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """Read every tensor of a file by name; ``InputError`` if it is missing or damaged."""
+    with reading(path):
+        return load_file(path)
 
 
 def read_metadata(path: Path) -> dict[str, str]:

@@ -55,11 +55,11 @@ def main(arguments: list[str] | None = None) -> None:
 
     from minisbert.checkpoints.layout import find_model
     from minisbert.checkpoints.weights import write_safetensors
-    from minisbert.core import reading
     from minisbert.diagnosis import tracing
     from minisbert.models.batching import check_inputs
     from minisbert.models.sentence_encoder import SentenceEncoder
     from minisbert.system.devices import use_threads
+    from minisbert.system.reading import reading
 
     # the other side's file comes first: it says which texts
     other = {}

@@ -4,10 +4,11 @@ import json
 import sys
 from pathlib import Path
 
-from minisbert.core import InputError, reading
+from minisbert.core import InputError
 from minisbert.evaluation import plots
 from minisbert.system.console import command_parser, say
 from minisbert.system.files import check_ending, check_output, read_text
+from minisbert.system.reading import reading
 from minisbert.training import RUN_CONFIG, RUN_LOG
 from minisbert.training.settings import parse
 

@@ -1,49 +1,72 @@
 """Rows to batches: texts tokenized once, batches of like length in random order."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from .tokenizer import Tokenizer, pad_batch
+from .tokenizer import Encoded, pad_batch
+
+
+class EncodesTexts(Protocol):
+    """What ``TextColumns`` asks of a tokenizer: the book's has it, and so has any model's."""
+
+    pad_id: int
+
+    def encode(self, texts: Sequence[str]) -> Encoded: ...
 
 
 class TextColumns:
-    """Columns of texts, one row per training example: two for pairs, three for triplets. Tokenized
-    once.
+    """Columns of texts, one row per training example: two for pairs, three for triplets.
+
+    The texts are tokenized once. ``lengths`` are the tokens that each row takes in a batch of rows
+    like it.
     """
 
-    def __init__(self, tokenizer: Tokenizer, columns: Sequence[Sequence[str]]):
+    def __init__(self, tokenizer: EncodesTexts, columns: Sequence[Sequence[str]]):
         self.encoded = [tokenizer.encode(column) for column in columns]
         self.pad_id = tokenizer.pad_id
         rows = zip(*(column.ids for column in self.encoded), strict=True)
-        self.lengths = [
-            len(ids) * max(map(len, ids)) for ids in rows
-        ]  # a row's tokens in a batch of rows like it
+        self.lengths = [padded_tokens(row) for row in rows]
 
     def batch(self, rows: Sequence[int]) -> tuple[Tensor, Tensor | None]:
-        """Ids and mask (n B, T) of B rows with n columns: the first B are the first column's, and
-        so on.
+        """Ids and mask (n B, T) of B rows with n columns: first the first column's B texts.
 
         One forward then serves all columns: ``u, v = encoder(*pairs.batch(rows)).chunk(2)``.
         """
-        return pad_batch([column.ids[row] for column in self.encoded for row in rows], self.pad_id)
+        texts = []
+        for column in self.encoded:
+            texts += [column.ids[row] for row in rows]
+        return pad_batch(texts, self.pad_id)
+
+
+def padded_tokens(row: Sequence[Sequence[int]]) -> int:
+    """The tokens that a row of texts takes once they are padded to the longest of them.
+
+    An anchor of 5 tokens beside a positive of 8 takes ``2 * 8 = 16``.
+    """
+    longest = max(len(ids) for ids in row)
+    return len(row) * longest
 
 
 def length_grouped_batches(
     lengths: Sequence[int], batch_size: int, generator: torch.Generator, window: int = 50
 ) -> list[list[int]]:
-    """Row numbers in batches of like length, in random order: every row once, the last batch may be
-    smaller.
+    """Row numbers in batches of similar length, in random order: every row once.
 
     Rows are shuffled, sorted by length within windows of ``window`` batches, cut into batches, and
-    the batches shuffled: little padding, and which rows meet changes from epoch to epoch. The same
-    generator, the same batches.
+    the batches shuffled. So batches hold little padding, and which rows meet still changes from
+    epoch to epoch. One batch may be smaller. The same generator state gives the
+    same batches.
     """
     order = torch.randperm(len(lengths), generator=generator).tolist()
     size = batch_size * window
     batches = []
     for start in range(0, len(order), size):
         rows = sorted(order[start : start + size], key=lambda row: lengths[row])
-        batches += [rows[i : i + batch_size] for i in range(0, len(rows), batch_size)]
-    return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
+        for first in range(0, len(rows), batch_size):
+            batches.append(rows[first : first + batch_size])
+
+    shuffled = torch.randperm(len(batches), generator=generator).tolist()
+    return [batches[i] for i in shuffled]

@@ -26,7 +26,7 @@ import torch
 from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
-from minisbert.core import InputError, one_line, reading
+from minisbert.core import InputError, one_line
 from minisbert.core.encoder import cosine, cosine_matrix, normalize
 from minisbert.core.pooling import cls_pool, max_pool, mean_pool
 from minisbert.loading import Encoder, uncompiled
@@ -36,6 +36,7 @@ from minisbert.models.properties import choose_prompt, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
 from minisbert.system.files import open_bytes
+from minisbert.system.reading import reading
 
 FLOAT32 = 2e-6  # the tolerance for real unit embeddings in float32; correct engines stay below 1e-6
 HALF = 0.02  # arithmetic in float16 or bfloat16 stays below it

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.core import InputError
-from minisbert.core.tokenizer import Tokenizer
 from minisbert.data import datasets
 from minisbert.data.formats import (
     LABELLED,
@@ -101,7 +101,7 @@ def counted(labels: Iterable[str | int]) -> dict[str, int]:
 
 def inspect(
     path: Path,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: ModelTokenizer | None = None,
     scale: float = MAX_SCORE,
     role: str = "train",
     quotes: bool = True,

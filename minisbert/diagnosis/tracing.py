@@ -15,16 +15,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from minisbert.checkpoints.weights import write_safetensors
-from minisbert.core import InputError, reading
+from minisbert.checkpoints.weights import read_safetensors, write_safetensors
+from minisbert.core import InputError
 from minisbert.core.tokenizer import pad_batch
-from minisbert.core.weights import read_safetensors
 from minisbert.diagnosis.mistakes import with_each_mistake
 from minisbert.diagnosis.planting import MISTAKES, unfused
 from minisbert.models.batching import check_inputs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import cut_message, say
 from minisbert.system.files import open_bytes
+from minisbert.system.reading import reading
 
 TRACE_INPUTS = ("ids", "mask", "token_types")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from minisbert.core import InputError, one_line, reading
+from minisbert.core import InputError, one_line
 from minisbert.data.formats import number
 from minisbert.data.lines import Rows
 from minisbert.evaluation.metrics import METRICS
@@ -21,6 +21,7 @@ from minisbert.models.pair_model import PairScorer
 from minisbert.models.sentence_encoder import TextEncoder
 from minisbert.search.dense import top_k
 from minisbert.system.console import say
+from minisbert.system.reading import reading
 
 Search = Callable[
     ..., tuple[np.ndarray, np.ndarray]

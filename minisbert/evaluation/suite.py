@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from minisbert.core import InputError, reading
+from minisbert.core import InputError
 from minisbert.data.datasets import load_scored_pairs
 from minisbert.data.formats import Row, parse_score
 from minisbert.data.lines import Rows
 from minisbert.evaluation.evaluators import correlate, encode_pairs, row_scores
 from minisbert.models.sentence_encoder import TextEncoder
 from minisbert.system.assets import asset, ensure, problems
+from minisbert.system.reading import reading
 
 YEARS = {  # STS13 lacks its SMT set, whose licence forbids copies, here as in the papers
     "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),

@@ -21,10 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.core import InputError, one_line
 from minisbert.core.bert import BertConfig
 from minisbert.core.checks import check_shape, check_texts
-from minisbert.core.tokenizer import Encoded, Tokenizer
+from minisbert.core.tokenizer import Encoded, check_limit
 from minisbert.system.progress import Bar
 
 CHARACTERS = 2**18  # to encode at once, in a stream
@@ -87,18 +88,15 @@ class Tokens(Encoded):
     progress: Bar | None = None  # counts the texts of each batch that is done
 
 
-def with_limit(tokenizer: Tokenizer, limit: int) -> Tokenizer:
+def with_limit(tokenizer: ModelTokenizer, limit: int) -> ModelTokenizer:
     """Return a copy that cuts texts at another length; other encoders may share the tokenizer."""
-    if limit < len(tokenizer.pair_template):
-        raise InputError(
-            f"a token limit of {limit} is too small: a pair needs {len(tokenizer.pair_template)}"
-        )
+    check_limit(limit, tokenizer.pair_template)
     other = copy.copy(tokenizer)
     other.limit = limit
     return other
 
 
-def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
+def tokenize(tokenizer: ModelTokenizer, texts: Sequence[str]) -> Tokens:
     """Tokenize many texts in chunks, because the lists of all ids at once would take ten times as
     much memory.
     """

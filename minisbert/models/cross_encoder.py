@@ -32,11 +32,12 @@ from minisbert.checkpoints.weights import (
     unfilled,
     write_safetensors,
 )
-from minisbert.core import InputError, reading
+from minisbert.core import InputError
 from minisbert.core.heads import JointHead
 from minisbert.models.pooling import Pooling
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.files import write_json
+from minisbert.system.reading import reading
 
 # activations after the classifier, as the files name them, and the task of a ``PairModel`` that
 # each means

@@ -31,12 +31,13 @@ from minisbert.checkpoints.layout import (
     write_modules,
     write_settings,
 )
+from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.checkpoints.tokenizer_files import read_tokenizer, text_settings, write_tokenizer
 from minisbert.checkpoints.weights import load_transformer, save_bert
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize
-from minisbert.core.tokenizer import Tokenizer, pad_batch
+from minisbert.core.tokenizer import pad_batch
 from minisbert.models.batching import (
     Tokens,
     budgeted_batches,
@@ -183,7 +184,7 @@ class MultiVectorEncoder(SentenceEncoder):
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        tokenizer: ModelTokenizer,
         bert: Encoder,
         dense: Dense,
         settings: MultiVectorSettings,

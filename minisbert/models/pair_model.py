@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from minisbert.checkpoints.card import base_model_of, write_card
 from minisbert.checkpoints.layout import CONFIG, HEAD_FILE, ModelFolder, find_model, has_file
+from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.checkpoints.weights import fill, read_weights, unfilled, write_safetensors
-from minisbert.core import InputError, one_line, reading
+from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.heads import ConcatHead, CrossHead, Head, JointHead
-from minisbert.core.tokenizer import Encoded, Tokenizer, pad_batch
+from minisbert.core.tokenizer import Encoded, pad_batch
 from minisbert.models.batching import budgeted_batches, check_tokens
 from minisbert.models.cross_encoder import (
     ClassifierHead,
@@ -41,6 +42,7 @@ from minisbert.models.sentence_encoder import (
 from minisbert.system.devices import move_to
 from minisbert.system.files import atomic_folder, write_json
 from minisbert.system.progress import bar_of
+from minisbert.system.reading import reading
 from minisbert.system.torch_internals import fastest_linear
 
 SEVERAL = ("classes", "labels")  # tasks with an output for each label
@@ -54,7 +56,7 @@ HEAD_PAIRS = 4096  # vectors that a head gets at a time
 class PairScorer:
     """Score pairs of texts in batches."""
 
-    tokenizer: Tokenizer
+    tokenizer: ModelTokenizer
     device: torch.device
     dtype: torch.dtype  # of the outputs
     joint: bool  # both texts in one row

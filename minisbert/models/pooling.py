@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from minisbert.checkpoints.layout import CONFIG, WEIGHTS, ModelFolder, unsupported
 from minisbert.checkpoints.module_names import POOLING_FLAGS
 from minisbert.checkpoints.weights import fill, read_weights, unfilled, write_safetensors
-from minisbert.core import reading
 from minisbert.core.pooling import POOLINGS, Pooling, cls_pool, mean_pool
 from minisbert.system.files import write_json
+from minisbert.system.reading import reading
 
 
 def mean_sqrt_len_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:

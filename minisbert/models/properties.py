@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from minisbert.checkpoints.layout import EncoderSettings
+from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.core import InputError, one_line
 from minisbert.core.encoder import cosine, cosine_matrix
-from minisbert.core.tokenizer import Tokenizer
 from minisbert.models.batching import with_limit
 from minisbert.search.dense import DISTANCES
 from minisbert.system.console import say
@@ -45,7 +45,7 @@ def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
 class EncoderProperties:
     """Length limit, columns, prompts and similarity of an encoder; each may be set at any time."""
 
-    tokenizer: Tokenizer
+    tokenizer: ModelTokenizer
     settings: EncoderSettings
     width: int  # columns of a vector before ``truncate_dim``
     most_tokens: int  # the longest text that the encoder can read
@@ -211,7 +211,7 @@ def say_unused(name: str) -> None:
 def with_prompt(
     texts: Sequence[str],
     settings: EncoderSettings,
-    tokenizer: Tokenizer,
+    tokenizer: ModelTokenizer,
     prompt: str | None,
     name: str | None,
 ) -> tuple[list[str], int]:
@@ -225,7 +225,7 @@ def with_prompt(
     return [prompt + text for text in texts], skip
 
 
-def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> int:
+def prompt_tokens(tokenizer: ModelTokenizer, prompt: str) -> int:
     """Count the tokens at the start of a text that belong to its prompt: [CLS] and the prompt,
     without [SEP].
 

@@ -38,13 +38,14 @@ from minisbert.checkpoints.layout import (
     write_modules,
     write_settings,
 )
+from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.checkpoints.tokenizer_files import read_tokenizer, text_settings, write_tokenizer
 from minisbert.checkpoints.weights import fill, load_transformer, read_weights, save_bert
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize
 from minisbert.core.pooling import Pooling
-from minisbert.core.tokenizer import Tokenizer, pad_batch
+from minisbert.core.tokenizer import pad_batch
 from minisbert.models.batching import (
     PackedBatch,
     Tokens,
@@ -446,7 +447,9 @@ class TextEncoder(EncoderProperties, nn.Module):
         return self.encode(texts, **options)
 
 
-def not_finite(tokenizer: Tokenizer, tokens: Tokens, results: Tensor | list[Tensor]) -> NotFinite:
+def not_finite(
+    tokenizer: ModelTokenizer, tokens: Tokens, results: Tensor | list[Tensor]
+) -> NotFinite:
     """Make the error with the first text whose numbers, a row or a matrix of ``results``, are not
     finite.
     """
@@ -486,7 +489,7 @@ class SentenceEncoder(TextEncoder):
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        tokenizer: ModelTokenizer,
         bert: Encoder | None = None,
         pooling: Pooling | None = None,
         normalize: bool = False,

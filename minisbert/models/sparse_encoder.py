@@ -29,12 +29,12 @@ from minisbert.checkpoints.layout import (
     write_modules,
     write_settings,
 )
+from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.checkpoints.tokenizer_files import read_tokenizer, text_settings, write_tokenizer
 from minisbert.checkpoints.weights import load_transformer
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.pooling import Pooling
-from minisbert.core.tokenizer import Tokenizer
 from minisbert.models.masked_language_model import MaskedHead, load_head, save_masked
 from minisbert.models.properties import as_rows, check_count
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -105,7 +105,11 @@ class SparseEncoder(SentenceEncoder):
     to_tensors, from_tensors = staticmethod(sparse_tensors), staticmethod(from_sparse_tensors)  # type: ignore[assignment]
 
     def __init__(
-        self, tokenizer: Tokenizer, bert: Encoder, pooling: SpladePooling, settings: EncoderSettings
+        self,
+        tokenizer: ModelTokenizer,
+        bert: Encoder,
+        pooling: SpladePooling,
+        settings: EncoderSettings,
     ):
         super().__init__(tokenizer, bert, cast(Pooling, pooling), False, (), settings)
         self.width = len(pooling.head.bias)

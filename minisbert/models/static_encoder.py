@@ -32,15 +32,16 @@ from minisbert.checkpoints.layout import (
     write_modules,
     write_settings,
 )
+from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.checkpoints.tokenizer_files import TOKENIZER, check_vocabulary, text_settings
 from minisbert.checkpoints.weights import read_weights, write_safetensors
-from minisbert.core import InputError, one_line, reading
-from minisbert.core.tokenizer import Tokenizer
+from minisbert.core import InputError, one_line
 from minisbert.models.batching import Tokens
 from minisbert.models.properties import check_count
 from minisbert.models.sentence_encoder import SentenceEncoder, TextEncoder
 from minisbert.system.files import atomic_folder
 from minisbert.system.progress import Bar
+from minisbert.system.reading import reading
 
 TABLE, MODEL2VEC_TABLE = (
     "embedding.weight",
@@ -60,17 +61,17 @@ def bag_mean(table: Tensor, ids: Tensor, starts: Tensor) -> Tensor:
     return nn.functional.embedding_bag(ids, table, starts, mode="mean")
 
 
-def bare_tokenizer(backend: Backend, limit: int = UNLIMITED, cut_start: bool = False) -> Tokenizer:
+def bare_tokenizer(
+    backend: Backend, limit: int = UNLIMITED, cut_start: bool = False
+) -> ModelTokenizer:
     """Make a tokenizer without special tokens: the mean must not hold [CLS] and [SEP], the same in
     every text.
     """
     backend.post_processor = None
-    tokenizer = Tokenizer(backend, limit)
-    tokenizer.cut_start = cut_start
-    return tokenizer
+    return ModelTokenizer(backend, limit, cut_start=cut_start)
 
 
-def write_bare_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+def write_bare_tokenizer(tokenizer: ModelTokenizer, folder: Path) -> None:
     """Write ``tokenizer.json`` with the limit in it, which sentence-transformers obeys."""
     backend = Backend.from_str(tokenizer.backend.to_str())
     if tokenizer.limit < UNLIMITED:
@@ -104,7 +105,7 @@ class StaticEncoder(TextEncoder):
     def __init__(
         self,
         table: Tensor,
-        tokenizer: Tokenizer,
+        tokenizer: ModelTokenizer,
         normalize: bool,
         settings: EncoderSettings | None = None,
     ):

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from minisbert.core import InputError, reading
+from minisbert.core import InputError
 from minisbert.core.checks import check_shape
 from minisbert.system.progress import Bar
+from minisbert.system.reading import reading
 from minisbert.system.torch_internals import laid_out, products
 
 BLOCK = 1024  # vectors at a time; of the corpus of ``top_k`` four times as many: 16 MiB of scores

@@ -22,10 +22,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from minisbert.checkpoints.weights import read_metadata, write_safetensors
-from minisbert.core import InputError, one_line, reading
+from minisbert.checkpoints.weights import read_metadata, read_safetensors, write_safetensors
+from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
-from minisbert.core.weights import read_safetensors
 from minisbert.search.dense import ReadByRows
 from minisbert.search.quantized import (
     calibrate,
@@ -38,6 +37,7 @@ from minisbert.search.quantized import (
 )
 from minisbert.system.console import cut_message, say
 from minisbert.system.files import atomic_file, check_ending
+from minisbert.system.reading import reading
 
 INDEX_MARK = {"minisbert": "vectors"}  # in the metadata of such a file
 MODEL_OPTIONS = ("pooling", "max_length", "width")  # a model's hash covers them

@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from minisbert.core import InputError, one_line, reading
+from minisbert.core import InputError, one_line
+from minisbert.system.reading import reading
 
 MOST_BYTES = 2**28  # of a model's files other than weights
 NEW = "partial-"  # in the hidden name of what is being written

@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
-from minisbert.core import InputError, reading
+from minisbert.core import InputError
 from minisbert.system.console import run_command, say, settle_output
 from minisbert.system.devices import choose_device
+from minisbert.system.reading import reading
 from minisbert.training.gradient_cache import Cut, GradientCache, compute_in_parts, whole
 
 PATIENCE = timedelta(

@@ -32,10 +32,9 @@ from torch.optim import Optimizer
 
 from minisbert import __version__
 from minisbert.checkpoints.card import training_section
-from minisbert.checkpoints.weights import write_safetensors
-from minisbert.core import InputError, one_line, reading
+from minisbert.checkpoints.weights import read_safetensors, write_safetensors
+from minisbert.core import InputError, one_line
 from minisbert.core.loop import Diverged, Step
-from minisbert.core.weights import read_safetensors
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import NotFinite, SentenceEncoder
 from minisbert.system import files
@@ -44,6 +43,7 @@ from minisbert.system.console import Interrupts, say
 from minisbert.system.devices import random_state, set_random_state
 from minisbert.system.files import naming
 from minisbert.system.progress import Bar
+from minisbert.system.reading import reading
 from minisbert.training import LAST, MODEL, RESULTS, RUN_CONFIG, RUN_LOG, STATE
 from minisbert.training.distributed import ProcessGroup, processes, say_once
 from minisbert.training.objectives import Objective, Scores

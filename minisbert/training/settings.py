@@ -14,8 +14,9 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from minisbert.core import InputError, read_json, reading
+from minisbert.core import InputError
 from minisbert.system.console import Parser, bounded, check_usage, command_parser, score_scale
+from minisbert.system.reading import read_json, reading
 from minisbert.training import MODEL, RESULTS, RUN_CONFIG, RUN_LOG, STATE
 
 # ----------------------------------------------------------------------------------------- the

@@ -17,11 +17,12 @@ from safetensors.torch import load_file
 
 from minisbert import SentenceEncoder, SparseEncoder
 from minisbert.commands import encode, pairs, search
-from minisbert.core import InputError, reading
+from minisbert.core import InputError
 from minisbert.evaluation.retrieval import Retrieval, retrieval_scores
 from minisbert.loading import load
 from minisbert.models.sparse_encoder import splade_pool
 from minisbert.search.by_tokens import InvertedIndex, from_sparse_tensors, rank, sparse_rows
+from minisbert.system.reading import reading
 from minisbert.training import train
 from tests.architectures.tiny import alter, change_tensors, folder_of, randomise
 from tests.parity import GRADIENT, PIECE, REFERENCE, assert_parity, golden

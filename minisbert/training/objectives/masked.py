@@ -11,12 +11,13 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
 
+from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.core import InputError
 from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
 from minisbert.core.data import TextColumns
 from minisbert.core.losses import check_vectors
-from minisbert.core.tokenizer import Tokenizer, pad_batch
+from minisbert.core.tokenizer import pad_batch
 from minisbert.core.weights import BertConfig
 from minisbert.data.datasets import judged_rows, text_rows
 from minisbert.models.masked_language_model import MaskedHead, MaskedLanguageModel
@@ -164,7 +165,7 @@ class MaskedWords(Objective):
 # ------------------------------------------------------------------- a model from nothing
 
 
-def train_vocabulary(texts: Sequence[str], size: int, max_length: int = 128) -> Tokenizer:
+def train_vocabulary(texts: Sequence[str], size: int, max_length: int = 128) -> ModelTokenizer:
     """Train BERT's uncased WordPiece tokenizer of ``size`` pieces: single characters, then what the
     texts need most.
 
@@ -203,11 +204,11 @@ def train_vocabulary(texts: Sequence[str], size: int, max_length: int = 128) -> 
         ("[SEP]", 3), ("[CLS]", 2)
     )  # their places in SPECIAL
     trained.add_special_tokens(SPECIAL)
-    return Tokenizer(trained, max_length)
+    return ModelTokenizer(trained, max_length)
 
 
 def new_model(
-    tokenizer: Tokenizer, layers: int, width: int, dropout: float = 0.1
+    tokenizer: ModelTokenizer, layers: int, width: int, dropout: float = 0.1
 ) -> MaskedLanguageModel:
     """Make a model of random weights as ``Bert`` draws them: heads of 64 columns, mean pooling,
     vectors of length 1.

@@ -1,0 +1,131 @@
+"""The tokenizer that models hold: the book's, with what models need beyond BERT.
+
+It may cut the start of a text in place of its end, refuses a token that has no position, may give
+an encoder no token types, and knows the files that it was read from, so that a model can be saved.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+
+from minisbert.core import InputError, one_line
+from minisbert.core.checks import check_texts
+from minisbert.core.tokenizer import (
+    Encoded,
+    assemble,
+    check_limit,
+    check_pairs,
+    library_ids,
+    longest_first,
+    special_tokens,
+    template,
+)
+from minisbert.system.reading import reading
+
+
+@dataclass
+class TokenizerSource:
+    """What a tokenizer was read from, for ``write_tokenizer``: the folder may be gone by then."""
+
+    content: bytes | None  # of tokenizer.json; None if the tokenizer was made here
+    settings: dict[str, dict]  # of other files
+    text_settings: dict[str, Any]  # more of sentence_bert_config.json than the limit
+
+
+class ModelTokenizer:
+    """Texts or pairs of texts to ids, with the special tokens of any model and cut to a limit.
+
+    ``limit`` is the largest number of tokens of a text, special tokens included. If ``cut_start``,
+    a long text loses its start, not its end. ``forbidden`` is an id that no text may contain:
+    RoBERTa's pad has no position. Without ``token_types`` they are 0 for both texts of a pair.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        limit: int,
+        pad_id: int = 0,
+        *,
+        cut_start: bool = False,
+        forbidden: int | None = None,
+        token_types: bool = True,
+        source: TokenizerSource | None = None,
+    ):
+        backend.no_padding()
+        backend.no_truncation()
+        self.backend = backend
+        self.pad_id = pad_id
+        self.cut_start = cut_start
+        self.forbidden = forbidden
+        self.source = source
+        self.single_template = template(backend, "a")  # [CLS] 0 [SEP]
+        self.pair_template = template(backend, "a", "a")  # [CLS] 0 [SEP] 1 [SEP]
+        if not token_types:
+            self.single_template = [slot._replace(token_type=0) for slot in self.single_template]
+            self.pair_template = [slot._replace(token_type=0) for slot in self.pair_template]
+        check_limit(limit, self.pair_template)
+        self.limit = limit
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        """Frame each text with the special tokens, cut to ``limit`` tokens.
+
+        Raises ``InputError`` for anything but a list of strings, for a string that is not valid
+        Unicode, and for a text that the tokenizer cannot encode or the model cannot take.
+        """
+        keep = self.limit - special_tokens(self.single_template)
+        encoded = Encoded([], [], [])
+        for sentence in self.pieces(check_texts(texts)):
+            ids, types = assemble(self.single_template, [self.cut(sentence, keep)])
+            encoded.ids.append(ids)
+            encoded.token_types.append(types)
+            encoded.truncated.append(len(sentence) > keep)
+        return encoded
+
+    def encode_pairs(self, firsts: Sequence[str], seconds: Sequence[str]) -> Encoded:
+        """Frame each pair with the special tokens; if it does not fit, the longer text is cut.
+
+        Raises ``InputError`` as ``encode`` does, and if the two lists differ in length.
+        """
+        firsts, seconds = check_pairs(firsts, seconds)
+        keep = self.limit - special_tokens(self.pair_template)
+        encoded = Encoded([], [], [])
+        for first, second in zip(self.pieces(firsts), self.pieces(seconds), strict=True):
+            keep_first, keep_second = longest_first(len(first), len(second), keep)
+            sentences = [self.cut(first, keep_first), self.cut(second, keep_second)]
+            ids, types = assemble(self.pair_template, sentences)
+            encoded.ids.append(ids)
+            encoded.token_types.append(types)
+            encoded.truncated.append(len(first) + len(second) > keep)
+        return encoded
+
+    def frame(self, sentence: Sequence[int]) -> list[int]:
+        """Put the special tokens around the ids of one text, cut to ``limit``."""
+        keep = self.limit - special_tokens(self.single_template)
+        ids, _ = assemble(self.single_template, [self.cut(sentence, keep)])
+        return ids
+
+    def cut(self, sentence: Sequence[int], keep: int) -> Sequence[int]:
+        """Take the first ``keep`` ids, or the last ones if texts lose their start."""
+        if self.cut_start:
+            return sentence[max(0, len(sentence) - keep) :]
+        return sentence[:keep]
+
+    def pieces(self, texts: Sequence[str]) -> list[list[int]]:
+        """Turn each whole text into ids, without special tokens."""
+        with reading(f"the tokenizer cannot encode {texts[:1]!r:.90} or a text after it"):
+            sentences = library_ids(self.backend, texts)
+        if self.forbidden is not None:
+            for text, sentence in zip(texts, sentences, strict=True):
+                if self.forbidden in sentence:
+                    token = self.backend.id_to_token(self.forbidden)
+                    raise InputError(
+                        f"the text {one_line(text)} contains {token}, which has no position: "
+                        "remove it"
+                    )
+        return sentences
+
+    def tokens(self, ids: Sequence[int]) -> list[str | None]:
+        """Name the word pieces that ids stand for."""
+        return [self.backend.id_to_token(i) for i in ids]
