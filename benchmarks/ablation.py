@@ -28,7 +28,6 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from minisbert.core import InputError
-from minisbert.core.heads import CONCATS
 from minisbert.system.console import run_command, say
 from minisbert.system.files import read_text
 from minisbert.system.reading import reading
@@ -135,9 +134,9 @@ class SameMask(SimCSE):
         return [texts]
 
 
-def reading_concat(concat: str) -> type[Softmax]:
-    """SBERT's softmax classifier over another concatenation, such as ``u,v``."""
-    return type("Softmax", (Softmax,), {"concat": concat})
+def reading_features(features: tuple[str, ...]) -> type[Softmax]:
+    """SBERT's softmax classifier over other features of the two vectors, such as u and v alone."""
+    return type("Softmax", (Softmax,), {"features": features})
 
 
 # --------------------------------------------------------------------------------------------- the
@@ -170,7 +169,15 @@ POOLING = rows(
     "sbert-regression", "--pooling", {"mean": 87.44, "max": 69.92, "cls": 86.62}, "STSb "
 )
 POOLING += rows("sbert-nli", "--pooling", {"mean": 80.78, "max": 79.07, "cls": 79.80}, "NLI ")
-CONCAT = dict(zip(CONCATS, (66.04, 69.78, 70.54, 78.37, 77.44, 80.78, 80.44), strict=True))
+CONCAT = {
+    ("u", "v"): 66.04,
+    ("|u-v|",): 69.78,
+    ("u*v",): 70.54,
+    ("|u-v|", "u*v"): 78.37,
+    ("u", "v", "u*v"): 77.44,
+    ("u", "v", "|u-v|"): 80.78,
+    ("u", "v", "|u-v|", "u*v"): 80.44,
+}
 DROPOUT = {
     "0": 71.1,
     "0.01": 72.6,
@@ -199,8 +206,8 @@ SAME_MASK = Row("same mask twice", SIMCSE, "--dropout 0.1", 43.6, objective=Same
 TABLES = {
     "pooling": POOLING,
     "concat": [
-        Row(name, "sbert-nli", "", score, objective=reading_concat(name))
-        for name, score in CONCAT.items()
+        Row(",".join(features), "sbert-nli", "", score, objective=reading_features(features))
+        for features, score in CONCAT.items()
     ],
     "dropout": [*rows(SIMCSE, "--dropout", DROPOUT), SAME_MASK],
     "temperature": rows(SIMCSE, "--temperature", TEMPERATURE),

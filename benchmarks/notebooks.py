@@ -21,6 +21,7 @@ from lessons.by_hand.losses import nt_xent_loss, weighted_mse_loss
 from minisbert.core import InputError
 from minisbert.core.data import length_grouped_batches
 from minisbert.core.heads import ConcatHead
+from minisbert.models.pair_heads import ClsCrossHead
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command
 from minisbert.training import train
@@ -66,7 +67,8 @@ class CrossAttention(ScoreRegression):
     difference.
     """
 
-    variant = "published"
+    def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> ClsCrossHead:
+        return ClsCrossHead(encoder.bert.config.hidden_size)
 
 
 class Quora(FileOrder, Duplicates):
@@ -90,7 +92,7 @@ class QuoraAttention(QuoraHidden):
         super().__init__(options, encoder)
 
     def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> ConcatHead:
-        return ConcatHead(encoder.width, self.concat, self.hidden, dropout=0.1)
+        return ConcatHead(encoder.width, self.features, self.hidden, dropout=0.1)
 
 
 class SnliClasses(AnyRows, Softmax):

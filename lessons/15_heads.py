@@ -80,18 +80,19 @@ assert (near["cosine"] > far["cosine"]).mean() < 0.6, "one word decides, of many
 #     joint     h = bert([CLS] a [SEP] b [SEP])            (B, T + S, D)     score = mlp(h[:, 0])
 #     siamese   u = pool(bert(a)),  v = pool(bert(b))      (B, D) each       score = mlp([|u - v|; u * v; u])
 #     cross     h = bert(a),  g = bert(b)                  (B, T, D), (B, S, D)
-#               found = attention(queries of h, keys and values of g)        score = mlp([h[:, 0]; found[:, 0]])
-#     compare   the same; at first the four matrices of attention are the identity, their biases 0
+#               found = attention(queries of h, keys and values of g)        (B, T, D)
 #               c = [|h - found|; h * found]               (B, T, 2 D)       score = mlp(mean of c over a's tokens)
 #
 # An **mlp**, for multi-layer perceptron, is dense layers (Linear, in torch) with a non-linearity between them (lesson
 # 06). A semicolon sets vectors side by side: [a; b] of two vectors (D,) is one of (2 D,).
 #
 # Joint: they meet in every layer; the field says **cross-encoder**. Siamese: they meet only after pooling, as two
-# vectors; an encoder that is used this way is a **bi-encoder**. Cross: after the encoder, token by token; *cross* is as
-# a notebook published it, *compare* is a variant of ours. To compare N sentences with each other a bi-encoder needs N
-# forward passes, the joint head one for each pair: 49,995,000 for 10,000 sentences. So it judges what a faster search
-# has found (lessons 16, 18 and 20).
+# vectors; an encoder that is used this way is a **bi-encoder**. Cross: after the encoder, token by token. At first the
+# four matrices of its attention are the identity, and their biases 0. (A published notebook gives its head
+# [h[:, 0]; found[:, 0]] in place of c, and random matrices: `ClsCrossHead` in `models/pair_heads.py`. It learns slowly.)
+#
+# To compare N sentences with each other a bi-encoder needs N forward passes, the joint head one for each pair:
+# 49,995,000 for 10,000 sentences. So it judges what a faster search has found (lessons 16, 18 and 20).
 #
 # ![Three heads: where do the sentences meet?](drawings/heads.svg)
 #
@@ -118,14 +119,14 @@ assert features[0].tolist() == [2, 1, 3, 2, 1, 2], "the first pair by hand"
 assert features[1, :2].tolist() == [0, 0], "equal vectors have no difference"
 
 # %% [markdown]
-# Cross-attention on three tokens each, with `compare`'s identity matrices: before it is trained, it gives each token of
-# a the vector of the token of b that is most like it. Here b holds the same tokens in another order.
+# Cross-attention on three tokens each, with the identity matrices: before it is trained, it gives each token of a the
+# vector of the token of b that is most like it. Here b holds the same tokens in another order.
 
 # %%
 a = torch.tensor([[[6.0, 0.0], [0.0, 6.0], [-6.0, 0.0]]])  # (B, T, D)
 b = a[:, [2, 0, 1]]  # (B, S, D)
 with torch.no_grad():
-    found = heads.CrossHead(2, "compare", heads=1).attention(a, b)
+    found = heads.CrossHead(2, heads=1).attention(a, b)
 print(found)
 assert largest_difference(found, a) < 1e-3, "each token has found its like"
 
@@ -267,8 +268,8 @@ print("dev Pearson", {name: round(value, 1) for name, value in scale.items()})
 assert scale["cosine"] > scale["reranker"], "it says yes or no, not how much"
 
 # %% [markdown]
-# **Exercise 2.** Train the cross head, `CrossHead(384, "compare")`, in the same way. Then once more with the encoder
-# left as it is (`frozen=6`). What is each worth, on dev and by hand?
+# **Exercise 2.** Train the cross head, `CrossHead(384)`, in the same way. Then once more with the encoder left as it is
+# (`frozen=6`). What is each worth, on dev and by hand?
 #
 # **Exercise 3.** Write eight triples of your own that no rule here makes: *more* and *less*, *before* and *after*,
 # *some* and *all*, a name for another. Which kind is the reranker wrong about, and which rows would it need?
@@ -399,7 +400,7 @@ neighbours[1:] = neighbours[1:].flip(2)  # pair 0 is untouched
 def moved_by_neighbours():
     """How far what pair 0 finds moves if the other pairs of its batch are exchanged."""
     torch.manual_seed(0)
-    attention = heads.CrossHead(384).attention.eval()
+    attention = heads.CrossAttention(384, 8).eval()
     with torch.no_grad():
         found = [attention(first, b)[0] for b in (second, neighbours)]
     return largest_difference(*found)
@@ -419,8 +420,9 @@ with planted(MISTAKES["attention across the batch"]):
 # The heads, all of them.
 #
 # - `siamese` has u among its features and not v. Is its score the same for (a, b) and (b, a)?
-# - `published` gives attention only `a[:, :1]`. Why is that enough?
-# - Why does `compare` begin with identity matrices and not with small random numbers?
+# - The notebook's head reads [CLS] of a beside what it found, `mlp([h[:, 0]; found[:, 0]])`. What does it have to learn
+#   that `CrossHead` is given?
+# - Why does `CrossHead` begin with identity matrices and not with small random numbers?
 #
 # Answers are in [the book in ten evenings](TEN_EVENINGS.md).
 

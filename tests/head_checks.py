@@ -14,6 +14,7 @@ from minisbert.core.bert import Bert
 from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.pooling import Pooling
 from minisbert.core.tokenizer import pad_batch
+from minisbert.models.pair_heads import ClsCrossHead, Head
 from minisbert.models.pooling import first_last_pool
 from tests.checks import check, compare_gradients
 from tests.parity import PIECE, ROOT, Comparison, compare, golden
@@ -46,7 +47,8 @@ def concat_heads() -> Iterator[Comparison]:
     u, v = reference["u"].requires_grad_(), reference["v"].requires_grad_()
     for i, concat in enumerate(CONCATS):
         outputs = reference[f"concat.{i}.value"].shape[1]
-        head = heads.ConcatHead(WIDTH, concat, hidden=HIDDEN * (i % 2), outputs=outputs)
+        features = concat.split(",")
+        head = heads.ConcatHead(WIDTH, features, hidden=HIDDEN * (i % 2), outputs=outputs)
         yield from with_golden(f"concat.{i}", head, lambda head=head: head(u, v), {"u": u, "v": v})
 
 
@@ -59,15 +61,15 @@ def joint_head() -> Iterator[Comparison]:
 
 @check
 def cross_heads() -> Iterator[Comparison]:
-    """Both variants, with pads on both sides."""
+    """The book's and the notebook's, with pads on both sides."""
     reference = golden("heads")
     a, b = reference["a"].requires_grad_(), reference["b"].requires_grad_()
     masks = reference["mask_a"], reference["mask_b"]
-    for variant in ("published", "compare"):
-        head = heads.CrossHead(WIDTH, variant, hidden=HIDDEN)
-        yield from with_golden(
-            variant, head, lambda head=head: head(a, b, *masks), {"a": a, "b": b}
-        )
+    for name, head in (
+        ("published", ClsCrossHead(WIDTH, hidden=HIDDEN)),
+        ("compare", heads.CrossHead(WIDTH, hidden=HIDDEN)),
+    ):
+        yield from with_golden(name, head, lambda head=head: head(a, b, *masks), {"a": a, "b": b})
 
 
 def full_tiny(pooling: str | None = None) -> minisbert.SentenceEncoder:
@@ -83,7 +85,7 @@ def first_parameter(bert: Bert) -> dict[str, Tensor]:
 
 
 def pair_model(
-    name: str, head: heads.Head, task: str = "regression", labels: tuple = ()
+    name: str, head: Head, task: str = "regression", labels: tuple = ()
 ) -> Iterator[Comparison]:
     """From texts to scores: the tokenizer, padded batches, the encoder and the head."""
     model = minisbert.PairModel(full_tiny(), head, task, labels)
@@ -107,8 +109,8 @@ def pair_models() -> Iterator[Comparison]:
     yield from pair_model("siamese", heads.siamese(24, hidden=HIDDEN))
     yield from pair_model("concat", heads.ConcatHead(24, outputs=3), "classes", ("a", "b", "c"))
     yield from pair_model("joint", heads.JointHead(24, hidden=HIDDEN))
-    yield from pair_model("published", heads.CrossHead(24, "published", hidden=HIDDEN))
-    yield from pair_model("compare", heads.CrossHead(24, "compare", hidden=HIDDEN))
+    yield from pair_model("published", ClsCrossHead(24, hidden=HIDDEN))
+    yield from pair_model("compare", heads.CrossHead(24, hidden=HIDDEN))
 
 
 @check

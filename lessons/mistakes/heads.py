@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from minisbert.core import heads
+from minisbert.core import heads, pooling
 from minisbert.core.tokenizer import Encoded
 from minisbert.diagnosis.mistakes import mistake
 from minisbert.models import pair_model
@@ -219,10 +219,10 @@ def _(self: heads.CrossAttention, x: Tensor) -> Tensor:
     heads.CrossHead,
     "forward",
     "found without a",
-    "the head reads what a's [CLS] found in b, but not a itself",
+    "the head reads what a's tokens found in b, but not a itself",
 )
 def _(
     self: heads.CrossHead, a: Tensor, b: Tensor, mask_a: Maybe = None, mask_b: Maybe = None
 ) -> Tensor:
-    found = self.attention(a[:, :1], b, mask_b)[:, 0]
-    return self.mlp(torch.cat([found, found], dim=-1))
+    found = self.attention(a, b, mask_b)
+    return self.mlp(pooling.mean_pool(torch.cat([found, found], dim=-1), mask_a))

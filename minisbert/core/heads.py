@@ -1,19 +1,26 @@
 """Two encoded sentences to one score: the heads.
 
-cross-encoder    [CLS] of "[CLS] a [SEP] b [SEP]": the sentences meet in every layer of the encoder
-siamese          two vectors, compared: (|u - v|, u * v, u)
-concat           the same with any choice of u, v, |u - v|, u * v (SBERT, Reimers & Gurevych 2019, table 6)
-cross-attention  a's tokens attend to b's, after the two sentences have been encoded separately
+    cross-encoder    [CLS] of "[CLS] a [SEP] b [SEP]": the sentences meet in every layer
+    siamese          two vectors, compared: (|u - v|, u * v, u)
+    concat           the same with any choice of u, v, |u - v|, u * v
+                     (SBERT, Reimers & Gurevych 2019, table 6)
+    cross-attention  a's tokens attend to b's, after each sentence has been encoded by itself
+
+``minisbert.PairModel`` runs every function of this chapter, when it scores pairs and when it is
+trained. Only published cross-encoders have another head: transformers' classifier, which
+``models/cross_encoder.py`` has in place of ``JointHead``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from .bert import Attention, attention
-from .checks import check_integer, check_number, check_one_of
+from .bert import attention
+from .checks import check_integer, check_number, check_one_of, one_line
 from .pooling import cls_pool, mean_pool
+
+FEATURES = ("u", "v", "|u-v|", "u*v")  # what a head may read of two vectors
 
 
 def difference(u: Tensor, v: Tensor) -> Tensor:
@@ -21,50 +28,25 @@ def difference(u: Tensor, v: Tensor) -> Tensor:
     return (u - v).abs()
 
 
-FEATURES: dict[str, Callable] = {
-    "u": lambda u, v: u,
-    "v": lambda u, v: v,
-    "|u-v|": difference,
-    "u*v": torch.mul,
-}
-CONCATS = (
-    "u,v",
-    "|u-v|",
-    "u*v",
-    "|u-v|,u*v",
-    "u,v,u*v",
-    "u,v,|u-v|",
-    "u,v,|u-v|,u*v",
-)  # SBERT, table 6
-
-
-def parse_concat(text: str) -> tuple[str, ...]:
-    """``"u,v,|u-v|"`` to its features, in order; ``u-v`` means ``|u-v|``. ``ValueError`` for any
-    other feature.
-    """
-    features = tuple("|u-v|" if name.strip() == "u-v" else name.strip() for name in text.split(","))
-    if len({*features}) != len(features) or not {*features} <= {*FEATURES}:
-        known = f"{', '.join(FEATURES)}, each once; SBERT's table has {'; '.join(CONCATS)}"
-        raise ValueError(f"concat {text!r}: name some of {known}")
-    return features
-
-
 def combine(u: Tensor, v: Tensor, features: Sequence[str]) -> Tensor:
-    """Features in that order: u, v (B, D) -> (B, n D). ``[1, 2], [3, 1]`` give ``[2, 1, 3, 2]`` for
-    |u-v| and u*v.
+    """The named ``FEATURES`` side by side, in that order: u and v, (B, D) each -> (B, n D).
+
+    For ``["|u-v|", "u*v"]`` the vectors ``[1, 2]`` and ``[3, 1]`` give ``[2, 1, 3, 2]``.
     """
-    return torch.cat([FEATURES[name](u, v) for name in features], dim=-1)
+    values = {"u": u, "v": v, "|u-v|": difference(u, v), "u*v": u * v}
+    return torch.cat([values[name] for name in features], dim=-1)
 
 
 def mlp(width: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
-    """Linear, ReLU, dropout, Linear: (B, width) -> (B, outputs). ``hidden=0`` leaves one Linear and
-    nothing else.
+    """Linear, ReLU, dropout, Linear: (B, width) -> (B, outputs).
+
+    ``hidden=0`` leaves one Linear and nothing else.
     """
     check_integer("width", width)
     check_integer("hidden", hidden, least=0)
     check_integer("outputs", outputs)
     check_number("dropout", dropout, 0, 1)
-    if not hidden:
+    if hidden == 0:
         check_one_of("dropout without a hidden layer", dropout, [0])
         return nn.Sequential(nn.Linear(width, outputs))
     return nn.Sequential(
@@ -73,13 +55,12 @@ def mlp(width: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
 
 
 class JointHead(nn.Module):
-    """The cross-encoder's: the encoder has already compared the pair, and [CLS] holds the result
-    (BERT, figure 4a).
+    """The cross-encoder's head: the encoder has already compared the pair, and [CLS] holds the
+    result (BERT, figure 4a).
     """
 
     def __init__(self, width: int, hidden: int = 256, outputs: int = 1, dropout: float = 0.0):
         super().__init__()
-        self.settings = {"width": width, "hidden": hidden, "outputs": outputs, "dropout": dropout}
         self.mlp = mlp(width, hidden, outputs, dropout)
 
     def forward(self, states: Tensor) -> Tensor:
@@ -88,22 +69,26 @@ class JointHead(nn.Module):
 
 
 class ConcatHead(nn.Module):
-    """SBERT's classifier over features of (u, v, |u - v|, u * v); by default one Linear (the
-    paper's has no bias).
+    """SBERT's classifier over features of two vectors, by default u, v and |u - v| (table 6).
+
+    By default it is one Linear (the paper's has no bias). ``ValueError`` for a feature that is not
+    in ``FEATURES``, or is there twice.
     """
 
     def __init__(
         self,
         width: int,
-        concat: str = "u,v,|u-v|",
+        features: Sequence[str] = ("u", "v", "|u-v|"),
         hidden: int = 0,
         outputs: int = 1,
         dropout: float = 0.0,
     ):
         super().__init__()
-        self.features = parse_concat(concat)
-        self.settings = {"width": width, "concat": ",".join(self.features)}
-        self.settings |= {"hidden": hidden, "outputs": outputs, "dropout": dropout}
+        known = set(features) <= set(FEATURES)
+        if not features or not known or len(set(features)) < len(features):
+            choice = ", ".join(FEATURES)
+            raise ValueError(f"features {one_line(features)}: name some of {choice}, each once")
+        self.features = tuple(features)
         self.mlp = mlp(len(self.features) * width, hidden, outputs, dropout)
 
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
@@ -113,24 +98,46 @@ class ConcatHead(nn.Module):
 
 def siamese(width: int, hidden: int = 256, outputs: int = 1, dropout: float = 0.0) -> ConcatHead:
     """The siamese regression head: (|u - v|, u * v, u), then 3D-256-ReLU-1."""
-    return ConcatHead(width, "|u-v|,u*v,u", hidden, outputs, dropout)
+    return ConcatHead(width, ("|u-v|", "u*v", "u"), hidden, outputs, dropout)
 
 
-class CrossAttention(Attention):
-    """Attention between two sentences: queries from a, keys and values from b
-    (``torch.nn.MultiheadAttention``).
+class CrossAttention(nn.Module):
+    """Multi-head attention between two sentences (``torch.nn.MultiheadAttention``).
+
+    It has the weights of ``bert.Attention``. There the queries, keys and values come from one
+    sentence; here the queries come from a, the keys and values from b.
     """
 
-    def forward(self, a: Tensor, b: Tensor, mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """a (B, T, D), b (B, S, D), mask (B, S) True for b's real tokens -> what a's tokens found
-        in b, (B, T, D).
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        check_integer("heads", heads)
+        if width % heads:
+            raise ValueError(f"a width of {width} cannot be divided among {heads} attention heads")
+        self.heads = heads
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
+        self.value = nn.Linear(width, width)
+        self.output = nn.Linear(width, width)
+
+    def split(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, H, T, K): head h takes columns h * K to (h + 1) * K."""
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, T, H, K) -> (B, H, T, K)
+
+    def merge(self, x: Tensor) -> Tensor:
+        """(B, H, T, K) -> (B, T, D), the inverse of ``split``."""
+        return x.transpose(1, 2).flatten(-2)  # (B, T, H, K) -> (B, T, D)
+
+    def forward(self, a: Tensor, b: Tensor, mask: Tensor | None = None) -> Tensor:
+        """What a's tokens find in b: a (B, T, D), b (B, S, D) -> (B, T, D).
+
+        ``mask`` (B, S) is True for b's real tokens; None if all are real.
         """
-        visible = None if mask is None else mask.bool()[:, None, None, :]  # (B, 1, 1, S)
-        query, key, value = (
-            self.split(self.query(a)),
-            self.split(self.key(b)),
-            self.split(self.value(b)),
-        )
+        visible = None
+        if mask is not None:
+            visible = mask.bool()[:, None, None, :]  # (B, 1, 1, S)
+        query = self.split(self.query(a))  # (B, H, T, K)
+        key = self.split(self.key(b))  # (B, H, S, K)
+        value = self.split(self.value(b))  # (B, H, S, K)
         context, _ = attention(query, key, value, visible)  # (B, H, T, K)
         return self.output(self.merge(context))  # (B, T, D)
 
@@ -138,52 +145,36 @@ class CrossAttention(Attention):
 class CrossHead(nn.Module):
     """Two encoded sentences attend to each other before they are compared.
 
-    ``published`` concatenates [CLS] of a with what it found in b; how to compare the two has to be
-    learned, slowly. ``compare`` averages (|a - found|, a * found) over a's real tokens: the
-    comparison is built in.
+    Each token of a is compared with what it found in b: (|a - found|, a * found), averaged over a's
+    real tokens.
     """
 
     def __init__(
         self,
         width: int,
-        variant: str = "published",
         heads: int = 8,
         hidden: int = 256,
         outputs: int = 1,
         dropout: float = 0.0,
     ):
         super().__init__()
-        check_one_of("variant", variant, ["published", "compare"])
-        self.settings = {"width": width, "variant": variant, "heads": heads}
-        self.settings |= {"hidden": hidden, "outputs": outputs, "dropout": dropout}
-        self.variant = variant
         self.mlp = mlp(2 * width, hidden, outputs, dropout)
         self.attention = CrossAttention(width, heads)
-        if variant == "compare":
-            # At the start each token of a finds what resembles it in b, in the encoder's space, so
-            # |a - found| is a distance from the first step on. STS-B dev Pearson after one epoch:
-            # 86.9, from random weights 64.4.
-            for linear in (
-                self.attention.query,
-                self.attention.key,
-                self.attention.value,
-                self.attention.output,
-            ):
-                nn.init.eye_(linear.weight)
-                nn.init.zeros_(linear.bias)
+        # With identity matrices each token of a finds, before any training, what resembles it in b,
+        # so |a - found| is a distance from the first step on. STS-B dev Pearson after one epoch:
+        # 86.9; from random matrices 64.4.
+        layer = self.attention
+        for linear in (layer.query, layer.key, layer.value, layer.output):
+            nn.init.eye_(linear.weight)
+            nn.init.zeros_(linear.bias)
 
     def forward(
         self, a: Tensor, b: Tensor, mask_a: Tensor | None = None, mask_b: Tensor | None = None
     ) -> Tensor:
-        """a (B, T, D) and b (B, S, D), masks (B, T) and (B, S) True for real tokens -> (B,
-        outputs).
+        """Hidden states a (B, T, D) and b (B, S, D) -> (B, outputs).
+
+        The masks, (B, T) and (B, S), are True for real tokens.
         """
-        if self.variant == "published":
-            found = self.attention(a[:, :1], b, mask_b)  # (B, 1, D): the other rows are not read
-            return self.mlp(torch.cat([cls_pool(a), cls_pool(found)], dim=-1))
         found = self.attention(a, b, mask_b)  # (B, T, D)
         compared = torch.cat([difference(a, found), a * found], dim=-1)  # (B, T, 2D)
-        return self.mlp(mean_pool(compared, mask_a))
-
-
-Head = JointHead | ConcatHead | CrossHead
+        return self.mlp(mean_pool(compared, mask_a))  # (B, 2D) -> (B, outputs)

@@ -1,5 +1,4 @@
-"""Read and write CrossEncoder folders of sentence-transformers: an encoder under transformers'
-classifier.
+"""CrossEncoder folders of sentence-transformers: an encoder under transformers' classifier.
 
     hidden (B, T, D) -> [CLS] (B, D) -> dense, tanh (B, D) -> linear (B, C) -> sigmoid, or nothing
 
@@ -10,7 +9,7 @@ sigmoid of labels.
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from minisbert.architectures.relatives import CLASSIFIERS, ENCODER_FAMILIES
 from minisbert.checkpoints.layout import (
@@ -34,37 +33,33 @@ from minisbert.checkpoints.weights import (
 )
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead
+from minisbert.models.pair_heads import head_settings
 from minisbert.models.pooling import Pooling
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.files import write_json
 from minisbert.system.reading import reading
 
-# activations after the classifier, as the files name them, and the task of a ``PairModel`` that
-# each means
-SIGMOID_PATH, IDENTITY_PATH = (
-    "torch.nn.modules.activation.Sigmoid",
-    "torch.nn.modules.linear.Identity",
-)
-PAIR_TASKS = {SIGMOID_PATH: "binary", IDENTITY_PATH: "logit"}  # with one output
-LABEL_TASKS = {
-    IDENTITY_PATH: "classes",
-    SIGMOID_PATH: "labels",
-}  # with several: one of them is true, or each may be
+# The activations after the classifier, as the files name them, and the task of a ``PairModel`` that
+# each means: with one output, and with several, of which one is true or all may be.
+SIGMOID_PATH = "torch.nn.modules.activation.Sigmoid"
+IDENTITY_PATH = "torch.nn.modules.linear.Identity"
+PAIR_TASKS = {SIGMOID_PATH: "binary", IDENTITY_PATH: "logit"}
+LABEL_TASKS = {IDENTITY_PATH: "classes", SIGMOID_PATH: "labels"}
 
 
 class ClassifierHead(JointHead):
-    """The head of transformers' ``BertForSequenceClassification``: BERT's pooler, dropout, a linear
-    layer.
+    """The head of transformers' ``BertForSequenceClassification``.
 
-    ``between`` is the pooler's activation, which depends on the family. transformers' RoBERTa and
-    ELECTRA have a second dropout, before the pooler.
+    It is BERT's pooler, dropout and a linear layer. ``between`` is the pooler's activation, which
+    depends on the family. transformers' RoBERTa and ELECTRA have a second dropout, before the
+    pooler; this head does not.
     """
 
     def __init__(
         self, width: int, dropout: float = 0.0, outputs: int = 1, between: type[nn.Module] = nn.Tanh
     ):
         super().__init__(width, width, outputs, dropout)
-        self.mlp[1] = between()  # for the ReLU
+        self.mlp[1] = between()  # in place of the ReLU
 
 
 def read_cross_encoder(
@@ -75,10 +70,51 @@ def read_cross_encoder(
     Raises ``InputError`` for another family's classifier, and for a file or tensor that is missing
     or misshapen.
     """
-    supported = {
-        architecture: (dense, out, between)
-        for architecture, dense, out, between in CLASSIFIERS.values()
-    }
+    dense, out, between = classifier_of(folder)
+    family, config = folder.config
+    path, tensors = read_encoder(folder)
+
+    # The head's tensors leave the dictionary, so that ``load_transformer`` refuses whatever else is
+    # no part of the encoder.
+    names: dict[str, str] = {}
+    head_tensors: dict[str, Tensor] = {}
+    for ours, theirs in head_names(dense, out).items():
+        name = family.canonical(theirs)
+        names[ours] = name
+        if name in tensors:
+            head_tensors[name] = tensors.pop(name)
+    outputs = 1
+    if names["mlp.3.bias"] in head_tensors:
+        outputs = head_tensors[names["mlp.3.bias"]].numel()
+
+    settings = folder.json_settings(CONFIG)
+    label_names = settings.get("id2label", dict, {}, items=str)
+    labels = []
+    if outputs > 1:
+        labels = [label_names.get(str(i), f"LABEL_{i}") for i in range(outputs)]
+    # DistilBERT has a name of its own for the dropout of the classifier.
+    dropout = settings.get("seq_classif_dropout", float, config.hidden_dropout_prob)
+    dropout = settings.get("classifier_dropout", float, dropout)
+    task = read_task(folder, outputs)
+
+    with reading(folder.path / CONFIG), unfilled():  # the weights are replaced at once
+        head = ClassifierHead(config.hidden_size, dropout, outputs, between)
+    fill(head, head_tensors, path, names)
+    bert = load_transformer(folder, (path, tensors))
+    # The head reads the hidden state of [CLS]. The encoder's pooling is only used if the encoder is
+    # saved by itself.
+    encoder = SentenceEncoder(read_tokenizer(folder, limit), bert, Pooling("cls"), normalize=False)
+    return encoder, head, task, labels
+
+
+def classifier_of(folder: ModelFolder) -> tuple[str, str, type[nn.Module]]:
+    """Return the names of the classifier's two layers, and the activation between them.
+
+    Raises ``InputError`` for a class that is not in ``CLASSIFIERS``, and for modules beside it.
+    """
+    supported = {}
+    for architecture, dense, out, between in CLASSIFIERS.values():
+        supported[architecture] = (dense, out, between)
     if folder.classifier not in supported:
         raise unsupported(
             folder.path / CONFIG, "architectures", folder.classifier, f"{', '.join(supported)} are"
@@ -90,33 +126,7 @@ def read_cross_encoder(
             folder.modules,
             "a CrossEncoder has one Transformer",
         )
-    dense, out, between = supported[folder.classifier]
-    family, config = folder.config
-    path, tensors = read_encoder(folder)
-    # The head's tensors leave the dictionary, so that whatever else is no part of the encoder is
-    # refused below.
-    names, stored = {}, {}
-    for ours, name in head_names(dense, out).items():
-        names[ours] = family.canonical(name)
-        if names[ours] in tensors:
-            stored[names[ours]] = tensors.pop(names[ours])
-    outputs = 1
-    if names["mlp.3.bias"] in stored:
-        outputs = stored[names["mlp.3.bias"]].numel()
-    settings = folder.json_settings(CONFIG)
-    label_names = settings.get("id2label", dict, {}, items=str)
-    labels = [label_names.get(str(i), f"LABEL_{i}") for i in range(outputs)] if outputs > 1 else []
-    rate = settings.get("seq_classif_dropout", float, config.hidden_dropout_prob)  # of DistilBERT
-    rate = settings.get("classifier_dropout", float, rate)
-    task = read_task(folder, outputs)
-    with reading(folder.path / CONFIG), unfilled():  # the weights are replaced at once
-        head = ClassifierHead(config.hidden_size, rate, outputs, between)
-    fill(head, stored, path, names)
-    bert = load_transformer(folder, (path, tensors))
-    # The head reads the hidden state of [CLS], so that the encoder's pooling is only used if it is
-    # saved by itself.
-    encoder = SentenceEncoder(read_tokenizer(folder, limit), bert, Pooling("cls"), normalize=False)
-    return encoder, head, task, labels
+    return supported[folder.classifier]
 
 
 def head_names(dense: str, out: str) -> dict[str, str]:
@@ -130,32 +140,38 @@ def head_names(dense: str, out: str) -> dict[str, str]:
 
 
 def read_task(folder: ModelFolder, outputs: int) -> str:
-    """Return the task that the activation after the classifier means. Raises ``InputError`` for
-    another activation.
+    """Return the task that the activation after the classifier means.
+
+    Raises ``InputError`` for another activation, and for a default prompt.
     """
-    path, config, activation = folder.path / SENTENCE, folder.json_settings(CONFIG), None
+    config = folder.json_settings(CONFIG)
+    path = folder.path / SENTENCE
+    activation = None
     if folder.described:
         settings = folder.json_settings(SENTENCE)
-        activation, prompt = (
-            settings.get("activation_fn", str),
-            settings.get("default_prompt_name", str),
-        )
+        activation = settings.get("activation_fn", str)
+        prompt = settings.get("default_prompt_name", str)
         if prompt is not None:
             raise unsupported(
                 path, "default_prompt_name", prompt, "a CrossEncoder's prompts are not"
             )
-    if activation is None:  # older files, and still older ones
+    # Older versions of sentence-transformers wrote it into config.json, under one of two names.
+    if activation is None:
         path = folder.path / CONFIG
         activation = config.get("sentence_transformers", dict, {}).get("activation_fn")
         activation = activation or config.get("sbert_ce_default_activation_function", str)
-    tasks, default = PAIR_TASKS, SIGMOID_PATH
+
+    tasks = PAIR_TASKS
+    default = SIGMOID_PATH
     if outputs > 1:
-        tasks, default = LABEL_TASKS, IDENTITY_PATH
+        tasks = LABEL_TASKS
+        default = IDENTITY_PATH
     if activation is None:
         activation = default
     if activation not in tasks:
         raise unsupported(path, "activation_fn", activation, f"{', '.join(tasks)} are")
     task = tasks[activation]
+    # sentence-transformers has no word for a regression; ``write_cross_encoder`` adds ours.
     if task == "logit" and config.get("minisbert", dict, {}).get("task") == "regression":
         return "regression"
     return task
@@ -185,22 +201,22 @@ def write_cross_encoder(
     family = ENCODER_FAMILIES[encoder.bert.config.model_type]
     architecture, dense, out, _ = CLASSIFIERS[family.model_type]
     labels = labels or ["LABEL_0"]
-    dropout, activation = "classifier_dropout", IDENTITY_PATH
+    dropout_key = "classifier_dropout"
     if family.model_type == "distilbert":
-        dropout = "seq_classif_dropout"
+        dropout_key = "seq_classif_dropout"
+    activation = IDENTITY_PATH
     if task in ("binary", "labels"):
         activation = SIGMOID_PATH
-    about = {
+    description = {
         "architectures": [architecture],
         "id2label": {str(i): label for i, label in enumerate(labels)},
         "label2id": {label: i for i, label in enumerate(labels)},
-        dropout: head.settings["dropout"],
+        dropout_key: head_settings(head)["dropout"],
         "sentence_transformers": {"activation_fn": activation},
-        "minisbert": {
-            "task": task
-        },  # sentence-transformers has no word for a regression, whose activation is none
+        # sentence-transformers has no word for a regression: its activation is none, as a logit's.
+        "minisbert": {"task": task},
     }
-    write_json(folder / CONFIG, stored_config(encoder.bert.config) | about)
+    write_json(folder / CONFIG, stored_config(encoder.bert.config) | description)
     tensors = {}
     for name, tensor in named_tensors(encoder.bert).items():
         if not name.startswith("pooler."):  # the head has its own
@@ -209,7 +225,7 @@ def write_cross_encoder(
         tensors[name] = head.get_parameter(ours).float()
     write_safetensors(tensors, folder / WEIGHTS)
     write_tokenizer(encoder.tokenizer, folder)
-    stated = ModelFolder(folder).json(
-        TOKENIZER_CONFIG
-    )  # the place of a CrossEncoder's maximum length
-    write_json(folder / TOKENIZER_CONFIG, stated | {"model_max_length": encoder.tokenizer.limit})
+    # The maximum length of a CrossEncoder is in its tokenizer's settings.
+    settings = ModelFolder(folder).json(TOKENIZER_CONFIG)
+    limit = {"model_max_length": encoder.tokenizer.limit}
+    write_json(folder / TOKENIZER_CONFIG, settings | limit)

@@ -1,16 +1,14 @@
-"""Score pairs of sentences: an encoder and a head (``core/heads.py``) in one object, saved in one
-folder.
+"""Score pairs of sentences: an encoder and a head (``core/heads.py``), saved in one folder.
 
 model = PairModel(encoder, siamese(encoder.width))
 model.predict([("A cat sits.", "A kitten is sitting.")])  # (1,) from 0 to 1, after training
 """
 
 import copy
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,7 +20,7 @@ from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.checkpoints.weights import fill, read_weights, unfilled, write_safetensors
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
-from minisbert.core.heads import ConcatHead, CrossHead, Head, JointHead
+from minisbert.core.heads import ConcatHead, JointHead
 from minisbert.core.tokenizer import Encoded, pad_batch
 from minisbert.models.batching import budgeted_batches, check_tokens
 from minisbert.models.cross_encoder import (
@@ -30,6 +28,12 @@ from minisbert.models.cross_encoder import (
     check_writable,
     read_cross_encoder,
     write_cross_encoder,
+)
+from minisbert.models.pair_heads import (
+    HEAD_NAMES,
+    Head,
+    head_settings,
+    make_head,
 )
 from minisbert.models.properties import as_array, check_count
 from minisbert.models.sentence_encoder import (
@@ -46,26 +50,35 @@ from minisbert.system.reading import reading
 from minisbert.system.torch_internals import fastest_linear
 
 SEVERAL = ("classes", "labels")  # tasks with an output for each label
-TASKS = ("regression", "binary", "logit", *SEVERAL)
-# the heads by their names in ``head.json``; the siamese head is a ``ConcatHead`` with other
-# features
-PAIR_HEADS = {"cross-encoder": JointHead, "concat": ConcatHead, "cross-attention": CrossHead}
-HEAD_PAIRS = 4096  # vectors that a head gets at a time
+TASKS = ("regression", "binary", "logit", "classes", "labels")
+HEAD_WEIGHTS = "head.safetensors"
+HEAD_PAIRS = 4096  # pairs of vectors that a head gets at a time
 
 
 class PairScorer:
-    """Score pairs of texts in batches."""
+    """Score pairs of texts in batches.
+
+    A subclass has a tokenizer and computes a batch when it is called.
+    """
 
     tokenizer: ModelTokenizer
-    device: torch.device
-    dtype: torch.dtype  # of the outputs
-    joint: bool  # both texts in one row
+    joint: bool  # both texts of a pair are in one row of tokens
     types: bool  # the encoder tells the two texts of a row apart
     task: str
     labels: tuple[str, ...]
-    activation_fn: Callable[[Tensor], Tensor] | None  # in place of the task's, for ``predict``
-    truncated = 0  # texts, or joined pairs, that the last call had to cut
-    __call__: Callable[..., Tensor]  # a ``batch`` -> (B,), or (B, C) logits
+    activation_fn: Callable[[Tensor], Tensor] | None  # what ``predict`` computes instead of its own
+    truncated = 0  # how many texts, or joined pairs, the last call had to cut
+    __call__: Callable[..., Tensor]  # what ``batch`` gives -> (B,), or (B, C) logits
+
+    @property
+    def device(self) -> torch.device:
+        """The device that a batch is computed on."""
+        raise NotImplementedError
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the outputs."""
+        raise NotImplementedError
 
     def computing(self) -> AbstractContextManager:
         """Return the context in which scores are computed."""
@@ -73,9 +86,7 @@ class PairScorer:
 
     @property
     def max_length(self) -> int:
-        """The largest number of tokens of a row, special tokens included; longer texts or pairs are
-        cut.
-        """
+        """The most tokens that a row may have, special ones included. Longer rows are cut."""
         return self.tokenizer.limit
 
     def predict(
@@ -101,51 +112,24 @@ class PairScorer:
         the CPU, ``convert_to_numpy=False`` a list of them. ``num_workers`` is ignored, as there.
         Raises ``InputError`` for anything but pairs of valid strings.
         """
-        single = (
-            isinstance(pairs, list | tuple)
-            and len(pairs) == 2
-            and all(isinstance(text, str) for text in pairs)
-        )
-        rows: Any = [pairs] if single else pairs
-        if isinstance(rows, str) or not isinstance(rows, Iterable):
-            raise InputError(f"predict takes pairs of texts, not {one_line(rows)}")
-        firsts, seconds = [], []
-        for pair in rows:
-            if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
-                raise InputError(f"predict takes pairs of texts, not {one_line(pair)}")
-            firsts.append(pair[0])
-            seconds.append(pair[1])
+        single = is_pair(pairs)
+        firsts, seconds = split_pairs([pairs] if single else pairs)
         activation = activation_fn or self.activation_fn
         if activation is not None and not callable(activation):
             raise InputError(
                 f"activation_fn must be a function of a tensor, not {one_line(activation)}"
             )
-        scores = self.outputs(
-            firsts, seconds, batch_size, bool(show_progress_bar)
-        )  # (N,) or (N, C)
-        if activation is not None:
-            # the caller's sees what it would see in sentence-transformers, (N, 1) for a single
-            # score
-            with torch.no_grad():  # it may be a layer with weights
-                scores = activation(
-                    scores.reshape(len(scores), max(1, len(self.labels)))
-                )  # (N, 1) or (N, C)
-            if self.task not in SEVERAL:
-                scores = scores.squeeze(-1)
-        elif self.task in ("binary", "labels"):
-            scores = scores.sigmoid()
-        # as in sentence-transformers, where only the sigmoid of labels stands in the place of a
-        # softmax
-        if apply_softmax and (
-            self.task == "classes" or (self.task == "labels" and activation is not None)
-        ):
-            scores = scores.softmax(dim=-1)
-        if convert_to_tensor or (single and not convert_to_numpy):
+
+        outputs = self.outputs(firsts, seconds, batch_size, bool(show_progress_bar))
+        scores = to_scores(outputs, self.task, activation, bool(apply_softmax))
+
+        # As in sentence-transformers, a tensor wins over an array.
+        if convert_to_tensor:
             return scores[0] if single else scores
-        if not convert_to_numpy:
-            return list(scores)
-        array = as_array(scores)
-        return array[0] if single else array
+        if convert_to_numpy:
+            array = as_array(scores)
+            return array[0] if single else array
+        return scores[0] if single else list(scores)
 
     def rank(
         self,
@@ -159,11 +143,11 @@ class PairScorer:
         activation_fn: Callable[[Tensor], Tensor] | None = None,
         num_workers: int | None = None,
     ) -> list[dict[str, Any]]:
-        """Sort the documents by their score with the query, best first: ``[{"corpus_id": 2,
-        "score": 0.97}, ...]``.
+        """Sort the documents by their score with the query, best first.
 
-        ``return_documents`` adds the "text" of each. Ties by number. ``top_k`` None ranks all.
-        ``activation_fn`` and ``num_workers`` as in ``predict``.
+        ``[{"corpus_id": 2, "score": 0.97}, ...]``; ``return_documents`` adds the "text" of each.
+        Equal scores are in the order of the documents. ``top_k`` None ranks all. ``activation_fn``
+        and ``num_workers`` as in ``predict``.
         """
         if self.task in SEVERAL:
             raise InputError(f"a model of {len(self.labels)} {self.task} gives no score to rank by")
@@ -177,13 +161,12 @@ class PairScorer:
             show_progress_bar=show_progress_bar,
             activation_fn=activation_fn,
         )
-        ranked = []
         # Stable, so that of equal scores the first document comes first.
-        for row in np.argsort(-scores, kind="stable")[:top_k].tolist():
-            result: dict[str, Any] = {
-                "corpus_id": row,
-                "score": float(scores[row]),
-            }  # json cannot write NumPy's
+        order = np.argsort(-scores, kind="stable")[:top_k]
+        ranked = []
+        for row in order.tolist():
+            # A float of Python, because json cannot write NumPy's.
+            result: dict[str, Any] = {"corpus_id": row, "score": float(scores[row])}
             if return_documents:
                 result["text"] = documents[row]
             ranked.append(result)
@@ -196,8 +179,7 @@ class PairScorer:
         batch_size: int = BATCH_SIZE,
         progress: bool = False,
     ) -> Tensor:
-        """Return the outputs that the losses take, on the CPU: (N,), or logits (N, C) for several
-        labels.
+        """Return what the losses take, on the CPU: (N,), or logits (N, C) for several labels.
 
         Raises ``InputError`` for texts that do not make pairs, and if an output is not finite.
         """
@@ -215,14 +197,18 @@ class PairScorer:
     def _outputs(
         self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool
     ) -> Tensor:
-        # All pairs are tokenized before the first is computed: batches are of pairs of similar
-        # length.
+        """Compute the outputs from rows of tokens."""
+        # All pairs are tokenized before the first is computed, because a batch is of pairs of
+        # similar length.
         encoded = self.tokenize(firsts, seconds)
         self.truncated = sum(encoded.truncated)
         lengths = self.lengths(encoded)
-        shape = (len(lengths), len(self.labels)) if self.task in SEVERAL else (len(lengths),)
-        outputs = torch.empty(shape, dtype=self.dtype)
-        with bar_of(progress, len(lengths), " pairs") as bar:
+
+        count = len(lengths)
+        outputs = torch.empty(count, dtype=self.dtype)
+        if self.task in SEVERAL:
+            outputs = torch.empty(count, len(self.labels), dtype=self.dtype)
+        with bar_of(progress, count, " pairs") as bar:
             for rows in budgeted_batches(lengths, TEXT_TOKENS * batch_size):
                 outputs[rows] = self(*self.batch(encoded, rows)).cpu()
                 if bar is not None:
@@ -230,12 +216,11 @@ class PairScorer:
         return outputs
 
     def tokenize(self, firsts: Sequence[str], seconds: Sequence[str]) -> Encoded:
-        """Tokenize N pairs to N joined rows, or to 2N: all first sentences, then all second
-        ones.
-        """
+        """Tokenize N pairs to N joined rows, or to 2N: all first texts, then all second ones."""
         if self.joint:
             return check_tokens(self.tokenizer.encode_pairs(firsts, seconds), firsts)
-        a, b = (check_tokens(self.tokenizer.encode(texts), texts) for texts in (firsts, seconds))
+        a = check_tokens(self.tokenizer.encode(firsts), firsts)
+        b = check_tokens(self.tokenizer.encode(seconds), seconds)
         return Encoded(a.ids + b.ids, a.token_types + b.token_types, a.truncated + b.truncated)
 
     def lengths(self, encoded: Encoded) -> list[int]:
@@ -243,18 +228,18 @@ class PairScorer:
         if self.joint:
             return [len(ids) for ids in encoded.ids]
         half = len(encoded) // 2
-        # Both texts of a pair are padded to the longer one, because they are rows of the same
-        # batch.
-        return [
-            2 * max(len(a), len(b))
-            for a, b in zip(encoded.ids[:half], encoded.ids[half:], strict=True)
-        ]
+        # The two texts of a pair are rows of one batch, so both are padded to the longer one.
+        lengths = []
+        for a, b in zip(encoded.ids[:half], encoded.ids[half:], strict=True):
+            lengths.append(2 * max(len(a), len(b)))
+        return lengths
 
     def batch(
         self, encoded: Encoded, rows: Sequence[int]
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return ids, mask and token types (R, T) of the pairs ``rows``, on the model's device;
-        None as in ``Bert``.
+        """Return ids, mask and token types (R, T) of the pairs ``rows``, on the model's device.
+
+        The mask is None if all rows are equally long; the types are None if the encoder has none.
         """
         chosen = list(rows)
         # The second sentences follow all first ones, as ``forward`` splits them.
@@ -268,6 +253,67 @@ class PairScorer:
         if mask is not None:
             mask = mask.to(self.device)
         return ids.to(self.device), mask, types
+
+
+def is_pair(pairs: object) -> bool:
+    """True for one pair of texts; False for a collection of pairs, and for what is neither."""
+    if not isinstance(pairs, list | tuple) or len(pairs) != 2:
+        return False
+    return isinstance(pairs[0], str) and isinstance(pairs[1], str)
+
+
+def split_pairs(pairs: Any) -> tuple[list[str], list[str]]:
+    """N pairs to N first and N second texts. ``InputError`` for anything but pairs."""
+    if isinstance(pairs, str) or not isinstance(pairs, Iterable):
+        raise InputError(f"predict takes pairs of texts, not {one_line(pairs)}")
+    firsts = []
+    seconds = []
+    for pair in pairs:
+        # subtle: a text of two characters has the length of a pair
+        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise InputError(f"predict takes pairs of texts, not {one_line(pair)}")
+        firsts.append(pair[0])
+        seconds.append(pair[1])
+    return firsts, seconds
+
+
+def to_scores(
+    outputs: Tensor, task: str, activation: Callable[[Tensor], Tensor] | None, softmax: bool
+) -> Tensor:
+    """Turn the outputs of a head, (N,) or logits (N, C), into scores of the same shape.
+
+    ``activation`` takes the place of the task's own function; ``softmax`` is done last.
+    """
+    if activation is not None:
+        with torch.no_grad():  # it may be a layer with weights
+            # It gets what it would get in sentence-transformers: (N, 1) if a pair has one score.
+            if task in SEVERAL:
+                scores = activation(outputs)  # (N, C)
+            else:
+                scores = activation(outputs.unsqueeze(-1)).squeeze(-1)  # (N,)
+    elif task in ("binary", "labels"):
+        scores = outputs.sigmoid()
+    else:
+        scores = outputs
+
+    # As in sentence-transformers, labels that may all be true have a sigmoid in place of a softmax;
+    # with the caller's own activation they have the softmax.
+    if task == "labels" and activation is None:
+        softmax = False
+    if softmax and task in SEVERAL:
+        scores = scores.softmax(dim=-1)
+    return scores
+
+
+def compare_in_blocks(head: ConcatHead, u: Tensor, v: Tensor, pairs: int = HEAD_PAIRS) -> Tensor:
+    """The head's outputs for N pairs of vectors, (N, D) each -> (N, C), so many ``pairs`` at a time.
+
+    The features of all pairs at once would take several times as much memory as the vectors.
+    """
+    outputs = []
+    for u_block, v_block in zip(u.split(pairs), v.split(pairs), strict=True):
+        outputs.append(head(u_block, v_block))
+    return torch.cat(outputs)
 
 
 class PairModel(PairScorer, nn.Module):
@@ -290,43 +336,22 @@ class PairModel(PairScorer, nn.Module):
         labels: Sequence[str] = (),
     ):
         super().__init__()
-        if not isinstance(head, tuple(PAIR_HEADS.values())):
+        if not isinstance(head, Head):
             raise InputError(
                 f"head must be a JointHead, ConcatHead or CrossHead, not {one_line(head)}"
             )
-        self.encoder, self.head, self.activation_fn = encoder, head.to(encoder.device), None
-        self.task, self.labels = task, tuple(check_texts(labels))
-        self.tokenizer, self.joint = encoder.tokenizer, isinstance(head, JointHead)
-        self.types = (
-            encoder.bert.config.type_vocab_size > 1
-        )  # DistilBERT has no token types, RoBERTa only one
-        width = encoder.bert.config.hidden_size
-        if isinstance(head, ConcatHead):  # reads vectors, not hidden states
-            width = encoder.width
-        if head.settings["width"] != width:
-            raise ValueError(
-                f"a head for width {head.settings['width']} gets {width} from this encoder"
-            )
-        if self.joint and getattr(encoder.bert, "causal", False):
-            raise ValueError(
-                "a joint head reads the first token, but in a decoder that token attends to "
-                "nothing else"
-            )
-        if isinstance(head, ClassifierHead):
-            check_writable(encoder, head)  # before a training, not after it
-        outputs = cast(int, head.settings["outputs"])
-        if task not in TASKS:
-            raise ValueError(f"task must be one of {', '.join(TASKS)}, not {one_line(task)}")
-        fits, rule = outputs == 1 and not self.labels, "one, without a label"
-        if task in SEVERAL:
-            fits, rule = (
-                outputs > 1 and len(self.labels) == outputs,
-                "two or more, each with a label",
-            )
-        if not fits:
-            raise ValueError(
-                f"{task} with {outputs} outputs and labels {list(self.labels)}: {rule}"
-            )
+        self.encoder = encoder
+        self.head = head.to(encoder.device)
+        self.task = task
+        self.labels = tuple(check_texts(labels))
+        self.activation_fn = None
+        self.tokenizer = encoder.tokenizer
+        self.joint = isinstance(head, JointHead)
+        # DistilBERT has no token types, and RoBERTa has only one.
+        self.types = encoder.bert.config.type_vocab_size > 1
+
+        check_head_fits(encoder, head)
+        check_task(task, self.labels, head_settings(head)["outputs"])
 
     def forward(
         self,
@@ -339,25 +364,35 @@ class PairModel(PairScorer, nn.Module):
 
         ``dtype`` is that of the encoder's matrix products, as in ``SentenceEncoder.hidden``.
         """
-        if self.joint:
-            outputs = self.head(self.encoder.hidden(ids, mask, token_types, dtype))
-        elif len(ids) % 2:
+        if not self.joint and len(ids) % 2:
             raise ValueError(f"{len(ids)} rows cannot be split into first and second sentences")
+        if isinstance(self.head, JointHead):
+            states = self.encoder.hidden(ids, mask, token_types, dtype)  # (B, T, D)
+            outputs = self.head(states)
         elif isinstance(self.head, ConcatHead):
-            outputs = self.head(
-                *self.encoder.unscaled(ids, mask, dtype).chunk(2)
-            )  # u and v, (B, D) each
+            u, v = self.encoder.unscaled(ids, mask, dtype).chunk(2)  # (B, D) each
+            outputs = self.head(u, v)
         else:
-            masks = (None, None) if mask is None else mask.chunk(2)
-            outputs = self.head(*self.encoder.hidden(ids, mask, None, dtype).chunk(2), *masks)
-        return outputs if self.task in SEVERAL else outputs.squeeze(-1)  # (B, C), or (B, 1) -> (B,)
+            a, b = self.encoder.hidden(ids, mask, None, dtype).chunk(2)  # (B, T, D) each
+            mask_a = mask_b = None
+            if mask is not None:
+                mask_a, mask_b = mask.chunk(2)  # (B, T) each
+            outputs = self.head(a, b, mask_a, mask_b)
+        if self.task in SEVERAL:
+            return outputs  # (B, C)
+        return outputs.squeeze(-1)  # (B, 1) -> (B,)
 
     @contextmanager
     def computing(self) -> Iterator[None]:
         with evaluating(self), fastest_linear():
             yield
 
-    @PairScorer.max_length.setter  # type: ignore[attr-defined]  # mypy looks for it in this class
+    @property
+    def max_length(self) -> int:
+        """The most tokens that a row may have, special ones included. Longer rows are cut."""
+        return self.tokenizer.limit
+
+    @max_length.setter
     def max_length(self, tokens: int) -> None:
         self.encoder.max_seq_length = tokens
         self.tokenizer = self.encoder.tokenizer
@@ -365,11 +400,11 @@ class PairModel(PairScorer, nn.Module):
     max_seq_length = max_length  # its name since sentence-transformers 6
 
     @property
-    def device(self) -> torch.device:  # type: ignore[override]  # of its parts, which may be moved
+    def device(self) -> torch.device:
         return self.encoder.device
 
     @property
-    def dtype(self) -> torch.dtype:  # type: ignore[override]
+    def dtype(self) -> torch.dtype:
         return next(self.head.parameters()).dtype
 
     def _outputs(
@@ -378,9 +413,9 @@ class PairModel(PairScorer, nn.Module):
         if not isinstance(self.head, ConcatHead):
             return super()._outputs(firsts, seconds, batch_size, progress)
         # This head reads two vectors, so that each distinct sentence is encoded once, however many
-        # pairs it is in.
+        # pairs it is in. As in ``forward``, the vectors are not scaled to length 1.
         encoder = copy.copy(self.encoder)
-        encoder.normalize = False  # as in ``forward``
+        encoder.normalize = False
         vectors = encoder.encode(  # (2N, D)
             [*firsts, *seconds],
             prompt="",
@@ -390,21 +425,17 @@ class PairModel(PairScorer, nn.Module):
             convert_to_tensor=True,
         )
         self.truncated = encoder.truncated
-        u, v = vectors.to(self.device).chunk(2)
-        # In blocks, because the features of all pairs at once would take several times as much
-        # memory as the vectors.
-        outputs = [
-            self.head(*block)
-            for block in zip(u.split(HEAD_PAIRS), v.split(HEAD_PAIRS), strict=True)
-        ]
-        scores = torch.cat(outputs).cpu()
-        return scores if self.task in SEVERAL else scores.squeeze(-1)
+        u, v = vectors.to(self.device).chunk(2)  # (N, D) each
+        outputs = compare_in_blocks(self.head, u, v).cpu()  # (N, 1) or (N, C)
+        if self.task in SEVERAL:
+            return outputs
+        return outputs.squeeze(-1)  # (N,)
 
     def save(self, folder: str | Path) -> None:
-        """Write the encoder as ``SentenceEncoder.save`` does, ``head.json`` and
-        ``head.safetensors`` beside it.
+        """Write the encoder as ``SentenceEncoder.save`` does, and the head beside it.
 
-        With a ``ClassifierHead`` the folder is a CrossEncoder of sentence-transformers.
+        The head is in ``head.json`` and ``head.safetensors``. With a ``ClassifierHead`` the folder
+        is a CrossEncoder of sentence-transformers.
         """
         with atomic_folder(folder) as partial:
             self.write_card(partial, former=Path(folder))
@@ -412,26 +443,29 @@ class PairModel(PairScorer, nn.Module):
                 write_cross_encoder(self.encoder, self.head, self.task, self.labels, partial)
                 return
             self.encoder.write(partial)
-            name = next(name for name, kind in PAIR_HEADS.items() if type(self.head) is kind)
-            about = {
-                "head": name,
+            description = {
+                "head": HEAD_NAMES[type(self.head)],
                 "task": self.task,
                 "labels": list(self.labels),
-                "settings": self.head.settings,
+                "settings": head_settings(self.head),
             }
-            write_json(partial / HEAD_FILE, about)
+            write_json(partial / HEAD_FILE, description)
             tensors = {name: tensor.float() for name, tensor in self.head.state_dict().items()}
-            write_safetensors(tensors, partial / "head.safetensors")
+            write_safetensors(tensors, partial / HEAD_WEIGHTS)
 
     def write_card(self, folder: Path, training: str = "", former: Path | None = None) -> None:
-        """Write the model card into a saved folder, unless the user wrote one there, or in the
-        ``former`` folder.
+        """Write the model card into a saved folder, unless there is one that the user wrote.
+
+        ``former`` is the folder that this one takes the place of: its card counts too.
         """
-        joint = isinstance(self.head, ClassifierHead)  # as a CrossEncoder has it
-        results = f"{len(self.labels)} {self.task}" if self.labels else "a score"
+        results = "a score"
+        if self.labels:
+            results = f"{len(self.labels)} {self.task}"
         about = f"It reads a pair of texts and gives {results}."
-        kind = "CrossEncoder" if joint else "PairModel"
-        write_card(folder, kind, about, self.encoder.base_model, training, former, in_both=joint)
+        # sentence-transformers opens a CrossEncoder as well, so its card shows both libraries.
+        in_both = isinstance(self.head, ClassifierHead)
+        kind = "CrossEncoder" if in_both else "PairModel"
+        write_card(folder, kind, about, self.encoder.base_model, training, former, in_both=in_both)
 
     @classmethod
     def load(
@@ -442,8 +476,7 @@ class PairModel(PairScorer, nn.Module):
         max_length: int | None = None,
         activation_fn: Callable[[Tensor], Tensor] | None = None,
     ) -> Self:
-        """Open a folder that ``save`` wrote, or a CrossEncoder's folder or name on the Hub, in eval
-        mode.
+        """Open a folder that ``save`` wrote, or a CrossEncoder's folder or name, in eval mode.
 
         ``max_length`` in tokens, of both texts together if the head reads them joined; ``device``
         as for ``SentenceEncoder.load``; ``activation_fn`` as for ``predict``. ``InputError`` for
@@ -451,17 +484,20 @@ class PairModel(PairScorer, nn.Module):
         """
         folder = ModelFolder(find_model(model))
         if has_file(folder.path / HEAD_FILE):
-            file, parts = HEAD_FILE, read_pair_model(folder, max_length)
+            file = HEAD_FILE
+            encoder, head, task, labels = read_pair_model(folder, max_length)
         elif folder.classifier:
-            file, parts = CONFIG, read_cross_encoder(folder, max_length)
+            file = CONFIG
+            encoder, head, task, labels = read_cross_encoder(folder, max_length)
         else:
             advice = "name a CrossEncoder, or train a head (train --objective cross-encoder)"
             raise InputError(
                 f"{folder.path} has no {HEAD_FILE}, no head that was trained on pairs: {advice}"
             )
-        with reading(folder.path / file):  # parts that do not fit
-            model = cls(*parts)
-        model.activation_fn, model.encoder.base_model = activation_fn, base_model_of(folder.path)
+        with reading(folder.path / file):  # an error of parts that do not fit names the file
+            model = cls(encoder, head, task, labels)
+        model.activation_fn = activation_fn
+        model.encoder.base_model = base_model_of(folder.path)
         return move_to(model.eval(), model.encoder.bert, device)
 
 
@@ -487,36 +523,53 @@ class CrossEncoder(PairModel):
             )
 
 
+def check_head_fits(encoder: SentenceEncoder, head: Head) -> None:
+    """Raise ``ValueError`` if the encoder does not give what the head reads."""
+    expected = encoder.bert.config.hidden_size
+    if isinstance(head, ConcatHead):  # it reads vectors, not hidden states
+        expected = encoder.width
+    width = head_settings(head)["width"]
+    if width != expected:
+        raise ValueError(f"a head for width {width} gets {expected} from this encoder")
+    if isinstance(head, JointHead) and getattr(encoder.bert, "causal", False):
+        raise ValueError(
+            "a joint head reads the first token, but in a decoder that token attends to nothing "
+            "else"
+        )
+    if isinstance(head, ClassifierHead):
+        check_writable(encoder, head)  # before a training, not after it
+
+
+def check_task(task: str, labels: Sequence[str], outputs: int) -> None:
+    """Raise ``ValueError`` unless there are as many outputs and labels as the task has."""
+    if task not in TASKS:
+        raise ValueError(f"task must be one of {', '.join(TASKS)}, not {one_line(task)}")
+    if task in SEVERAL:
+        fits = outputs > 1 and len(labels) == outputs
+        rule = "two or more, each with a label"
+    else:
+        fits = outputs == 1 and not labels
+        rule = "one, without a label"
+    if not fits:
+        raise ValueError(f"{task} with {outputs} outputs and labels {list(labels)}: {rule}")
+
+
 def read_pair_model(
     folder: ModelFolder, limit: int | None
 ) -> tuple[SentenceEncoder, Head, str, list[str]]:
-    """Read the encoder, the head, the task and the labels of a folder that ``PairModel.save``
-    wrote.
+    """Read the encoder, the head, the task and the labels of a folder of ``PairModel.save``.
+
+    The model's constructor checks the task and the labels.
     """
-    about = folder.json_settings(HEAD_FILE)
-    name, task, settings = (
-        about.get("head", str),
-        about.get("task", str),
-        about.get("settings", dict, {}),
-    )
-    labels = about.get("labels", list, [], items=str)
+    description = folder.json_settings(HEAD_FILE)
+    name = description.get("head", str)
+    task = description.get("task", str)
+    settings = description.get("settings", dict, {})
+    labels = description.get("labels", list, [], items=str)
     encoder = SentenceEncoder.from_folder(folder, limit=limit)
-    path = folder.path / "head.safetensors"
-    with reading(folder.path / HEAD_FILE):
-        if name not in PAIR_HEADS:
-            raise ValueError(f"head must be one of {', '.join(PAIR_HEADS)}, not {one_line(name)}")
-        kind = PAIR_HEADS[name]
-        needed = [*inspect.signature(kind).parameters]
-        if set(settings) != set(
-            needed
-        ):  # a setting that is left out must not fall back to a default
-            raise ValueError(
-                f"settings {one_line(settings)} must state each of {', '.join(needed)}"
-            )
-        for key, value in settings.items():
-            if not isinstance(value, str if key in ("concat", "variant") else int | float):
-                raise ValueError(f"settings: {key} cannot be {one_line(value)}")
-        with unfilled():  # the weights are replaced at once
-            head = kind(**settings)
-    fill(head, read_weights(path), path)
-    return encoder, head, task, labels  # the model's constructor checks the latter two
+
+    with reading(folder.path / HEAD_FILE), unfilled():  # the weights are replaced at once
+        head = make_head(name, settings)
+    weights = folder.path / HEAD_WEIGHTS
+    fill(head, read_weights(weights), weights)
+    return encoder, head, task, labels

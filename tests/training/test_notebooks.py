@@ -10,7 +10,7 @@ from torch.nn import functional
 from benchmarks.notebooks import RECIPES, AnyRows, main
 from lessons.by_hand.losses import nt_xent_loss
 from minisbert.core import InputError
-from minisbert.core.heads import CrossHead
+from minisbert.models.pair_heads import ClsCrossHead
 from minisbert.models.pair_model import PairModel
 from minisbert.training import train as training
 from minisbert.training.objectives import Objective
@@ -79,7 +79,7 @@ SETTINGS = {
 def test_a_recipe_has_the_settings_of_its_source(name):
     options, settings = vars(parse(RECIPES[name].options.split())), SETTINGS.get(name, {})
     assert {key: options[key] for key in settings} == settings
-    assert PairObjective.concat == "u,v,|u-v|"  # of every head over two vectors
+    assert PairObjective.features == ("u", "v", "|u-v|")  # of every head over two vectors
 
 
 def made(name: str, model: Path, files: dict[str, str]) -> Objective:
@@ -134,8 +134,7 @@ def test_the_losses_and_heads_that_no_option_sets(tiny, files):
     )
     torch.testing.assert_close(task.formula(outputs, targets), expected, rtol=0, atol=1e-6)
     head = made("sts-cross-attention-published", tiny, files).model.head
-    assert isinstance(head, CrossHead)
-    assert head.variant == "published"
+    assert isinstance(head, ClsCrossHead)
     task = made("quora-3", tiny, files)
     assert [module.p for module in task.model.head.modules() if isinstance(module, nn.Dropout)] == [
         0.1

@@ -4,7 +4,6 @@ reranking.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from minisbert.architectures.relatives import CLASSIFIERS
 from minisbert.checkpoints.layout import ModelFolder, find_model
 from minisbert.core import InputError, losses
-from minisbert.core.heads import ConcatHead, CrossHead, Head, JointHead, siamese
+from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
 from minisbert.data.datasets import (
     Notes,
     class_rows,
@@ -26,6 +25,7 @@ from minisbert.data.datasets import (
 from minisbert.evaluation import metrics
 from minisbert.evaluation.evaluators import correlate
 from minisbert.models.cross_encoder import ClassifierHead
+from minisbert.models.pair_heads import Head, head_settings
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
@@ -42,7 +42,8 @@ class PairObjective(Objective):
 
     task = "regression"
     labels: Sequence[str] = ()
-    concat = "u,v,|u-v|"  # what a head over two vectors reads: SBERT's best (table 6)
+    # What a head over two vectors reads: SBERT's best (table 6).
+    features: Sequence[str] = ("u", "v", "|u-v|")
     hidden = 0  # width of its hidden layer; 0: none
     reads_pairs = False  # both texts in one input, not two vectors
 
@@ -71,7 +72,7 @@ class PairObjective(Objective):
         outputs = len(self.labels) or 1
         if self.reads_pairs:
             return joint_head(options, encoder, outputs)
-        return ConcatHead(encoder.width, self.concat, self.hidden, outputs)
+        return ConcatHead(encoder.width, self.features, self.hidden, outputs)
 
     def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
         targets = self.targets[rows]
@@ -107,7 +108,6 @@ class ScoreRegression(PairObjective):
     """Predict the score, 0..1, by squared error."""
 
     best = "pearson"
-    variant = "compare"  # of the cross head
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, notes = scored_rows(base.sources_of(options))
@@ -127,7 +127,7 @@ class ScoreRegression(PairObjective):
         if options.objective == "siamese":  # the head reads (|u - v|, u * v, u) of two vectors
             return siamese(encoder.width)
         # the tokens of one sentence attend to those of the other
-        return CrossHead(encoder.bert.config.hidden_size, self.variant)
+        return CrossHead(encoder.bert.config.hidden_size)
 
 
 def joint_head(options: RunSettings, encoder: SentenceEncoder, outputs: int = 1) -> JointHead:
@@ -158,15 +158,17 @@ def continued(options: RunSettings, head: Head, task: str, labels: Sequence[str]
     # binary and logit are one output, read in two ways
     both_logits = {saved.task, task} <= {"binary", "logit"}
     same_outputs = both_logits or (saved.task == task and saved.labels == tuple(labels))
-    joint = isinstance(head, JointHead) and isinstance(saved.head, JointHead)
-    same_kind = joint or {**head.settings, "dropout": 0} == {**saved.head.settings, "dropout": 0}
+    settings = head_settings(head)
+    both_joint = isinstance(head, JointHead) and isinstance(saved.head, JointHead)
+    same_settings = head_settings(saved.head) | {"dropout": 0} == settings | {"dropout": 0}
+    same_kind = both_joint or same_settings
     if not same_outputs or not same_kind:
         say(f"{options.model} has another head, for {saved.task}: a new one is trained")
         return head
     # the head goes on, but with the new one's dropout
     for module in saved.head.modules():
         if isinstance(module, nn.Dropout):
-            module.p = saved.head.settings["dropout"] = cast(float, head.settings["dropout"])
+            module.p = settings["dropout"]
     return saved.head.train()
 
 

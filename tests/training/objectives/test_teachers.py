@@ -136,7 +136,7 @@ def test_a_student_of_fewer_layers_begins_with_its_models(make, tiny):
 
 def test_a_head_over_two_vectors_teaches_its_encoders_vectors(make, tiny, tmp_path):
     PairModel(
-        SentenceEncoder.load(tiny), ConcatHead(24, "u,v,|u-v|", 0, 3), "classes", ["a", "b", "c"]
+        SentenceEncoder.load(tiny), ConcatHead(24, outputs=3), "classes", ["a", "b", "c"]
     ).save(tmp_path / "nli")
     task, same = (
         make("sentences", "--teacher", str(folder)) for folder in (tmp_path / "nli", tiny)
