@@ -282,8 +282,7 @@ assert largest_difference(right, wrong) > 0.1, "now it shows"
 #
 # The chapter's first page, LayerNorm and the embeddings.
 #
-# - `fused_by` stands above each formula. Which function runs while `FUSED` is False, and which one in
-#   `minisbert.SentenceEncoder`?
+# - `LayerNorm.forward` asks for `FUSED`. What computes while it is False, and what in `minisbert.SentenceEncoder`?
 # - `self.position(...)` may have the shape (T, D). What adds it to every text of the batch?
 # - Let `self.norm` and `self.dropout` change places. What breaks in training, and why does `encode` not notice?
 #

@@ -335,7 +335,7 @@ for K in (4, 64, 1024):
 # %% [markdown]
 # ## Now read the chapter
 #
-# Attention: the formula, what computes it in one step, and the module with its four matrices.
+# Attention: the formula, and the module with its four matrices.
 #
 # - Fill the scores with 0 *after* the softmax in place of minus infinity before it. Which sum is no longer 1?
 # - `weights` has dropout, `probabilities` does not. Which of them is returned, and what for?

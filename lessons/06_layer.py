@@ -35,8 +35,7 @@ from course import chapter, figure, largest_difference, predict
 #     x = LayerNorm1(x + dropout(attention(x)))
 #     x = LayerNorm2(x + dropout(feed_forward(x)))
 #
-# Dropout (lesson 04) acts in training only. In `Layer` the first is `self.attention_dropout`, the second
-# `self.dropout`.
+# Dropout (lesson 04) acts in training only. In `Layer` both are `self.dropout`.
 #
 # ![The residual stream through one layer](drawings/residual.svg)
 

@@ -318,8 +318,8 @@ assert whole == [secret], "one mistake, and only one, gives these numbers"
 #
 # The encoder: the loop over the layers is the whole of `forward`.
 #
-# - Why does `views` refuse a mask of floats?
-# - `views` gives each layer the same mask. Which models of lesson 23 cannot do with that?
+# - Why does `forward` refuse a mask of floats?
+# - `forward` gives each layer the same mask. Which models of lesson 23 cannot do with that?
 # - `hidden_states` returns L + 1 tensors. Which is the first?
 #
 # Answers are in [the book in ten evenings](TEN_EVENINGS.md).

@@ -272,11 +272,11 @@ assert (spoiled * mask[..., None]).sum(1).isnan().all(), "multiplied"
 # %% [markdown]
 # ## Now read the chapter
 #
-# Pooling, and the class in which everything so far comes together. `encode` is what `minisbert` runs too, with other
-# batches. Follow it on four texts first: tokenize, sort, pad, run, pool, put back.
+# Pooling, and the class in which everything so far comes together. Follow its `encode` on four texts first: tokenize,
+# sort, pad, run, pool, put back. `minisbert.SentenceEncoder` takes the same steps, with other batches.
 #
-# - `vectors[batch.texts] = ...` puts rows back. What would you get from a list to which each batch is appended?
-# - `encode_tokens` and `forward` both end in `vectors`. What does that guarantee in training?
+# - `vectors[batch] = ...` puts rows back. What would you get from a list to which each batch is appended?
+# - `encode` calls `forward`, and so does training. What does that guarantee?
 # - Sort the texts the other way round, the longest first. Which numbers change?
 #
 # Answers are in [the book in ten evenings](TEN_EVENINGS.md).
@@ -284,14 +284,20 @@ assert (spoiled * mask[..., None]).sum(1).isnan().all(), "multiplied"
 # %%
 four = ["Rain.", "A cat sits on the mat.", "Snow falls.", "Dogs bark all night long."]
 tokens = encoder.tokenizer.encode(four)  # 1  ids, of different lengths
-print("lengths", [len(ids) for ids in tokens.ids])
+lengths = [len(ids) for ids in tokens.ids]
+order = sorted(range(4), key=lambda text: lengths[text])  # 2  like lengths side by side
+print("lengths", lengths, "order", order)
 by_hand = torch.empty(4, 384)
 with torch.no_grad():
-    for part in encoder.batches(tokens, batch_size=2):  # 2  like lengths, padded
-        pads = 0 if part.mask is None else (~part.mask).sum().item()
-        print("texts", part.texts, "ids", tuple(part.ids.shape), "pads", pads)
-        states, mask_of_part = encoder.states(part)  # 3  (B, T, D)
-        by_hand[part.texts] = encoder.vectors(states, mask_of_part)  # 4  (B, D)
+    for part in (order[:2], order[2:]):
+        rows = [tokens.ids[text] for text in part]
+        part_ids, part_mask = pad_batch(rows, encoder.tokenizer.pad_id)  # 3  (B, T)
+        pads = 0 if part_mask is None else (~part_mask).sum().item()
+        print("texts", part, "ids", tuple(part_ids.shape), "pads", pads)
+        part_states = encoder.bert(part_ids, part_mask)  # 4  (B, T, D)
+        part_vectors = pooling.mean_pool(part_states, part_mask)  # 5  (B, D)
+        lengths_of_part = part_vectors.norm(dim=1, keepdim=True)
+        by_hand[part] = part_vectors / lengths_of_part  # 6  where they belong
 whole = encoder.encode(four, batch_size=2)
 assert largest_difference(by_hand, whole) < 1e-6, "this is all that encode does"
 

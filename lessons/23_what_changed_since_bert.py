@@ -133,8 +133,10 @@ def spy(x, weight, bias, eps):
     return functional.layer_norm(x, weight.shape, weight, bias, eps)
 
 
+bert.FUSED = False  # or PyTorch's operation takes the place of what we listen to
 with planted(Mistake("spy", "no mistake", bert, "layer_norm", spy)):
     encoder.encode(texts)
+bert.FUSED = True
 print(f"{len(shares)} LayerNorms, the mean is at most {max(shares):.2%} of that")
 assert len(shares) == 13, "after the embeddings, and twice in each of six layers"
 assert max(shares) < 0.01, "the mean that LayerNorm subtracts was hardly there"

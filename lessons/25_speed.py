@@ -80,7 +80,8 @@ assert batches == [[1, 5], [2, 3, 0, 4]], "18 and 16 tokens, 2 of them pads"
 # %% [markdown]
 # **Several texts in one row.** Pads become fewer still if short texts are **packed**: they share a row, one after the
 # other. Two places of the encoder depend on the rest of the row: the position table, so positions start anew with each
-# text, and attention, so a mask says which tokens belong to the same text. `Bert.forward` takes both as arguments.
+# text, and attention, so a mask says which tokens belong to the same text. `packed_states` of
+# `minisbert/architectures/packing.py` walks through the book's embeddings and layers with both.
 #
 # ![Two texts in one row, and the mask that keeps them apart](drawings/packed_rows.svg)
 
@@ -96,17 +97,18 @@ assert shared.positions.tolist() == expected, "5 tokens, 4 tokens, 3 pads to mak
 assert together.sum() == 5 * 5 + 4 * 4 + 3 * 3, "three blocks, the last of the pads"
 
 # %% [markdown]
-# Each token can see only the tokens of its own text. The forward is the same; `unpack` gives each text its own tokens
+# Each token can see only the tokens of its own text. The layers are the same; `unpack` gives each text its own tokens
 # back:
 
 # %%
+from minisbert.architectures.packing import packed_states
 from minisbert.core import pooling
 from minisbert.core.encoder import normalize
 from minisbert.models.batching import unpack
 from minisbert.models.sentence_encoder import evaluating
 
 with evaluating(encoder):
-    hidden = encoder.bert(shared.ids, together, positions=shared.positions)
+    hidden = packed_states(encoder.bert, shared.ids, together, shared.positions)
     found = normalize(pooling.mean_pool(*unpack(hidden, shared.places)))  # (2, D)
 alone = [encoder.encode([two_texts[number]])[0] for number in shared.texts]
 alone = torch.from_numpy(np.stack(alone))  # (2, D)
@@ -302,6 +304,7 @@ guess.answer("over 40 %")
 
 # %%
 from lessons.mistakes import planted
+from minisbert.architectures import packing
 from minisbert.core import metrics
 from minisbert.diagnosis.planting import Mistake
 
@@ -311,12 +314,11 @@ def spearman(vectors):
     return 100 * metrics.spearman((u * v).sum(1).numpy(), [p.score for p in pairs])
 
 
-embed = bert.Embeddings.forward
 ones = lambda text_index: torch.ones_like(same_text(text_index))  # noqa: E731
-along = lambda self, ids, types, positions=None: embed(self, ids, types)  # noqa: E731
+along = lambda embeddings, ids, positions: embeddings(ids, None)  # noqa: E731
 own = [
     Mistake("mask forgotten", "", batching, "same_text", ones),
-    Mistake("positions run on", "", bert.Embeddings, "forward", along),
+    Mistake("positions run on", "", packing, "embed", along),
 ]
 right = vectors["packed"]
 for mistake in own:

@@ -81,13 +81,13 @@ BOOK: dict[int, dict[str, tuple[str, ...] | None]] = {
     3: {
         "weights": None,
         "checks": ("InputError", "one_line", "reading", "read_json"),
-        "encoder": ("read_modules", "pooling_modes", "token_limit", "load_bert"),
+        "encoder": ("read_modules", "read_pooling", "token_limit", "load_bert"),
     },
-    4: {"bert": ("fused_by", "layer_norm", "LayerNorm", "Embeddings")},
-    5: {"bert": ("fused_attention", "attention", "Attention")},
+    4: {"bert": ("layer_norm", "LayerNorm", "Embeddings")},
+    5: {"bert": ("attention", "Attention")},
     6: {"bert": ("gelu", "FeedForward", "Layer")},
     7: {"bert": ("Bert",)},
-    8: {"pooling": None, "encoder": ("Batch", "SentenceEncoder")},
+    8: {"pooling": None, "encoder": ("SentenceEncoder",)},
     9: {"metrics": None, "encoder": ("normalize", "cosine", "cosine_matrix")},
     10: {
         "losses": (

@@ -17,7 +17,7 @@ from minisbert.architectures.relatives import ENCODER_FAMILIES
 from minisbert.core import bert, loop, losses, metrics
 from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.pooling import Pooling
-from minisbert.core.weights import BERT
+from minisbert.core.weights import tensor_names
 from tests.parity import GRADIENT, PIECE, REFERENCE, ROOT, TRACE, Comparison, compare, golden
 
 Check = Callable[[], Iterator[Comparison]]
@@ -104,7 +104,7 @@ def tiny() -> SentenceEncoder:
     return SentenceEncoder.load(ROOT / "weights" / "tiny").double()
 
 
-NAMES = BERT.names(2, pooler=True)  # of the tiny checkpoint's parameters: ours -> Hugging Face's
+NAMES = tensor_names(2, pooler=True)  # of the tiny checkpoint's parameters: ours -> Hugging Face's
 
 
 @check

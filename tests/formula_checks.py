@@ -318,9 +318,6 @@ def layer_dropout() -> Iterator[Comparison]:
     plain = norm(block.feed_forward_norm, norm(block.attention_norm, x + attended))
     name = "layer in training, attention's output"
     yield from dropped(name, output.flatten(0, 1), plain.flatten(0, 1), kept.flatten(1, 2))
-    block.attention_dropout = nn.Identity()
-    same = (block(x, None)[0] - plain).abs().amax() < PIECE
-    yield fact("layer of a DistilBERT in training: attention's output is not dropped", same)
     block.feed_forward = loud
     nn.init.zeros_(block.attention.output.weight)
     nn.init.zeros_(block.attention.output.bias)

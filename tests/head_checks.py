@@ -11,7 +11,6 @@ from torch import Tensor, nn
 import minisbert
 from minisbert.core import heads
 from minisbert.core.bert import Bert
-from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.pooling import Pooling
 from minisbert.core.tokenizer import pad_batch
 from minisbert.models.pair_heads import ClsCrossHead, Head
@@ -119,7 +118,7 @@ def more_poolings() -> Iterator[Comparison]:
     first-last average.
     """
     full = full_tiny()
-    attention = SentenceEncoder(
+    attention = minisbert.SentenceEncoder(
         full.tokenizer, full.bert, Pooling("attention", full.width), full.normalize
     )
     ids, mask = pad_batch(full.tokenizer.encode(SENTENCES).ids, full.tokenizer.pad_id)

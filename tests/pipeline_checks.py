@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lessons.search import bm25, fusion, graph
 from minisbert.architectures.relatives import ENCODER_FAMILIES
-from minisbert.core import bert, data, loop, read_json, tokenizer
+from minisbert.core import bert, data, loop, read_json, tokenizer, weights
 from minisbert.core.weights import read_safetensors
 from minisbert.search import dense, quantized
 from minisbert.training import losses
@@ -115,6 +115,8 @@ def name_tables() -> Iterator[Comparison]:
         layers = read_json(folder / "config.json").get("n_layers", 2)
         expected = sorted(read_safetensors(folder / "model.safetensors"))
         names = ENCODER_FAMILIES[family].names(layers, family != "distilbert")
+        if family == "bert":  # the book's
+            names = weights.tensor_names(layers, pooler=True)
         found = list(names.values())
         counts = [*map(found.count, expected), len(found)]
         yield same(f"names of {family}", counts, [1] * len(expected) + [len(expected)])

@@ -45,9 +45,6 @@ CASES: dict[str, Callable[[], Iterator[Case]]] = {}  # by master's name
 # is named, and costs nothing.
 BONUS: dict[str, str] = {
     "encoder.cosine_matrix": "zero",
-    "bert.Embeddings.forward": "RoBERTa|DistilBERT|two texts in one row",
-    "bert.Layer.forward": "DistilBERT",
-    "bert.Bert.forward": "two texts in one row",
     "dense.top_k": "zero query",
     "metrics.pearson": "squares are 0|tiny values|huge values",
     "pooling.mean_pool": "NaN",

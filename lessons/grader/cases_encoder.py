@@ -58,34 +58,12 @@ def _():
     yield example(
         "[1, 0] and [4, 2 + 3], normalised", t([[1.0, -1.0], [-1.0, 1.0]]), module, ids, types
     )
-    ids = torch.tensor([[4]])
-    for name, config in (
-        ("one token", CONFIG),
-        ("positions that start at 2, as RoBERTa's", replace(CONFIG, position_offset=2)),
-        ("no table of token types, as in DistilBERT", replace(CONFIG, type_vocab_size=0)),
-    ):
-        module = randomised(bert.Embeddings(config))
-        row = module.word.weight[4] + module.position.weight[config.position_offset]
-        row = row if module.token_type is None else row + module.token_type.weight[0]
-        expected = functional.layer_norm(
-            row, (12,), module.norm.weight, module.norm.bias, config.layer_norm_eps
-        )
-        yield trap(name, expected[None, None], module, ids, None)
-    # two texts of three and two tokens in one row: the second one's positions begin again, at the
-    # offset
-    module = randomised(bert.Embeddings(replace(CONFIG, position_offset=2)))
-    ids, positions = torch.tensor([[4, 9, 1, 9, 3]]), torch.tensor([[0, 1, 2, 0, 1]])
-    first, second = (
-        module.word(text) + module.position.weight[2 : 2 + len(text)]
-        for text in ids[0].split([3, 2])
-    )
-    rows = torch.cat([first, second]) + module.token_type.weight[0]
+    module = randomised(bert.Embeddings(CONFIG))
+    row = module.word.weight[4] + module.position.weight[0] + module.token_type.weight[0]
     expected = functional.layer_norm(
-        rows, (12,), module.norm.weight, module.norm.bias, CONFIG.layer_norm_eps
+        row, (12,), module.norm.weight, module.norm.bias, CONFIG.layer_norm_eps
     )
-    yield trap(
-        "two texts in one row, positions given", expected[None], module, ids, None, positions
-    )
+    yield trap("one token", expected[None, None], module, torch.tensor([[4]]), None)
 
 
 # ---------------------------------------------------------------------------------------- attention
@@ -237,15 +215,11 @@ def _():
         "a layer that adds nothing", t([[-1.0, 1.0], [1.0, -1.0], [0.0, 0.0]]), model, ids, mask
     )
     model = randomised(bert.Bert(replace(CONFIG, num_hidden_layers=2), pooler=False))
-    embedded = lambda ids: model.embeddings(ids, None)  # noqa: E731
-    last = lambda x: torch_layer(model.layers[1], torch_layer(model.layers[0], x, None), None)  # noqa: E731
-    # two texts of three and two tokens in one row, each as it is alone
-    row, positions = torch.tensor([[3, 5, 2, 7, 4]]), torch.tensor([[0, 1, 2, 0, 1]])
-    each = torch.cat([last(embedded(text)) for text in row.split([3, 2], dim=1)], dim=1)
-    together = torch.block_diag(torch.ones(3, 3), torch.ones(2, 2)).bool()[
-        None, None
-    ]  # (1, 1, 5, 5)
-    yield trap("two texts in one row", each, lambda: model(row, together, positions=positions))
+    row = torch.tensor([[3, 5, 2, 7, 4]])
+    expected = model.embeddings(row, None)
+    for layer in model.layers:
+        expected = torch_layer(layer, expected, None)
+    yield trap("every token is real, and no mask says so", expected, model, row)
 
     def in_training() -> tuple[bool, bool]:
         dropping = randomised(

@@ -4,8 +4,7 @@ import numpy as np
 import torch
 
 from lessons.grader.cases import cases, d, example, t, trap
-from minisbert.core import data, encoder, tokenizer
-from minisbert.core.weights import Family
+from minisbert.core import data, encoder, tokenizer, weights
 from minisbert.search import dense as search
 
 # ------------------------------------------------------------------------------------------ vectors
@@ -87,31 +86,51 @@ def _():
 
 # -------------------------------------------------------------------------------------------- names
 
-SMALL = Family(
-    model_type="small",
-    architecture="Small",
-    tables={"word": "emb.word"},
-    norms={"layers.{i}.norm": "enc.{i}.LN"},
-    linears={"layers.{i}.up": "enc.{i}.up.dense"},
-    pooler={"pooler": "pool.dense"},
-    prefix="",
-    skipped=frozenset(),
-)
-ONE_LAYER = {
-    "word.weight": "emb.word.weight",
-    "layers.0.norm.weight": "enc.0.LN.weight",
-    "layers.0.norm.bias": "enc.0.LN.bias",
-    "layers.0.up.weight": "enc.0.up.dense.weight",
-    "layers.0.up.bias": "enc.0.up.dense.bias",
+BEFORE_LAYERS = {
+    "embeddings.word.weight": "embeddings.word_embeddings.weight",
+    "embeddings.position.weight": "embeddings.position_embeddings.weight",
+    "embeddings.token_type.weight": "embeddings.token_type_embeddings.weight",
+    "embeddings.norm.weight": "embeddings.LayerNorm.weight",
+    "embeddings.norm.bias": "embeddings.LayerNorm.bias",
 }
-POOLER = {"pooler.weight": "pool.dense.weight", "pooler.bias": "pool.dense.bias"}
+LAYER_0 = {
+    "layers.0.attention.query.weight": "encoder.layer.0.attention.self.query.weight",
+    "layers.0.attention.query.bias": "encoder.layer.0.attention.self.query.bias",
+    "layers.0.attention.key.weight": "encoder.layer.0.attention.self.key.weight",
+    "layers.0.attention.key.bias": "encoder.layer.0.attention.self.key.bias",
+    "layers.0.attention.value.weight": "encoder.layer.0.attention.self.value.weight",
+    "layers.0.attention.value.bias": "encoder.layer.0.attention.self.value.bias",
+    "layers.0.attention.output.weight": "encoder.layer.0.attention.output.dense.weight",
+    "layers.0.attention.output.bias": "encoder.layer.0.attention.output.dense.bias",
+    "layers.0.attention_norm.weight": "encoder.layer.0.attention.output.LayerNorm.weight",
+    "layers.0.attention_norm.bias": "encoder.layer.0.attention.output.LayerNorm.bias",
+    "layers.0.feed_forward.up.weight": "encoder.layer.0.intermediate.dense.weight",
+    "layers.0.feed_forward.up.bias": "encoder.layer.0.intermediate.dense.bias",
+    "layers.0.feed_forward.down.weight": "encoder.layer.0.output.dense.weight",
+    "layers.0.feed_forward.down.bias": "encoder.layer.0.output.dense.bias",
+    "layers.0.feed_forward_norm.weight": "encoder.layer.0.output.LayerNorm.weight",
+    "layers.0.feed_forward_norm.bias": "encoder.layer.0.output.LayerNorm.bias",
+}
+POOLER = {"pooler.weight": "pooler.dense.weight", "pooler.bias": "pooler.dense.bias"}
 
 
-@cases("weights.Family.names")
+@cases("weights.tensor_names")
 def _():
-    yield example("one layer, no pooler", ONE_LAYER, SMALL.names, 1, False)
-    yield example("one layer and the pooler", ONE_LAYER | POOLER, SMALL.names, 1, True)
-    yield trap("no layer at all", {"word.weight": "emb.word.weight"} | POOLER, SMALL.names, 0, True)
+    one_layer = BEFORE_LAYERS | LAYER_0
+    yield example("one layer, no pooler", one_layer, weights.tensor_names, 1, False)
+    yield example("one layer and the pooler", one_layer | POOLER, weights.tensor_names, 1, True)
+    yield trap("no layer at all", BEFORE_LAYERS | POOLER, weights.tensor_names, 0, True)
+
+    # layer 1 must not be mistaken for layer 11
+    eleventh = {}
+    for ours, theirs in LAYER_0.items():
+        eleventh[ours.replace(".0.", ".11.")] = theirs.replace(".0.", ".11.")
+
+    def last_layer() -> dict[str, str]:
+        names = weights.tensor_names(12, False)
+        return {ours: theirs for ours, theirs in names.items() if ours.startswith("layers.11.")}
+
+    yield trap("the last of twelve layers", eleventh, last_layer)
 
 
 # ------------------------------------------------------------------------------------------ batches

@@ -51,6 +51,8 @@ class Source:
         for node in self.tree.body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
                 return self.dotted
+            if isinstance(node, ast.Assign) and name in names_in(*node.targets):  # a table
+                return self.dotted
             if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
                 if node.level:  # from .bert import attention: another chapter
                     return ".".join(filter(None, (self.dotted.split(".")[0], node.module)))
@@ -70,17 +72,19 @@ def names_in(*nodes: ast.AST) -> set[str]:
 
 
 def names_used(piece: Piece) -> set[str]:
-    """The names in a master's defaults and body, without its checks; those that the card needs, if
-    it has the stub.
+    """The names in a master's defaults and body; those that the card needs, if it has the stub.
+
+    Neither those of its checks nor those of PyTorch's operation in place of a formula (``FUSED``).
     """
     if piece.stub:
         return set(piece.needs)
     function = source_of(piece.source).find(piece.path)
-    body = [
-        node
-        for node in function.body
-        if not (isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise))
-    ]
+    body: list[ast.stmt] = []
+    for node in function.body:
+        if isinstance(node, ast.If) and "FUSED" in names_in(node.test):
+            body += node.orelse
+        elif not (isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise)):
+            body.append(node)
     used = names_in(*body, *function.args.defaults)
     return used | ({"torch"} if "Tensor" in names_in(function.args) else set())
 

@@ -41,6 +41,7 @@ SENTENCES = [
 ]
 SENTENCE = "The animal did not cross the street because it was too tired."
 SHADES = " ░▒▓█"
+PART = 256  # texts that are encoded between two looks at the clock
 
 
 class Finding(NamedTuple):
@@ -156,12 +157,11 @@ def score(book: Any, encoder: Any, split: str) -> float:
     """Spearman x 100 on a split of the STS Benchmark."""
     pairs = load_scored_pairs("stsb", split)
     columns = zip(*(pair.texts for pair in pairs), strict=True)
-    batches = encoder.batches
-    encoder.batches = lambda *given: Bar([*batches(*given)], desc=split, unit=" batches")
-    u, v = torch.from_numpy(encoder.encode([text for texts in columns for text in texts])).chunk(
-        2
-    )  # (N, D) each
-    encoder.batches = batches
+    texts = [text for column in columns for text in column]
+    parts = []
+    for start in Bar(range(0, len(texts), PART), desc=split, unit=" parts"):
+        parts.append(torch.from_numpy(encoder.encode(texts[start : start + PART])))
+    u, v = torch.cat(parts).chunk(2)  # (N, D) each
     return 100 * book.spearman(book.cosine(u, v).numpy(), [pair.score for pair in pairs])
 
 

@@ -193,7 +193,7 @@ attended(
 )
 
 
-def layer_with(self, x, mask, *, first="attention_dropout", second="dropout", summed=False):
+def layer_with(self, x, mask, *, first="dropout", second="dropout", summed=False):
     """The dropouts of the two blocks, "" for none; ``summed``: of the sums."""
     first, second = (getattr(self, name) if name else nn.Identity() for name in (first, second))
     attended, probabilities = self.attention(x, mask)
@@ -210,11 +210,6 @@ layered("layer without dropout", "neither block's output is dropped", first="", 
 layered("attention's output without dropout", "only feed-forward's output is dropped", first="")
 layered("feed-forward's output without dropout", "only attention's output is dropped", second="")
 layered(
-    "one dropout for both blocks",
-    "attention's output is dropped in a DistilBERT too",
-    first="dropout",
-)
-layered(
     "dropout on the residual sum", "the sum or its norm is dropped, not what is added", summed=True
 )
 
@@ -225,10 +220,8 @@ layered(
     "embeddings without dropout",
     "what enters the first layer is never dropped",
 )
-def _(
-    self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None
-) -> Tensor:
-    return self.norm(embeddings_with(self, ids, token_types, positions, normalised=False))
+def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None) -> Tensor:
+    return self.norm(embeddings_with(self, ids, token_types, normalised=False))
 
 
 @mistake(
@@ -237,11 +230,9 @@ def _(
     "types left out if None",
     "without token types nothing is added, not type 0",
 )
-def _(
-    self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None
-) -> Tensor:
+def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None) -> Tensor:
     typed = int(token_types is not None)
-    return self.dropout(embeddings_with(self, ids, token_types, positions, token_type=typed))
+    return self.dropout(embeddings_with(self, ids, token_types, token_type=typed))
 
 
 @mistake(
@@ -250,21 +241,17 @@ def _(
     "dropout before the LayerNorm",
     "the sum is dropped, and then normalised",
 )
-def _(
-    self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None
-) -> Tensor:
-    return self.norm(
-        self.dropout(embeddings_with(self, ids, token_types, positions, normalised=False))
-    )
+def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None) -> Tensor:
+    return self.norm(self.dropout(embeddings_with(self, ids, token_types, normalised=False)))
 
 
 @mistake(
     bert.Bert, "forward", "encoder's mask inverted", "the layers read the pads, not the tokens"
 )
-def _(self: bert.Bert, ids, mask=None, token_types=None, trace=None, positions=None):
+def _(self: bert.Bert, ids, mask=None, token_types=None, trace=None):
     if mask is not None:
-        mask = ~mask.bool() if mask.ndim == 4 else ~mask.bool()[:, None, None, :]
-    x = self.embeddings(ids, token_types, positions)
+        mask = ~mask.bool()[:, None, None, :]
+    x = self.embeddings(ids, token_types)
     states = {"embeddings": x}
     for i, layer in enumerate(self.layers):
         x, states[f"layers.{i}.attention"] = layer(x, mask)

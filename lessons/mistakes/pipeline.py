@@ -10,11 +10,9 @@ from minisbert.core import data, tokenizer, weights
 from minisbert.diagnosis.mistakes import mistake
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
-_names, _pad_batch, _grouped = (
-    weights.Family.names,
-    tokenizer.pad_batch,
-    data.length_grouped_batches,
-)
+_names = weights.tensor_names
+_pad_batch = tokenizer.pad_batch
+_grouped = data.length_grouped_batches
 
 # --------------------------------------------------------------------------------------- text to
 # ids
@@ -97,26 +95,25 @@ def _(word: str, vocabulary: Container[str], unknown: str = "[UNK]") -> list[str
 
 
 @mistake(
-    weights.Family, "names", "biases not in the table", "only weights have a name, biases have none"
+    weights,
+    "tensor_names",
+    "biases not in the table",
+    "only weights have a name, biases have none",
 )
-def _(self: weights.Family, layers: int, pooler: bool) -> dict[str, str]:
-    return {
-        ours: file
-        for ours, file in _names(self, layers, pooler).items()
-        if not ours.endswith(".bias")
-    }
+def _(layers: int, pooler: bool) -> dict[str, str]:
+    names = _names(layers, pooler)
+    return {ours: file for ours, file in names.items() if not ours.endswith(".bias")}
 
 
 @mistake(
-    weights.Family,
-    "names",
+    weights,
+    "tensor_names",
     "layers counted from 1",
     "the first layer is called 1; in the files it is 0",
 )
-def _(self: weights.Family, layers: int, pooler: bool) -> dict[str, str]:
-    names = _names(self, layers + 1, pooler)
-    fixed, first = _names(self, 0, pooler), set(_names(self, 1, pooler))
-    return {ours: file for ours, file in names.items() if ours in fixed or ours not in first}
+def _(layers: int, pooler: bool) -> dict[str, str]:
+    names = _names(layers + 1, pooler)
+    return {ours: file for ours, file in names.items() if not ours.startswith("layers.0.")}
 
 
 # -------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Ids to hidden states: the BERT encoder (Devlin et al. 2019) in plain torch.
 
-First the three formulas (``gelu``, ``layer_norm``, ``attention``), then the modules that give them
+First the three formulas (``layer_norm``, ``attention``, ``gelu``), then the modules that give them
 their weights. Dimension legend, used in every file of the project:
 
     B  batch              H  attention heads        L  layers
@@ -23,16 +23,6 @@ from .weights import BertConfig
 
 # True: the modules take PyTorch's operations. False: they compute the formulas as written here
 FUSED = True
-
-
-def gelu(x: Tensor) -> Tensor:
-    """Gaussian error linear unit, x * P(Z <= x) for a standard normal Z.
-
-    Any shape in, the same shape out. ``gelu(1.0) = 0.8413``, ``gelu(-1.0) = -0.1587``. Hendrycks &
-    Gimpel 2016, section 2. The tanh approximation of the same paper is off by up to 5e-4: BERT's
-    weights were trained with this one.
-    """
-    return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -68,6 +58,16 @@ def attention(
     if dropout:
         weights = nn.functional.dropout(probabilities, dropout)
     return weights @ value, probabilities  # (B, H, T, K), (B, H, T, S)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """Gaussian error linear unit, x * P(Z <= x) for a standard normal Z.
+
+    Any shape in, the same shape out. ``gelu(1.0) = 0.8413``, ``gelu(-1.0) = -0.1587``. Hendrycks &
+    Gimpel 2016, section 2. The tanh approximation of the same paper is off by up to 5e-4: BERT's
+    weights were trained with this one.
+    """
+    return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
 
 
 class LayerNorm(nn.Module):

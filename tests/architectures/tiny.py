@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from minisbert.architectures.modern import Architecture, ModernEncoder
+from minisbert.architectures.families import Family
+from minisbert.architectures.modern import ModernEncoder
 from minisbert.architectures.relatives import ENCODER_FAMILIES
 from tests.parity import REFERENCE
 
@@ -39,7 +40,7 @@ def raw_config(name: str, **changes: Any) -> dict[str, Any]:
     return {key: value for key, value in stated.items() if value is not ... and key != "dtype"}
 
 
-def family_of(name: str) -> Architecture:
+def family_of(name: str) -> Family:
     return ENCODER_FAMILIES[raw_config(name)["model_type"]]
 
 

@@ -6,8 +6,9 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
-from minisbert.checkpoints.weights import load_transformer, save_bert, write_safetensors
+from minisbert.checkpoints.weights import fill, load_transformer, save_bert, write_safetensors
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.architectures.tiny import alter
@@ -142,6 +143,41 @@ def test_tensors_that_do_not_fit_are_named(folder, change, message):
     edit_tensors(folder, change)
     with pytest.raises(InputError, match=message):
         load_transformer(folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_a_module_is_filled_as_float32(tmp_path, dtype):
+    """Whatever the module and the file have."""
+    module = nn.Linear(3, 2).double()
+    names = {"weight": "dense.kernel", "bias": "dense.bias"}
+    tensors = {
+        "dense.kernel": torch.arange(6, dtype=dtype).view(2, 3),
+        "dense.bias": torch.ones(2, dtype=dtype),
+    }
+    fill(module, tensors, tmp_path, names)
+    assert module.weight.tolist() == [[0, 1, 2], [3, 4, 5]]
+    for parameter in module.parameters():
+        assert parameter.dtype == torch.float32
+        assert parameter.requires_grad
+
+
+def test_a_module_may_be_filled_under_its_own_names(tmp_path):
+    """As the heads in our own files are."""
+    module = nn.Linear(3, 2)
+    fill(module, {"weight": torch.zeros(2, 3), "bias": torch.ones(2)}, tmp_path)
+    assert (module.weight.tolist(), module.bias.tolist()) == ([[0, 0, 0]] * 2, [1, 1])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_weight_that_is_not_finite_or_no_number_is_refused_by_name(tmp_path, value):
+    """The module is left as it was."""
+    module = nn.Linear(3, 2)
+    before = module.weight.clone()
+    tensors = {"weight": torch.ones(2, 3), "bias": torch.ones(2, dtype=torch.int64)}
+    tensors["weight"][1, 0] = value
+    with pytest.raises(InputError, match=r"weight holds NaN or infinity\n  bias holds torch.int64"):
+        fill(module, tensors, tmp_path / "f")
+    assert torch.equal(module.weight, before)
 
 
 def test_missing_weights_say_what_stands_there_instead(folder):

@@ -28,32 +28,40 @@ def batch(lengths=(9, 2, 5, 7)):
     return torch.randint(1, CONFIG.vocab_size, mask.shape) * mask, mask
 
 
-def assert_same(sides: list[tuple[torch.Tensor, tuple[torch.Tensor, ...]]]) -> None:
-    """Two sides, each states and gradients: forward within 1e-10, gradients within 1e-9."""
-    (states, gradients), (expected, expected_gradients) = sides
-    assert (states - expected).abs().max() < 1e-10
-    for found, reference in zip(gradients, expected_gradients, strict=True):
-        assert (found - reference).abs().max() < 1e-9
+def test_without_a_mask_every_token_is_real(model):
+    """And a mask of integers is the same as a boolean one."""
+    ids, mask = batch()
+    assert torch.equal(model(ids, torch.ones_like(mask)), model(ids))
+    assert torch.equal(model(ids, mask.long()), model(ids, mask))
 
 
-def test_masks_token_types_and_positions_by_default(model):
+def test_without_token_types_all_are_of_the_first_sentence(model):
+    """Type 0 is added, not nothing."""
     ids, mask = batch()
     states = model(ids, mask)
-    assert torch.equal(model(ids, torch.ones_like(mask)), model(ids))
-    assert torch.equal(model(ids, mask.long()), states)
     assert torch.equal(model(ids, mask, torch.zeros_like(ids)), states)
     assert not torch.allclose(model(ids, mask, torch.ones_like(ids)), states)
-    with torch.device(
-        "meta"
-    ):  # another default device than the ids', as when the model is on a GPU
+
+
+def test_positions_are_made_where_the_ids_are(model):
+    """The default device may be another one, as when the model is on a GPU."""
+    ids, mask = batch()
+    states = model(ids, mask)
+    with torch.device("meta"):
         elsewhere = model(ids, mask)
     assert torch.equal(elsewhere, states)
+
+
+def test_hidden_states_are_those_of_the_embeddings_and_of_every_layer(model):
+    """L + 1 of them, and the last is what the model returns."""
+    ids, mask = batch()
     every = model.hidden_states(ids, mask)
     assert [tuple(state.shape) for state in every] == [(4, 9, 15)] * 3
-    assert torch.equal(every[-1], states)
+    assert torch.equal(every[-1], model(ids, mask))
 
 
 def test_attention_alone_drops_nothing_unless_told_to():
+    """The cross-attention of lesson 15 is made without a rate."""
     x, mask = torch.randn(2, 5, 6), torch.ones(2, 1, 1, 5, dtype=torch.bool)
     layer = Attention(6, 2).train()
     assert torch.equal(layer(x, mask)[0], layer.eval()(x, mask)[0])
@@ -62,9 +70,9 @@ def test_attention_alone_drops_nothing_unless_told_to():
 
 
 def test_nothing_but_dropout_depends_on_the_mode(model):
-    still = Bert(
-        dataclasses.replace(CONFIG, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    ).double()
+    """A model without dropout computes the same in training."""
+    config = dataclasses.replace(CONFIG, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    still = Bert(config).double()
     still.load_state_dict(model.state_dict())
     ids, mask = batch()
     assert torch.equal(still.train()(ids, mask), model(ids, mask))
@@ -74,12 +82,9 @@ def test_nothing_but_dropout_depends_on_the_mode(model):
     "counts calls, and the mode calls the function in place of dropout a second time"
 )
 def test_dropout_stands_where_bert_has_it(model):
-    """Embeddings, attention probabilities, and after both blocks of each layer: 1 + 3 per layer, at
-    their rates.
-    """
-    model = Bert(
-        dataclasses.replace(CONFIG, hidden_dropout_prob=0.25, attention_probs_dropout_prob=0.5)
-    )
+    """Embeddings, attention probabilities, and both blocks of each layer, at their rates."""
+    config = dataclasses.replace(CONFIG, hidden_dropout_prob=0.25, attention_probs_dropout_prob=0.5)
+    model = Bert(config)
     calls = []
     real = torch.nn.functional.dropout
 
@@ -96,10 +101,16 @@ def test_dropout_stands_where_bert_has_it(model):
 
 
 def test_a_fresh_model_starts_small():
+    """With weights of BERT's standard deviation and biases of 0."""
     torch.manual_seed(0)
     fresh = Bert(dataclasses.replace(CONFIG, hidden_size=60, intermediate_size=80))
     assert fresh.layers[0].feed_forward.up.weight.std().item() == pytest.approx(0.02, rel=0.1)
     assert not fresh.layers[0].feed_forward.up.bias.any()
+
+
+def test_the_config_says_how_large_new_weights_are():
+    """Of embeddings, layers and pooler alike."""
+    torch.manual_seed(0)
     wider = Bert(dataclasses.replace(CONFIG, hidden_size=60, vocab_size=90, initializer_range=0.3))
     for weight in (
         wider.embeddings.word.weight,
@@ -107,37 +118,20 @@ def test_a_fresh_model_starts_small():
         wider.pooler.weight,
     ):
         assert weight.std().item() == pytest.approx(0.3, rel=0.1)
-    assert Bert(CONFIG, pooler=False).pooler is None
 
 
-def test_bad_input(model):
-    with pytest.raises(
-        ValueError, match="not floats"
-    ):  # an additive mask would be read the wrong way round
+def test_a_mask_of_floats_is_refused(model):
+    """An additive mask would be read the wrong way round."""
+    with pytest.raises(ValueError, match="not floats"):
         model(torch.ones(1, 3, dtype=torch.long), torch.tensor([[0.0, 0.0, -10_000.0]]))
+
+
+def test_a_model_without_a_pooler_says_so():
+    """Most sentence models have none."""
+    without = Bert(CONFIG, pooler=False)
+    assert without.pooler is None
     with pytest.raises(ValueError, match="no pooler"):
-        Bert(CONFIG, pooler=False).pool(torch.zeros(1, 2, 15))
-
-
-@pytest.mark.parametrize("fused", [True, False], ids=["fused", "written out"])
-def test_texts_that_share_a_row_have_the_states_that_they_have_alone(model, monkeypatch, fused):
-    """Positions that start again, and a mask (B, 1, T, T)."""
-    monkeypatch.setattr(bert, "FUSED", fused)
-    texts = [ids[:length][None] for ids, length in zip(batch()[0], (5, 2, 9), strict=False)]
-    row = torch.cat(texts, dim=1)  # (1, 16)
-    owner = torch.cat([torch.full_like(ids, number) for number, ids in enumerate(texts)], dim=1)
-    positions = torch.cat([torch.arange(ids.shape[1])[None] for ids in texts], dim=1)
-    mask = owner[:, None, :, None] == owner[:, None, None, :]
-    pull = torch.randn(1, 16, 15, dtype=torch.float64)
-    sides = []
-    for states in (
-        model(row, mask, positions=positions),
-        torch.cat([model(ids) for ids in texts], dim=1),
-    ):
-        sides.append(
-            (states, torch.autograd.grad((states * pull).sum(), [*model.embeddings.parameters()]))
-        )
-    assert_same(sides)
+        without.pool(torch.zeros(1, 2, 15))
 
 
 @pytest.mark.parametrize("masked", [True, False])
@@ -154,4 +148,7 @@ def test_fused_operations_are_the_formulas(model, monkeypatch, masked, training)
         pull = torch.linspace(-1, 1, states.numel(), dtype=torch.float64).view_as(states)
         gradients = torch.autograd.grad((states * pull).sum(), [*model.layers.parameters()])
         sides.append((states, gradients))
-    assert_same(sides)
+    (states, gradients), (expected, expected_gradients) = sides
+    assert (states - expected).abs().max() < 1e-10
+    for found, reference in zip(gradients, expected_gradients, strict=True):
+        assert (found - reference).abs().max() < 1e-9
