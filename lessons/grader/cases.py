@@ -49,13 +49,11 @@ BONUS: dict[str, str] = {
     "bert.Layer.forward": "DistilBERT",
     "bert.Bert.forward": "two texts in one row",
     "dense.top_k": "zero query",
-    "metrics.pearson": "squares are 0|tiny values|huge values",
     "pooling.mean_pool": "NaN",
     "pooling.attention_pool": "NaN",
     "losses.matryoshka_loss": "zeros",
     "tokenizer.split_words": "中|ΟΔΟΣ|x00",
     "tokenizer.word_pieces": "101 letters|another name",
-    "losses.multiple_negatives_ranking_loss": "duplicate",
     "loop.linear_schedule": "nothing but warm-up",
 }
 
