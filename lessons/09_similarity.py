@@ -278,7 +278,7 @@ assert largest_difference(wrong_u, u) > 0.1, "for these vectors are different"
 #
 # The metrics, and the cosine.
 #
-# - The line with `ldexp` changes no result for scores between 0 and 5. For which values is it there?
+# - `pearson` ends with `np.clip`, though no correlation is above 1. What is it there for?
 # - What would `ranks([1, 2, 2, 3])` be with the first rank of a group in place of the middle, and what would Spearman's
 #   correlation with 1, 2, 3, 4 be?
 # - `normalize` has an `eps`. What is the cosine with a vector of zeros, and what would it be without?

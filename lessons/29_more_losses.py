@@ -3,7 +3,8 @@
 #
 # Steps through `contrastive_loss` of `minisbert/core/losses.py`, `minisbert/training/losses.py`,
 # `lessons/by_hand/losses.py` and the geometry in `lessons/by_hand/geometry.py`. About 40 minutes; optional, after
-# lesson 10. You will compute three relatives of its losses, and measure alignment and uniformity of MiniLM.
+# lesson 10. You will compute three relatives of its losses and four variants, and measure alignment and uniformity of
+# MiniLM.
 
 # %%
 import math
@@ -72,6 +73,37 @@ assert abs(value - math.log(1 + math.e)) < 1e-6, "in the wrong order by a cosine
 # What is CoSENT good for? Scores of different data sets, or of different people, rarely share a scale, and the loss
 # does not ask for one. It does not say how large a cosine should be, and neither does Spearman's correlation.
 #
+# ## Variants of lesson 10's losses
+#
+# Papers and libraries have each of them with a switch or two:
+#
+# - *Triplet of cosines*: d = 1 - cos, in 0..2. Longer vectors do not change it. (Lesson 10's figure has it.)
+# - *Both directions* (CLIP): the mean of ranking's loss and the same loss of s_ji, without the h_ij; the answers choose
+#   among the questions, too. It is `--symmetric` of `minisbert train`.
+# - *A weight on hard negatives* (SimCSE's ablation): w is added to the logit of a row's own hard negative, h_ii, not to
+#   those of other rows.
+# - *Equal texts in a batch* (`ranking_among_duplicates_loss`): a positive that is right for another row as well is
+#   taken out of that row's sum. The package draws batches without such rows instead (`minisbert/data/batches.py`).
+
+# %%
+up = torch.tensor([[0.0, 1.0]])
+value = by_hand.cosine_triplet_loss(right, diagonal, up, margin=1).item()
+print(f"triplet of cosines: {value:.5f}")
+assert abs(value - 0.29289) < 1e-5, "0.29289 - 1 + margin"
+
+beside = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+there = losses.multiple_negatives_ranking_loss(two, beside, scale=1).item()
+back = losses.multiple_negatives_ranking_loss(beside, two, scale=1).item()
+value = more_losses.symmetric_ranking_loss(two, beside, scale=1).item()
+print(f"ranking: {there:.5f} there, {back:.5f} back, {value:.5f} in both directions")
+assert abs(value - (there + back) / 2) < 1e-6, "their mean"
+
+hard = two.flip(0)  # each row has the other's answer as its hard negative
+value = by_hand.weighted_simcse_loss(two, two, hard, 1.0, math.log(2)).item()
+print(f"SimCSE, own hard negatives twice: {value:.5f}")
+assert abs(value - (math.log(2 * math.e + 3) - 1)) < 1e-6, "e + 1 + 2 * 1 + e in a row"
+
+# %% [markdown]
 # ## The figure
 #
 # Alignment and uniformity of sentence vectors. Lower left is better. Either alone is easy: random vectors are spread

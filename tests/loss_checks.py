@@ -119,9 +119,12 @@ def contrastive_loss() -> Iterator[Comparison]:
 @check
 def triplet_loss() -> Iterator[Comparison]:
     yield from with_golden("triplet", losses.triplet_loss, "u v w")
-    yield from with_golden(
-        "triplet_cosine", partial(losses.triplet_loss, margin=0.2, distance="cosine"), "u v w"
-    )
+
+
+@check
+def cosine_triplet_loss() -> Iterator[Comparison]:
+    ours = partial(by_hand.cosine_triplet_loss, margin=0.2)
+    yield from with_golden("triplet_cosine", ours, "u v w")
 
 
 @check
@@ -135,19 +138,23 @@ def cosent_loss() -> Iterator[Comparison]:
 
 @check
 def multiple_negatives_ranking_loss() -> Iterator[Comparison]:
-    ranking, duplicates = losses.multiple_negatives_ranking_loss, golden("losses")["duplicates"]
-    for name, inputs, options in (
-        ("ranking", "u v", {}),
-        ("ranking_hard", "u v negatives", {"scale": 8.0}),
-        ("ranking_symmetric", "u v", {"symmetric": True}),
-        ("ranking_symmetric_hard", "u v negatives", {"scale": 8.0, "symmetric": True}),
-        (
-            "ranking_duplicates",
-            "u v negatives",
-            {"scale": 8.0, "symmetric": True, "duplicates": duplicates},
-        ),
-    ):
-        yield from with_golden(name, partial(ranking, **options), inputs)
+    ranking = losses.multiple_negatives_ranking_loss
+    yield from with_golden("ranking", ranking, "u v")
+    yield from with_golden("ranking_hard", partial(ranking, scale=8.0), "u v negatives")
+
+
+@check
+def symmetric_ranking_loss() -> Iterator[Comparison]:
+    ranking = more_losses.symmetric_ranking_loss
+    yield from with_golden("ranking_symmetric", ranking, "u v")
+    yield from with_golden("ranking_symmetric_hard", partial(ranking, scale=8.0), "u v negatives")
+
+
+@check
+def ranking_among_duplicates_loss() -> Iterator[Comparison]:
+    duplicates = golden("losses")["duplicates"]
+    ours = partial(by_hand.ranking_among_duplicates_loss, duplicates=duplicates, scale=8.0)
+    yield from with_golden("ranking_duplicates", ours, "u v negatives")
 
 
 def cosines(u: Tensor, v: Tensor) -> Tensor:
@@ -155,30 +162,35 @@ def cosines(u: Tensor, v: Tensor) -> Tensor:
     return functional.cosine_similarity(u[:, None], v[None], dim=-1)
 
 
+def simcse(
+    u: Tensor, v: Tensor, w: Tensor | None = None, *, temperature: float, weight: float = 0.0
+) -> Tensor:
+    """SimCSE's loss by torch, with a weight on each row's own hard negative."""
+    logits = cosines(u, v) / temperature
+    if w is not None:
+        own = torch.eye(len(u)).double()
+        logits = torch.cat([logits, cosines(u, w) / temperature + weight * own], 1)
+    return functional.cross_entropy(logits, torch.arange(len(u)))
+
+
 @check
 def simcse_loss() -> Iterator[Comparison]:
     reference = golden("losses")
     u, v, w = (reference[key].requires_grad_() for key in "uvw")
-
-    def expected(
-        u: Tensor, v: Tensor, w: Tensor | None = None, *, temperature: float, weight: float = 0.0
-    ) -> Tensor:
-        logits = cosines(u, v) / temperature
-        if w is not None:
-            logits = torch.cat(
-                [logits, cosines(u, w) / temperature + weight * torch.eye(len(u)).double()], 1
-            )
-        return functional.cross_entropy(logits, torch.arange(len(u)))
-
-    warm, weight = {"temperature": 0.25}, 0.75
     ours = partial(losses.simcse_loss, temperature=0.0625)
-    yield from with_gradients(
-        "simcse, temperature 1/16", ours, partial(expected, temperature=0.0625), u, v
-    )
-    ours = partial(losses.simcse_loss, **warm)
-    yield from with_gradients("simcse, hard negatives", ours, partial(expected, **warm), u, v, w)
-    ours = partial(losses.simcse_loss, hard_negative_weight=weight, **warm)
-    theirs = partial(expected, weight=weight, **warm)
+    theirs = partial(simcse, temperature=0.0625)
+    yield from with_gradients("simcse, temperature 1/16", ours, theirs, u, v)
+    ours = partial(losses.simcse_loss, temperature=0.25)
+    theirs = partial(simcse, temperature=0.25)
+    yield from with_gradients("simcse, hard negatives", ours, theirs, u, v, w)
+
+
+@check
+def weighted_simcse_loss() -> Iterator[Comparison]:
+    reference = golden("losses")
+    u, v, w = (reference[key].requires_grad_() for key in "uvw")
+    ours = partial(by_hand.weighted_simcse_loss, temperature=0.25, hard_negative_weight=0.75)
+    theirs = partial(simcse, temperature=0.25, weight=0.75)
     yield from with_gradients("simcse, hard negatives with weight 0.75", ours, theirs, u, v, w)
 
 

@@ -46,13 +46,11 @@ CASES: dict[str, Callable[[], Iterator[Case]]] = {}  # by master's name
 BONUS: dict[str, str] = {
     "encoder.cosine_matrix": "zero",
     "dense.top_k": "zero query",
-    "metrics.pearson": "squares are 0|tiny values|huge values",
     "pooling.mean_pool": "NaN",
     "pooling.attention_pool": "NaN",
     "losses.matryoshka_loss": "zeros",
     "tokenizer.split_words": "中|ΟΔΟΣ|x00",
     "tokenizer.word_pieces": "101 letters|another name",
-    "losses.multiple_negatives_ranking_loss": "duplicate",
     "loop.linear_schedule": "nothing but warm-up",
 }
 

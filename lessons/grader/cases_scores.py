@@ -97,7 +97,6 @@ def _():
     x, y = np.array([1.0, 2.0, 3.0, 5.0]), np.array([2.0, 1.0, 4.0, 6.0])
     plain = float(np.corrcoef(x, y)[0, 1])
     yield trap("numbers around 1e9", plain, metrics.pearson, x + 1e9, y + 1e9)
-    yield trap("numbers whose squares are 0", plain, metrics.pearson, 1e-200 * x, y)
 
 
 @cases("metrics.ranks")

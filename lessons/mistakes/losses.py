@@ -21,6 +21,7 @@ _cosine, _matrix, _entropy = (
     encoder.cosine_matrix,
     losses.softmax_cross_entropy_loss,
 )
+_ranking = losses.multiple_negatives_ranking_loss
 _simcse, _cosent = losses.simcse_loss, more_losses.cosent_loss
 _mask_tokens, _mlm_loss = masked.mask_tokens, by_hand.mlm_loss
 
@@ -190,18 +191,13 @@ def triplet_with(
     positive: Tensor,
     negative: Tensor,
     margin: float = 1.0,
-    distance: str = "euclidean",
     *,
     power: int = 1,
     least: float = 0.0,
 ) -> Tensor:
-    """The Euclidean and the cosine distances to the ``power``; no triplet costs less than
-    ``least``.
-    """
-    if distance == "cosine":
-        near, far = 1 - _cosine(anchor, positive), 1 - _cosine(anchor, negative)
-    else:
-        near, far = (anchor - positive).norm(dim=1), (anchor - negative).norm(dim=1)
+    """The Euclidean distances to the ``power``; no triplet costs less than ``least``."""
+    near = (anchor - positive).norm(dim=1)
+    far = (anchor - negative).norm(dim=1)
     return (near**power - far**power + margin).clamp_min(least).mean()
 
 
@@ -253,12 +249,24 @@ def one_on(x: Tensor) -> Tensor:
     return x.roll(-1, dims=0)
 
 
+def one_direction(
+    anchors: Tensor, positives: Tensor, hard_negatives: Maybe = None, scale: float = 20.0
+) -> Tensor:
+    """Only the anchors pick."""
+    return _ranking(anchors, positives, hard_negatives, scale)
+
+
 ranking = calls(losses, "multiple_negatives_ranking_loss")
 ranking("scale divided", "the cosines are divided by the scale", scale=lambda scale: 1 / scale)
 ranking("ranking labels off by one", "row i's answer is column i + 1", positives=one_on)
 ranking("no hard negatives", "the third column of the data is not used", hard_negatives=None)
-ranking("one direction", "the loss from positives to anchors is left out", symmetric=False)
-ranking("duplicates as negatives", "equal texts are pushed apart", duplicates=None)
+
+symmetric = calls(more_losses, "symmetric_ranking_loss", one_direction)
+symmetric("one direction", "the loss from positives to anchors is left out")
+among_duplicates = calls(by_hand, "ranking_among_duplicates_loss")
+among_duplicates(
+    "duplicates as negatives", "equal texts are pushed apart", duplicates=torch.zeros_like
+)
 
 simcse = calls(losses, "simcse_loss")
 simcse(
@@ -268,27 +276,24 @@ simcse(
 )
 simcse("SimCSE labels off by one", "the diagonal of the batch is shifted by one", v=one_on)
 ENTAILED = "supervised SimCSE trains on entailment pairs alone"
-simcse("contradictions left out", ENTAILED, hard_negatives=None, hard_negative_weight=0.0)
+simcse("contradictions left out", ENTAILED, hard_negatives=None)
 
 
 @mistake(
-    losses,
-    "simcse_loss",
+    by_hand,
+    "weighted_simcse_loss",
     "weight on every contradiction",
     "the hard negatives of other rows get it too",
 )
 def _(
     u: Tensor,
     v: Tensor,
-    hard_negatives: Maybe = None,
+    hard_negatives: Tensor,
     temperature: float = 0.05,
     hard_negative_weight: float = 0.0,
 ) -> Tensor:
-    logits = _matrix(u, v) / temperature
-    if hard_negatives is not None:
-        logits = torch.cat(
-            [logits, _matrix(u, hard_negatives) / temperature + hard_negative_weight], 1
-        )
+    more = _matrix(u, hard_negatives) / temperature + hard_negative_weight
+    logits = torch.cat([_matrix(u, v) / temperature, more], 1)
     return _entropy(logits, torch.arange(len(u), device=u.device))
 
 

@@ -74,16 +74,6 @@ def _(x: Any, y: Any) -> float:
     return _pearson(x, y) * (1 - 1 / len(x))
 
 
-@mistake(metrics, "pearson", "Pearson not scaled", "squares of 1e-200 and 1e200 are 0 and infinity")
-def _(x: Any, y: Any) -> float:
-    x, y = (
-        side - side.mean()
-        for side in (np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64))
-    )
-    with np.errstate(all="ignore"):
-        return float(x @ y / np.sqrt((x @ x) * (y @ y)))
-
-
 @mistake(
     geometry, "alignment", "alignment not squared", "the distances are averaged, not their squares"
 )

@@ -1,9 +1,9 @@
 """Appendix: say in one line what is wrong with a file, a text or an argument.
 
-What the library runs: the checks of texts and arguments. In place of
+What the library runs: all of this chapter, except
 
-- ``reading``, ``read_json``: those of ``system/reading.py``, which know more that can be wrong with
-  a file. They say the same by ``test_the_books_messages_are_the_same``.
+- ``read_json``: that of ``system/reading.py``, whose ``reading`` knows more that can be wrong with a
+  file. They say the same by ``test_the_books_messages_are_the_same``.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""Rows to batches: texts tokenized once, batches of like length in random order."""
+"""Rows to batches: texts tokenized once, batches of similar length in random order.
+
+What the library runs: all of this chapter.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol

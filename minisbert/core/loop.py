@@ -1,5 +1,13 @@
-"""The training loop: a schedule for the learning rate, AdamW, and ``fit``, which steps through
-batches.
+"""The training loop: a schedule for the learning rate, AdamW, and ``fit``, which makes the steps.
+
+    optimizer = adamw(list(encoder.parameters()), lr=2e-5)
+    for step in fit(encoder, loss, batches, optimizer, lambda step: linear_schedule(step, 18, 180)):
+        print(step.number, step.loss)
+
+What the library runs: all of this chapter, except
+
+- ``adamw_step``: PyTorch's AdamW in one fused kernel. Equal by the parity check ``adamw_steps`` and
+  by ``test_twenty_steps_equal_torchs_optimizer``.
 """
 
 import math
@@ -13,10 +21,10 @@ from .checks import InputError
 
 
 def linear_schedule(step: int, warmup: int, total: int) -> float:
-    """The learning-rate multiplier at a step, counted from 0: up linearly over ``warmup``, then
-    down to 0.
+    """The learning-rate multiplier at a step, counted from 0: up over ``warmup``, then down to 0.
 
-    With ``warmup=2, total=6`` steps 0 to 6 have 0, .5, 1, .75, .5, .25, 0 (BERT, A.2).
+    Both are straight lines. With ``warmup=2, total=6`` steps 0 to 6 have 0, .5, 1, .75, .5, .25, 0
+    (BERT, A.2).
     """
     if step < warmup:
         return step / warmup
@@ -50,12 +58,14 @@ def adamw_step(
     # root like the rest. (The paper's line 12 decays by the schedule's multiplier alone; times lr
     # is PyTorch's convention.)
     parameter = parameter * (1 - lr * weight_decay)
-    return parameter - lr * unbiased_m / (unbiased_v.sqrt() + eps), m, v
+    parameter = parameter - lr * unbiased_m / (unbiased_v.sqrt() + eps)
+    return parameter, m, v
 
 
 def adamw(parameters: list, lr: float, weight_decay: float = 0.0) -> torch.optim.Optimizer:
-    """``adamw_step`` for all parameters, by PyTorch's own optimizer in one kernel: betas .9 and
-    .999, eps 1e-8.
+    """PyTorch's optimizer: ``adamw_step`` for all parameters, in one kernel.
+
+    Betas are .9 and .999, eps 1e-8.
     """
     return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=True)
 
@@ -84,8 +94,9 @@ def fit(
     clip: float = math.inf,
     micro_batches: Callable[[Sequence], Sequence[Sequence]] = lambda batch: [batch],
 ) -> Iterator[Step]:
-    """The training loop. It yields after every step, so the caller logs, evaluates, saves and stops
-    between two.
+    """The training loop: a step for each batch.
+
+    It yields after every step, so the caller logs, evaluates, saves and stops between two.
 
     ``loss(model, batch)`` is the mean loss of a batch, ``schedule(step)`` the multiplier of each
     parameter group's learning rate, ``start`` the steps made before, ``clip`` the largest gradient
@@ -93,21 +104,33 @@ def fit(
     exact if its loss is the mean of its rows' losses. Dropout is on if the model is in train mode.
     Raises ``Diverged`` and skips the step if the loss or a gradient is not finite.
     """
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = []
+    for group in optimizer.param_groups:
+        parameters += group["params"]
+
     for number, batch in enumerate(batches, start=start):
+        # The optimizer knows one rate at a time; the peak is kept beside it.
         multiplier = schedule(number)
         for group in optimizer.param_groups:
-            group["lr"] = group.setdefault("initial_lr", group["lr"]) * multiplier
+            peak = group.setdefault("initial_lr", group["lr"])
+            group["lr"] = peak * multiplier
+
+        # backward adds to the gradients that are there: those of the last step must go, and those
+        # of several micro-batches add up.
         optimizer.zero_grad()
         total = 0.0
         for micro_batch in micro_batches(batch):
+            # A mean of few rows counts by their share of the batch.
             scaled = loss(model, micro_batch) * (len(micro_batch) / len(batch))
             scaled.backward()
             total += scaled.item()
+
+        # All gradients are shortened together, and the norm is the one that they had.
         norm = nn.utils.clip_grad_norm_(parameters, clip)
         if not (math.isfinite(total) and norm.isfinite()):
             raise Diverged(
                 f"step {number + 1}: loss {total:g}, gradient norm {norm.item():g}; step skipped"
             )
+
         optimizer.step()
         yield Step(number + 1, batch, total, multiplier)

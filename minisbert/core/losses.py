@@ -1,8 +1,13 @@
-"""Losses: pure functions, tensors in, a scalar out, each the mean over its batch unless it says
-otherwise.
+"""Losses: pure functions, tensors in, a scalar out, each the mean over its batch.
 
-All raise ``ValueError`` for shapes that do not fit, an empty batch, or an argument outside its
-range.
+First losses of scores and logits, then of vectors with a target, then those whose negatives are the
+rest of the batch. All raise ``ValueError`` for shapes that do not fit, an empty batch, or an
+argument outside its range.
+
+What the library runs: all of this chapter, each loss where it is asked for, except
+
+- ``contrastive_loss``: the lessons alone. Equal to sentence-transformers' by the parity check
+  ``contrastive_loss``.
 """
 
 import math
@@ -10,13 +15,13 @@ import math
 import torch
 from torch import Tensor
 
-from .checks import check_number, check_one_of, check_shape, one_line
+from .checks import check_number, check_shape, one_line
 from .encoder import cosine, cosine_matrix
 
 
 def check_vectors(**vectors: Tensor) -> None:
     """Raise ``ValueError`` unless all are matrices (B, D) of one shape."""
-    shape: tuple[int | None, ...] = (None, None)
+    shape: tuple[int | None, ...] = (None, None)  # of the first one: any
     for name, x in vectors.items():
         check_shape(name, x, *shape)
         shape = tuple(x.shape)
@@ -25,9 +30,7 @@ def check_vectors(**vectors: Tensor) -> None:
 def check_candidates(
     anchors: Tensor, positives: Tensor, hard_negatives: Tensor | None = None
 ) -> None:
-    """Raise ``ValueError`` unless each anchor has a positive, and at least one other text to be
-    wrong about.
-    """
+    """Raise ``ValueError`` unless each anchor has a positive and at least one negative."""
     check_vectors(anchors=anchors, positives=positives)
     if hard_negatives is not None:
         check_shape("hard_negatives", hard_negatives, None, anchors.shape[1])
@@ -37,34 +40,28 @@ def check_candidates(
         )
 
 
+# ----------------------------------------------------------------------------- scores and logits
+
+
 def mse_loss(scores: Tensor, target: Tensor) -> Tensor:
-    """Mean of (score - target)^2 (SBERT, section 3, regression). Both (B,): ``0.5`` for ``0.1``
-    gives 0.16.
+    """Mean of (score - target)^2 (SBERT, section 3, regression).
+
+    Both (B,): ``0.5`` for ``0.1`` gives 0.16.
+    *Use it when* a head gives a score and people have given one too.
     """
     check_shape("scores", scores, None)  # (B, 1) with (B,) would become (B, B)
     check_shape("target", target, len(scores))
     return (scores - target).pow(2).mean()
 
 
-def cosine_mse_loss(u: Tensor, v: Tensor, target: Tensor) -> Tensor:
-    """Mean of (cos(u, v) - target)^2 over the batch (SBERT, section 3: the regression objective).
-
-    u and v (B, D), target (B,) in -1..1 -> scalar. ``u = [1, 0], v = [1, 1], target = 0.5`` gives
-    (0.70711 - 0.5)^2 = 0.04289.
-    """
-    check_vectors(u=u, v=v)
-    check_shape("target", target, len(u))
-    if not (target.abs() <= 1).all():
-        raise ValueError(f"target must be in -1..1, not {one_line(target)}")
-    return mse_loss(cosine(u, v), target)
-
-
 def softmax_cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean of -log softmax(logits)[label] = log(sum over c of exp z_c) - z_label (SBERT, section 3,
-    classification).
+    """Mean of -log softmax(logits)[label] (SBERT, section 3, classification).
 
-    logits (B, C), labels (B,) whole numbers in 0..C-1. A logit of -inf is a class ruled out.
-    ``z = [0, 0, log 2], label = 2`` gives log 4 - log 2 = 0.69315.
+    That is log(sum over c of exp z_c) - z_label. logits (B, C), labels (B,) whole numbers in
+    0..C-1. A logit of -inf is a class ruled out. ``z = [0, 0, log 2], label = 2`` gives
+    log 4 - log 2 = 0.69315.
+    *Use it when* each row has one class, as entailment, neutral and contradiction in NLI. With the
+    rows of the batch as the classes it is the base of the ranking losses below.
     """
     check_shape("logits", logits, None, None)
     check_shape("labels", labels, len(logits))
@@ -74,14 +71,31 @@ def softmax_cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return (logits.logsumexp(dim=1) - chosen).mean()
 
 
-def contrastive_loss(u: Tensor, v: Tensor, labels: Tensor, margin: float = 0.5) -> Tensor:
-    """Mean of (y * d^2 + (1 - y) * max(margin - d, 0)^2) / 2 with d = 1 - cos(u, v) (Hadsell et al.
-    2006, eq. 4).
+# ------------------------------------------------------------------------- vectors with a target
 
-    u and v (B, D), labels y (B,): 1 for pairs that belong together, 0 for others (in the paper it
-    is the reverse, and d Euclidean; sentence-transformers has it as here). For ``u = [1, 0], v =
-    [1, 1]``, so d = 0.29289, label 1 gives 0.04289 and label 0 gives (0.5 - 0.29289)^2 / 2 =
-    0.02145.
+
+def cosine_mse_loss(u: Tensor, v: Tensor, target: Tensor) -> Tensor:
+    """Mean of (cos(u, v) - target)^2 over the batch (SBERT, section 3: the regression objective).
+
+    u and v (B, D), target (B,) in -1..1 -> scalar. ``u = [1, 0], v = [1, 1], target = 0.5`` gives
+    (0.70711 - 0.5)^2 = 0.04289.
+    *Use it when* people have scored how similar two sentences are, as in the STS Benchmark.
+    """
+    check_vectors(u=u, v=v)
+    check_shape("target", target, len(u))
+    if not (target.abs() <= 1).all():
+        raise ValueError(f"target must be in -1..1, not {one_line(target)}")
+    return mse_loss(cosine(u, v), target)
+
+
+def contrastive_loss(u: Tensor, v: Tensor, labels: Tensor, margin: float = 0.5) -> Tensor:
+    """Mean of (y * d^2 + (1 - y) * max(margin - d, 0)^2) / 2 with d = 1 - cos(u, v).
+
+    Hadsell et al. 2006, eq. 4. u and v (B, D), labels y (B,): 1 for pairs that belong together, 0
+    for others (in the paper it is the reverse, and d Euclidean; sentence-transformers has it as
+    here). For ``u = [1, 0], v = [1, 1]``, so d = 0.29289, label 1 gives 0.04289 and label 0 gives
+    (0.5 - 0.29289)^2 / 2 = 0.02145.
+    *Use it when* pairs are labelled as duplicates or not, and both labels are frequent.
     """
     check_vectors(u=u, v=v)
     check_shape("labels", labels, len(u))
@@ -94,31 +108,21 @@ def contrastive_loss(u: Tensor, v: Tensor, labels: Tensor, margin: float = 0.5) 
     return (y * d.pow(2) + (1 - y) * (margin - d).clamp_min(0).pow(2)).mean() / 2
 
 
-def triplet_loss(
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    margin: float = 1.0,
-    distance: str = "euclidean",
-) -> Tensor:
-    """Mean of max(d(a, p) - d(a, n) + margin, 0) (SBERT, section 3, with ||x - y|| and margin 1).
+def triplet_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0) -> Tensor:
+    """Mean of max(d(a, p) - d(a, n) + margin, 0), d Euclidean (SBERT, section 3, with margin 1).
 
-    All (B, D); the "cosine" distance is 1 - cos. ``a = [0, 0], p = [3, 4], n = [0, 4.5]`` gives 5 -
-    4.5 + 1 = 1.5.
+    All (B, D). ``a = [0, 0], p = [3, 4], n = [0, 4.5]`` gives 5 - 4.5 + 1 = 1.5.
+    *Use it when* each row has a negative that was chosen for it, and batches must be small: the
+    other rows play no part. Otherwise a ranking loss learns more from the same rows.
     """
     check_vectors(anchor=anchor, positive=positive, negative=negative)
-    check_one_of("distance", distance, ["euclidean", "cosine"])
-    if not 0 < margin < math.inf or (distance == "cosine" and margin > 2):  # 1 - cos lies in 0..2
-        raise ValueError(
-            f"margin must be above 0, finite, and at most 2 with the cosine, not {margin}"
-        )
-    if distance == "cosine":
-        closer, further = 1 - cosine(anchor, positive), 1 - cosine(anchor, negative)  # (B,)
-    else:
-        closer, further = (
-            torch.linalg.vector_norm(anchor - other, dim=1) for other in (positive, negative)
-        )  # (B,)
-    return (closer - further + margin).clamp_min(0).mean()
+    check_number("margin", margin, 0, math.inf, above=True)
+    to_positive = torch.linalg.vector_norm(anchor - positive, dim=1)  # (B,)
+    to_negative = torch.linalg.vector_norm(anchor - negative, dim=1)  # (B,)
+    return (to_positive - to_negative + margin).clamp_min(0).mean()
+
+
+# --------------------------------------------------------- the rest of the batch as the negatives
 
 
 def multiple_negatives_ranking_loss(
@@ -126,71 +130,45 @@ def multiple_negatives_ranking_loss(
     positives: Tensor,
     hard_negatives: Tensor | None = None,
     scale: float = 20.0,
-    symmetric: bool = False,
-    duplicates: Tensor | None = None,
 ) -> Tensor:
-    """Cross-entropy of picking each anchor's positive by scale * cos: -log(exp(s_ii) / (sum over j
-    of exp(s_ij))).
+    """Cross-entropy of picking each anchor's positive by s = scale * cos.
 
-    j runs over all positives and ``hard_negatives`` of the batch (Henderson et al. 2017, section
-    4.4, with plain dot products; scale and cosine are sentence-transformers'). anchors, positives
-    (B, D), hard_negatives (N, D). ``symmetric``: mean with the other direction, each positive
-    picking its anchor (CLIP, figure 3). ``duplicates`` (B, B), True at [i, j] if positive j is
-    right for anchor i too and does not count as wrong (the diagonal needs no entry). Scale 20 is
-    temperature 0.05. At scale 1 ``anchors = [[1, 0], [0, 1]], positives = [[1, 0], [1, 1]]``, with
-    cosines [[1, 0.70711], [0, 0.70711]], give 0.47911, symmetric 0.49116.
+    The mean of -log(exp(s_ii) / (sum over j of exp(s_ij))), where j runs over all positives and
+    ``hard_negatives`` of the batch (Henderson et al. 2017, section 4.4, with plain dot products;
+    scale and cosine are sentence-transformers'). anchors, positives (B, D), hard_negatives (N, D).
+    Scale 20 is temperature 0.05. At scale 1 ``anchors = [[1, 0], [0, 1]], positives = [[1, 0],
+    [1, 1]]``, with cosines [[1, 0.70711], [0, 0.70711]], give 0.47911.
+    *Use it when* you have pairs that belong together, such as questions and answers, and no labels.
+    No text may be in a batch twice: it would be its own negative.
     """
     check_candidates(anchors, positives, hard_negatives)
-    if duplicates is not None:
-        check_shape("duplicates", duplicates, len(anchors), len(anchors))
     check_number("scale", scale, 0, math.inf, above=True)
     logits = scale * cosine_matrix(anchors, positives)  # (B, B)
-    labels = torch.arange(len(anchors), device=anchors.device)  # row i's answer is column i
-    if duplicates is not None:
-        own = torch.eye(len(anchors), dtype=torch.bool, device=anchors.device)
-        logits = logits.masked_fill(duplicates & ~own, -torch.inf)
-    backward = (
-        logits.T
-    )  # (B, B): hard negatives are the positive of no anchor, so this direction leaves them out
     if hard_negatives is not None:
-        logits = torch.cat(
-            [logits, scale * cosine_matrix(anchors, hard_negatives)], dim=1
-        )  # (B, B + N)
-    loss = softmax_cross_entropy_loss(logits, labels)
-    return (loss + softmax_cross_entropy_loss(backward, labels)) / 2 if symmetric else loss
+        # subtle: they are wrong for every anchor, not only for the one that they were found for
+        more = scale * cosine_matrix(anchors, hard_negatives)  # (B, N)
+        logits = torch.cat([logits, more], dim=1)  # (B, B + N)
+    labels = torch.arange(len(anchors), device=anchors.device)  # row i's answer is column i
+    return softmax_cross_entropy_loss(logits, labels)
 
 
 def simcse_loss(
-    u: Tensor,
-    v: Tensor,
-    hard_negatives: Tensor | None = None,
-    temperature: float = 0.05,
-    hard_negative_weight: float = 0.0,
+    u: Tensor, v: Tensor, hard_negatives: Tensor | None = None, temperature: float = 0.05
 ) -> Tensor:
-    """Cross-entropy of picking row i of ``v`` for row i of ``u`` by cos / temperature (SimCSE, eq.
-    4 and 5).
+    """Cross-entropy of picking row i of ``v`` for row i of ``u`` by cos / temperature.
 
-    All (B, D). Unsupervised: u and v are the same texts under two dropout masks. Supervised: v
-    entailed by u, ``hard_negatives`` contradicting it; all count for all rows.
-    ``hard_negative_weight`` is added to the logit of a row's own one: the paper's alpha (ablation
-    of hard negatives) is its exp. ``u = v = [[1, 0], [0, 1]]`` at temperature 1 gives log(1 + 1/e)
-    = 0.31326; with ``hard_negatives = [[0, 1], [1, 0]]`` log(2e + 2) - 1 = 1.00641; with weight log
-    2 besides log(2e + 3) - 1 = 1.13258.
+    SimCSE (Gao et al. 2021), eq. 4 and 5. All (B, D). Unsupervised: u and v are the same texts
+    under two dropout masks. Supervised: v entailed by u, ``hard_negatives`` contradicting it; all
+    count for all rows. ``u = v = [[1, 0], [0, 1]]`` at temperature 1 gives log(1 + 1/e) = 0.31326;
+    with ``hard_negatives = [[0, 1], [1, 0]]`` log(2e + 2) - 1 = 1.00641.
+    *Use it when* you have nothing but sentences (with dropout on), or NLI's three sentences a row.
     """
     check_candidates(u, v, hard_negatives)
-    if hard_negatives is not None:
-        check_shape("hard_negatives", hard_negatives, *u.shape)
-    elif hard_negative_weight:
-        raise ValueError("hard_negative_weight needs hard_negatives")
     check_number("temperature", temperature, 0, math.inf, above=True)
-    if not math.isfinite(hard_negative_weight):
-        raise ValueError(f"hard_negative_weight must be finite, not {hard_negative_weight}")
     logits = cosine_matrix(u, v) / temperature  # (B, B)
     if hard_negatives is not None:
-        weight = hard_negative_weight * torch.eye(
-            len(u), dtype=u.dtype, device=u.device
-        )  # subtle: log space
-        logits = torch.cat(
-            [logits, cosine_matrix(u, hard_negatives) / temperature + weight], dim=1
-        )  # (B, 2 B)
-    return softmax_cross_entropy_loss(logits, torch.arange(len(u), device=u.device))
+        check_shape("hard_negatives", hard_negatives, *u.shape)
+        more = cosine_matrix(u, hard_negatives) / temperature  # (B, B)
+        logits = torch.cat([logits, more], dim=1)  # (B, 2 B)
+    labels = torch.arange(len(u), device=u.device)  # row i's answer is column i
+    return softmax_cross_entropy_loss(logits, labels)

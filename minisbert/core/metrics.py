@@ -1,7 +1,10 @@
 """Metrics: how well scores agree with people's. Pearson's and Spearman's correlation, by hand.
 
-Both take lists, arrays or tensors on the CPU, and raise ``ValueError`` where no correlation is
-defined.
+Both take lists, arrays or tensors on the CPU and return a Python float. They raise ``ValueError``
+where no correlation is defined: fewer than 2 values, two lengths, NaN or infinity, or values that
+are all equal.
+
+What the library runs: all of this chapter.
 """
 
 import numpy as np
@@ -16,11 +19,10 @@ def pearson(x: ArrayLike, y: ArrayLike) -> float:
     ``pearson([1, 2, 3], [1, 2, 4]) = 0.98198``.
     """
     x, y = as_columns(x, y)
-    # to -1..1 by a power of two, which is exact: a sum of 1e308 must not overflow, a square of
-    # 1e-200 not underflow
-    x, y = (np.ldexp(values, -np.frexp(np.abs(values).max())[1]) for values in (x, y))
-    x, y = x - x.mean(), y - y.mean()
-    return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1.0, 1.0))
+    x = x - x.mean()
+    y = y - y.mean()
+    r = x @ y / np.sqrt((x @ x) * (y @ y))
+    return float(np.clip(r, -1.0, 1.0))  # rounding may give 1 + 2e-16
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> float:
@@ -34,7 +36,8 @@ def spearman(x: ArrayLike, y: ArrayLike) -> float:
 
 def as_columns(x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Both as float64 arrays (N,), of which a correlation is defined."""
-    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    x = np.asarray(x, dtype=np.float64)
+    y = np.asarray(y, dtype=np.float64)
     check_shape("x", x, None)
     check_shape("y", y, len(x))
     for name, values in (("x", x), ("y", y)):
@@ -44,9 +47,11 @@ def as_columns(x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ranks(x: ArrayLike) -> np.ndarray:
-    """Ranks from 1, ties averaged: ``ranks([30, 10, 10, 20]) = [4, 1.5, 1.5, 3]``. x (N,) -> (N,)
-    float64.
+    """Ranks from 1, equal values share the mean of theirs: x (N,) -> (N,) float64.
+
+    ``ranks([30, 10, 10, 20]) = [4, 1.5, 1.5, 3]``.
     """
     _, group, count = np.unique(np.asarray(x), return_inverse=True, return_counts=True)
     last = np.cumsum(count)  # rank of the last member of each group of equal values
-    return (last - (count - 1) / 2.0)[group]  # subtle: the middle of a group's ranks, not its first
+    middle = last - (count - 1) / 2.0  # subtle: the middle of a group's ranks, not its first
+    return middle[group]

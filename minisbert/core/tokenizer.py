@@ -5,8 +5,7 @@ encoder uses: a class over the library's tokenizer that clears the padding and t
 published files. (The one of all-MiniLM-L6-v2 pads every text to 128 tokens and cuts at 128; the
 model's own limit is 256.)
 
-What the library runs: the template, the cut, the special tokens and the pads of the second half.
-In place of
+What the library runs: the template, the cut, the special tokens and the pads, but not
 
 - ``split_words``, ``cleaned``, ``is_ideograph``, ``is_punctuation``, ``word_pieces``,
   ``token_ids``: the ``tokenizers`` library, in Rust. Equal by ``test_words_of_any_text`` and

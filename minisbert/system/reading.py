@@ -41,10 +41,10 @@ def reading(path: str | Path) -> Iterator[SimpleNamespace]:
 
         with reading(path) as at:
             for at.line, line in enumerate(open(path), start=1):
-                rows.append(json.loads(line)["text"])  # InputError: rows.jsonl, line 3: no key 'text'
+                rows.append(json.loads(line)["text"])  # rows.jsonl, line 3: no key 'text'
 
     An ``InputError`` from inside passes through: it names its own place. So does everything else,
-    such as a ``TypeError`` or ``MemoryError``: it is a bug of this package, or no fault of the file.
+    such as a ``TypeError`` or ``MemoryError``: it is a bug of this package, or not the file's.
     """
     at = SimpleNamespace(line=0)
     try:

@@ -1,4 +1,4 @@
-"""Compute losses beyond the book's: cross-entropies, CoSENT, masked words.
+"""Compute losses beyond the book's: cross-entropies, CoSENT, masked words, both directions.
 
 Pure functions like those of ``core/losses.py``: tensors in, a scalar out, the mean over the batch
 unless stated otherwise; ``ValueError`` for shapes that do not fit, an empty batch, or an argument
@@ -18,8 +18,8 @@ from torch.nn.functional import logsigmoid, pad
 from minisbert.architectures.modern import Encoder
 from minisbert.core import one_line
 from minisbert.core.checks import check_number, check_shape
-from minisbert.core.encoder import cosine, normalize
-from minisbert.core.losses import check_vectors
+from minisbert.core.encoder import cosine, cosine_matrix, normalize
+from minisbert.core.losses import check_candidates, check_vectors, softmax_cross_entropy_loss
 
 
 def check_probabilities(name: str, x: Tensor, count: int) -> None:
@@ -78,6 +78,32 @@ def cosent_loss(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Te
     higher = target[:, None] > target[None, :]  # (B, B)
     gaps = scale * (cosines[None, :] - cosines[:, None])  # (B, B), positive for a wrong order
     return torch.cat([gaps.new_zeros(1), gaps[higher]]).logsumexp(dim=0)  # exp(0) is the 1
+
+
+def symmetric_ranking_loss(
+    anchors: Tensor,
+    positives: Tensor,
+    hard_negatives: Tensor | None = None,
+    scale: float = 20.0,
+) -> Tensor:
+    """Average ``multiple_negatives_ranking_loss`` over both directions (CLIP, figure 3).
+
+    Each anchor picks its positive, and each positive its anchor. Hard negatives are the positive of
+    no anchor, so they are left out of the other direction. Shapes as in the one direction. At scale
+    1 ``anchors = [[1, 0], [0, 1]], positives = [[1, 0], [1, 1]]``, with cosines [[1, 0.70711],
+    [0, 0.70711]], give (0.47911 + 0.50320) / 2 = 0.49116.
+    *Use it when* both sides are searched with the other, as two languages are.
+    """
+    check_candidates(anchors, positives, hard_negatives)
+    check_number("scale", scale, 0, math.inf, above=True)
+    logits = scale * cosine_matrix(anchors, positives)  # (B, B)
+    backward = logits.T  # (B, B)
+    if hard_negatives is not None:
+        more = scale * cosine_matrix(anchors, hard_negatives)  # (B, N)
+        logits = torch.cat([logits, more], dim=1)  # (B, B + N)
+    labels = torch.arange(len(anchors), device=anchors.device)  # row i's answer is column i
+    loss = softmax_cross_entropy_loss(logits, labels)
+    return (loss + softmax_cross_entropy_loss(backward, labels)) / 2
 
 
 def spread_layers(total: int, keep: int) -> list[int]:

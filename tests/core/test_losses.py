@@ -1,5 +1,6 @@
-"""The book's losses: properties and bad input. The grader and ``loss_checks.py`` have values and
-gradients.
+"""The book's losses: properties and bad input.
+
+The grader and ``loss_checks.py`` have values and gradients.
 """
 
 import math
@@ -20,31 +21,23 @@ from minisbert.core.losses import (
 )
 from tests.parity import PIECE, assert_parity
 
-LABELS, TARGETS = (
-    torch.tensor([1, 0, 1, 0]),
-    torch.tensor([0.1, 0.7, 0.7, 0.4], dtype=torch.float64),
-)
+LABELS = torch.tensor([1, 0, 1, 0])
+TARGETS = torch.tensor([0.1, 0.7, 0.7, 0.4], dtype=torch.float64)
 RANKING = multiple_negatives_ranking_loss
-TWINS = torch.eye(4, dtype=torch.bool)[[0, 3, 2, 1]]  # 1 and 3 are the same text
 ON_VECTORS = {
     "cosine": lambda u, v, w: cosine_mse_loss(u, v, TARGETS),
     "contrastive": lambda u, v, w: contrastive_loss(u, v, LABELS, margin=1.5),
     "triplet": triplet_loss,
-    "triplet, cosine": lambda u, v, w: triplet_loss(u, v, w, distance="cosine"),
-    "ranking": lambda u, v, w: multiple_negatives_ranking_loss(
-        u, v, w, 3.0, symmetric=True, duplicates=TWINS
-    ),
-    "simcse": lambda u, v, w: simcse_loss(u, v, w, temperature=0.5, hard_negative_weight=0.3),
+    "ranking": lambda u, v, w: multiple_negatives_ranking_loss(u, v, w, 3.0),
+    "simcse": lambda u, v, w: simcse_loss(u, v, w, temperature=0.5),
 }
 
 
-def vectors(seed: int = 2) -> list[Tensor]:
+def vectors() -> list[Tensor]:
     """Three batches (4, 6) that require gradients."""
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        torch.randn(4, 6, generator=generator, dtype=torch.float64, requires_grad=True)
-        for _ in range(3)
-    ]
+    generator = torch.Generator().manual_seed(2)
+    batches = torch.randn(3, 4, 6, generator=generator, dtype=torch.float64)
+    return [batch.requires_grad_() for batch in batches]
 
 
 @pytest.mark.parametrize("name", ON_VECTORS)
@@ -57,12 +50,17 @@ def test_new_tensors_are_on_the_device_of_the_vectors(name):
 
 
 @pytest.mark.parametrize("name", ON_VECTORS)
-def test_equal_and_zero_vectors_have_finite_gradients(name):
-    zeros, ones, twins = (torch.full((4, 6), x, requires_grad=True) for x in (0.0, 1.0, 1.0))
-    for inputs in ((zeros, ones, twins), (ones, ones, twins)):
-        loss = ON_VECTORS[name](*inputs)
-        gradients = torch.autograd.grad(loss, inputs, allow_unused=True)
-        assert all(x is None or x.isfinite().all() for x in (loss, *gradients))
+@pytest.mark.parametrize("first", [0.0, 1.0])
+def test_equal_and_zero_vectors_have_finite_gradients(name, first):
+    """A root has an infinite slope at 0, and a vector of zeros has no direction."""
+    u = torch.full((4, 6), first, requires_grad=True)
+    v = torch.ones(4, 6, requires_grad=True)
+    w = torch.ones(4, 6, requires_grad=True)
+    loss = ON_VECTORS[name](u, v, w)
+    loss.backward()
+    assert loss.isfinite()
+    for x in (u, v, w):
+        assert x.grad is None or x.grad.isfinite().all()
 
 
 # --------------------------------------------------------------------------------------- properties
@@ -70,70 +68,47 @@ def test_equal_and_zero_vectors_have_finite_gradients(name):
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
 def test_labels_of_any_whole_dtype(dtype):
-    logits, labels = vectors()[0], torch.tensor([5, 0, 3, 3])
-    assert_parity(
-        "labels",
-        softmax_cross_entropy_loss(logits, labels.to(dtype)),
-        F.cross_entropy(logits, labels),
-        PIECE,
-    )
-
-
-def test_the_mask_of_duplicates():
-    ranking = RANKING
-    with_diagonal = TWINS | torch.eye(4, dtype=torch.bool)  # the diagonal is ignored
-    x, y, _ = vectors()
-    for symmetric in (False, True):
-        expected = ranking(x, y, symmetric=symmetric, duplicates=TWINS)
-        assert torch.equal(ranking(x, y, symmetric=symmetric, duplicates=with_diagonal), expected)
-        none = ranking(x, y, symmetric=symmetric, duplicates=TWINS & False)
-        assert torch.equal(none, ranking(x, y, None, 20, symmetric))
-    one_way = torch.zeros(4, 4, dtype=torch.bool)
-    one_way[1, 3] = True  # positive 3 is correct for anchor 1
-    swapped = ranking(y, x, symmetric=True, duplicates=one_way.T)
-    assert_parity("swapped", ranking(x, y, symmetric=True, duplicates=one_way), swapped, PIECE)
+    """Files of labels are read as the smallest type that holds them."""
+    logits = vectors()[0]
+    labels = torch.tensor([5, 0, 3, 3])
+    found = softmax_cross_entropy_loss(logits, labels.to(dtype))
+    assert_parity("labels", found, F.cross_entropy(logits, labels), PIECE)
 
 
 # ---------------------------------------------------------------------------------------- bad input
 
-ROWS, OTHER, FLAT = torch.ones(2, 3), torch.ones(2, 4), torch.ones(2)
+ROWS = torch.ones(2, 3)
+WIDER = torch.ones(2, 4)
+COLUMN = torch.ones(2, 1)  # would broadcast with (2,) to (2, 2)
+FLAT = torch.ones(2)
 BAD = [
-    (cosine_mse_loss, (ROWS, ROWS, ROWS[:, :1]), {}, "target"),  # would broadcast to (2, 2)
+    (cosine_mse_loss, (ROWS, ROWS, COLUMN), {}, "target"),
     (cosine_mse_loss, (ROWS, ROWS[:1], FLAT), {}, "v must"),
-    *((cosine_mse_loss, (ROWS, ROWS, x * FLAT), {}, "target") for x in (1.001, math.nan)),
-    (mse_loss, (ROWS[:, :1], FLAT), {}, "scores"),  # would broadcast to (2, 2)
+    (cosine_mse_loss, (ROWS, ROWS, 1.001 * FLAT), {}, "target"),
+    (cosine_mse_loss, (ROWS, ROWS, math.nan * FLAT), {}, "target"),
+    (mse_loss, (COLUMN, FLAT), {}, "scores"),
     (mse_loss, (FLAT, FLAT[:1]), {}, "target"),
-    (softmax_cross_entropy_loss, (FLAT, FLAT.long()), {}, "logits"),
-    (softmax_cross_entropy_loss, (ROWS, torch.ones(3).long()), {}, "labels"),
-    (
-        softmax_cross_entropy_loss,
-        (ROWS, torch.tensor([0, 3])),
-        {},
-        "out of bounds",
-    ),  # torch says it
+    (softmax_cross_entropy_loss, (FLAT, torch.tensor([1, 1])), {}, "logits"),
+    (softmax_cross_entropy_loss, (ROWS, torch.tensor([1, 1, 1])), {}, "labels"),
+    (softmax_cross_entropy_loss, (ROWS, torch.tensor([0, 3])), {}, "out of bounds"),  # torch's
     (softmax_cross_entropy_loss, (ROWS, FLAT), {}, "labels"),
-    (contrastive_loss, (ROWS, OTHER, FLAT), {}, "v must"),
-    (contrastive_loss, (ROWS, ROWS, FLAT * 0.5), {}, "labels"),
+    (contrastive_loss, (ROWS, WIDER, FLAT), {}, "v must"),
+    (contrastive_loss, (ROWS, ROWS, 0.5 * FLAT), {}, "labels"),
     (contrastive_loss, (ROWS, ROWS, FLAT), {"margin": 5.0}, "margin"),
-    (triplet_loss, (ROWS, ROWS, OTHER), {}, "negative"),
+    (triplet_loss, (ROWS, ROWS, WIDER), {}, "negative"),
     (triplet_loss, (ROWS, ROWS, ROWS), {"margin": -1.0}, "margin"),
-    (triplet_loss, (ROWS, ROWS, ROWS), {"margin": 5.0, "distance": "cosine"}, "margin"),
-    (triplet_loss, (ROWS, ROWS, ROWS), {"distance": "manhattan"}, "manhattan"),
-    (RANKING, (ROWS, OTHER), {}, "positives"),
-    (RANKING, (ROWS, ROWS, OTHER), {}, "hard_negatives"),
+    (RANKING, (ROWS, WIDER), {}, "positives"),
+    (RANKING, (ROWS, ROWS, WIDER), {}, "hard_negatives"),
     (RANKING, (ROWS, ROWS), {"scale": 0}, "scale"),
     (RANKING, (ROWS[:1], ROWS[:1]), {}, "negatives"),
-    (RANKING, (ROWS, ROWS), {"duplicates": torch.eye(2)}, "Float"),  # torch says it
-    (RANKING, (ROWS, ROWS), {"duplicates": torch.eye(3).bool()}, "duplicates"),
     (simcse_loss, (ROWS, ROWS, ROWS[:1]), {}, "hard_negatives"),
     (simcse_loss, (ROWS, ROWS), {"temperature": 0.0}, "temperature"),
-    (simcse_loss, (ROWS, ROWS), {"hard_negative_weight": 1.0}, "hard_negative_weight"),
-    (simcse_loss, (ROWS, ROWS, ROWS), {"hard_negative_weight": math.inf}, "hard_negative_weight"),
     (simcse_loss, (ROWS[:1], ROWS[:1]), {}, "negatives"),
 ]
 
 
 @pytest.mark.parametrize(("loss", "inputs", "options", "noun"), BAD)
 def test_bad_input_is_named(loss, inputs, options, noun):
+    """Nearly all would give a number without an error, and a wrong one."""
     with pytest.raises((ValueError, RuntimeError), match=noun):
         loss(*inputs, **options)

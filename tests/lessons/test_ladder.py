@@ -151,20 +151,15 @@ def without_scale(self, x, mask):
     return self.output(self.merge(shares @ value)), shares
 
 
-def forgets_both(
-    anchors, positives, hard_negatives=None, scale=20.0, symmetric=False, duplicates=None
-):
-    """Neither hard negatives nor the other direction: no known mistake is both."""
-    logits = scale * encoder.cosine_matrix(anchors, positives)
+def wrong_twice(anchors, positives, hard_negatives=None, scale=20.0):
+    """Divided by the scale, and without hard negatives: no known mistake is both."""
+    logits = encoder.cosine_matrix(anchors, positives) / scale
     return (logits.logsumexp(1) - logits.diagonal()).mean()
 
 
-def half_squared(anchor, positive, negative, margin=1.0, distance="euclidean"):
-    """The Euclidean distance is squared, the cosine distance is right."""
-    if distance == "cosine":
-        gap = encoder.cosine(anchor, negative) - encoder.cosine(anchor, positive)
-    else:
-        gap = (anchor - positive).pow(2).sum(1) - (anchor - negative).pow(2).sum(1)
+def squared(anchor, positive, negative, margin=1.0):
+    """The square of the Euclidean distance."""
+    gap = (anchor - positive).pow(2).sum(1) - (anchor - negative).pow(2).sum(1)
     return (gap + margin).clamp_min(0).mean()
 
 
@@ -183,12 +178,12 @@ def dot_products(u, v, temperature=0.05):
         ("bert.Attention.forward", without_scale, "failed", ["no 1/sqrt(K)"], None),
         (
             "losses.multiple_negatives_ranking_loss",
-            forgets_both,
+            wrong_twice,
             "failed",
-            ["no hard negatives"],
-            "ranking_symmetric",
+            ["scale divided"],
+            "ranking_hard",
         ),
-        ("losses.triplet_loss", half_squared, "failed", ["squared distance"], ""),
+        ("losses.triplet_loss", squared, "failed", ["squared distance"], ""),
         ("losses.softmax_cross_entropy_loss", overflows, "failed", ["exp overflows"], ""),
         ("losses.nt_xent_loss", dot_products, "failed", ["dot products for cosines"], None),
         ("bert.gelu", lambda x: 0.9 * x * torch.sigmoid(x), "failed", [], None),

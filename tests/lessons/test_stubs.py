@@ -58,7 +58,7 @@ def test_a_lessons_file_is_python_that_the_guard_lets_pass(lesson):
 
 def test_helpers_are_functions_that_are_not_pieces_of_the_same_lesson():
     assert helpers_of(10) == [
-        "from minisbert.core.encoder import cosine, cosine_matrix"
+        "from minisbert.core.encoder import cosine_matrix"
     ]  # defined in another chapter
     assert helpers_of(15) == [
         "from minisbert.core.bert import attention",

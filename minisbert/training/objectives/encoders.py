@@ -141,9 +141,10 @@ class Ranking(TripletRows):
 
     def formula(self, anchors: Tensor, positives: Tensor, *negatives: Tensor) -> Tensor:
         hard = torch.cat(negatives) if negatives else None  # ((n - 2) B, D)
-        symmetric = reads(self.options.objective, "symmetric") and self.options.symmetric
         scale = 1 / self.options.temperature
-        return losses.multiple_negatives_ranking_loss(anchors, positives, hard, scale, symmetric)
+        if reads(self.options.objective, "symmetric") and self.options.symmetric:
+            return more_losses.symmetric_ranking_loss(anchors, positives, hard, scale)
+        return losses.multiple_negatives_ranking_loss(anchors, positives, hard, scale)
 
 
 class SupervisedSimCSE(Ranking):

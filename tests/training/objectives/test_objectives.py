@@ -202,6 +202,7 @@ def vectors(encoder: SentenceEncoder, texts: list[str], scaled: bool = True) -> 
 
 
 RANKING = losses.multiple_negatives_ranking_loss
+SYMMETRIC = more_losses.symmetric_ranking_loss
 BETWEEN_VECTORS = [
     ("cosine", "", losses.cosine_mse_loss),
     ("cosent", "", partial(more_losses.cosent_loss, scale=20)),
@@ -209,7 +210,7 @@ BETWEEN_VECTORS = [
     ("triplet", "", partial(losses.triplet_loss, margin=1)),
     ("triplet", "--margin 0.25", partial(losses.triplet_loss, margin=0.25)),
     ("mnr", "", partial(RANKING, scale=20)),
-    ("mnr", "--temperature 0.5 --symmetric", partial(RANKING, scale=2, symmetric=True)),
+    ("mnr", "--temperature 0.5 --symmetric", partial(SYMMETRIC, scale=2)),
     ("simcse-supervised", "", partial(losses.simcse_loss, temperature=0.05)),
     ("simcse-supervised", "--temperature 0.5", partial(losses.simcse_loss, temperature=0.5)),
     ("simcse", "", lambda u: losses.simcse_loss(u, u, temperature=0.05)),
