@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lessons.by_hand import backward, paired, sheet, vocabulary
 from minisbert.core import bert
 from minisbert.core.weights import BertConfig
-from minisbert.diagnosis.planting import unfused
+from minisbert.diagnosis.tracing import unfused
 from tests.checks import check, normal
 from tests.parity import PIECE, Comparison, compare
 from tests.pipeline_checks import padded

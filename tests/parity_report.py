@@ -4,7 +4,7 @@ to its tolerance.
 
 import argparse
 
-from minisbert.diagnosis.planting import unfused
+from minisbert.diagnosis.tracing import unfused
 from tests import (  # noqa: F401 (their checks)
     by_hand_checks,
     checks,

@@ -1,7 +1,6 @@
 """The structure of the package: imports go one way, without circles, and the book works on its own."""
 
 import ast
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -69,6 +68,13 @@ def test_no_files_import_each_other_in_a_circle():
     files = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in FILES}
     graph = {name: {*imported(path)} & files.keys() - {name} for name, path in files.items()}
     TopologicalSorter(graph).prepare()  # CycleError names the circle
+
+
+def test_the_package_imports_no_lesson_and_no_test():
+    """They are not in the wheel, and the wrong code that they plant must not be."""
+    for path in FILES:
+        tops = {module.split(".")[0] for module in imported(path)}
+        assert not tops & {"lessons", "tests"}, path
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)

@@ -36,8 +36,9 @@ from lessons.grader.guard import Refused, refusing
 from lessons.grader.pieces import Piece
 from lessons.grader.result import RUNGS, Result
 from lessons.mistakes import MISTAKES
+from lessons.mistakes.planting import planted, replaced
 from minisbert.core import InputError, one_line
-from minisbert.diagnosis.planting import planted, replaced, unfused
+from minisbert.diagnosis.tracing import unfused
 from tests import (  # noqa: F401 (their checks)
     by_hand_checks,
     formula_checks,

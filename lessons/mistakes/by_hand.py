@@ -12,9 +12,9 @@ from torch import Tensor
 
 from lessons.by_hand import backward, paired, sheet, vocabulary
 from lessons.mistakes.calls import calls
+from lessons.mistakes.planting import mistake
 from minisbert.core import bert
 from minisbert.core.weights import BertConfig
-from minisbert.diagnosis.mistakes import mistake
 
 Join = tuple[str, str]
 Gradients = tuple[Tensor, Tensor, Tensor]

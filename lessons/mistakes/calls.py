@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from minisbert.diagnosis.planting import mistake
+from lessons.mistakes.planting import mistake
 
 
 def calls(owner: Any, attribute: str, formula: Callable | None = None) -> Callable[..., None]:

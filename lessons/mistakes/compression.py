@@ -3,7 +3,7 @@
 import numpy as np
 
 from lessons.mistakes.calls import calls
-from minisbert.diagnosis.mistakes import mistake
+from lessons.mistakes.planting import mistake
 from minisbert.search import quantized
 from minisbert.search.quantized import as_floats
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from lessons.mistakes.planting import mistake
 from minisbert.core import heads
 from minisbert.core.tokenizer import Encoded
-from minisbert.diagnosis.mistakes import mistake
 from minisbert.models import pair_model
 
 Maybe = Tensor | None

@@ -8,8 +8,8 @@ from torch.nn.functional import logsigmoid
 
 from lessons.by_hand import losses as by_hand
 from lessons.mistakes.calls import calls
+from lessons.mistakes.planting import mistake
 from minisbert.core import encoder, losses
-from minisbert.diagnosis.mistakes import mistake
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives import masked
 

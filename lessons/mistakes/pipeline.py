@@ -6,8 +6,8 @@ from collections.abc import Container, Sequence
 import torch
 
 from lessons.mistakes.calls import calls
+from lessons.mistakes.planting import mistake
 from minisbert.core import data, tokenizer, weights
-from minisbert.diagnosis.mistakes import mistake
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
 _names, _pad_batch, _grouped = (

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from lessons.mistakes.calls import calls
+from lessons.mistakes.planting import mistake
 from lessons.search import bm25, fusion, graph
 from lessons.search.graph import Links
-from minisbert.diagnosis.mistakes import mistake
 from minisbert.search import by_tokens, dense
 
 Words = Sequence[Sequence[str]]

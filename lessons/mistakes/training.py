@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from lessons.mistakes.calls import calls
+from lessons.mistakes.planting import mistake
 from minisbert.core import loop
-from minisbert.diagnosis.mistakes import mistake
 from minisbert.system.devices import random_state
 from minisbert.training import gradient_cache
 

@@ -1,40 +1,23 @@
-"""Known mistakes of the forward pass, which ``trace`` names by their numbers.
+"""Mistakes of the forward pass that vectors show; ``hunt.py`` names them by their numbers.
 
 Where several mistakes are wrong choices of one thing, its formula takes the choices as arguments,
-by default the right ones, and each mistake is a row of a table. ``lessons/mistakes`` adds those of
-every other piece to ``MISTAKES``, and those of the forward pass that change no vector.
+by default the right ones, and each mistake is a row of a table.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from lessons.mistakes.planting import mistake, wrong_choices
 from minisbert.architectures import modern, qwen3
 from minisbert.core import bert, pooling
-from minisbert.diagnosis.planting import MISTAKES, Mistake, mistake, planted, unfused, wrong_choices
 
 FLOOR = float("-inf")  # the score of what must get no attention
 # the right ones, from before anything is planted
 _forward, _rotary, _attention = bert.Bert.forward, modern.rotary, bert.attention
-
-
-def with_each_mistake(compute: Callable[[], Any]) -> Iterator[tuple[Mistake, Any]]:
-    """Yield what ``compute`` gives with each mistake of this file planted, unless the mistake
-    breaks the code.
-    """
-    for chosen in list(MISTAKES.values()):
-        if chosen.stand_in.__module__ != __name__:  # a lesson has entered it
-            continue
-        try:
-            # PyTorch's own operations contain what it replaces
-            with unfused(), planted(chosen):
-                result = compute()
-        except Exception:  # of any kind; then the mistake does not explain the numbers in question
-            continue
-        yield chosen, result
 
 
 # ----------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Plant a known mistake in the running package, and remove it again.
 
 A mistake replaces one function or method, its ``target``, with a stand-in that takes the same
-arguments. ``mistakes.py`` and ``lessons/mistakes`` fill the table ``MISTAKES``.
+arguments. The other files of this folder fill the table ``MISTAKES``.
 """
 
 import sys
@@ -10,8 +10,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
-
-from minisbert.core import bert
 
 
 @dataclass(frozen=True)
@@ -67,18 +65,6 @@ def wrong_choices(
 
 
 @contextmanager
-def unfused() -> Iterator[None]:
-    """Inside this context the encoder's three formulas are computed as the book writes them out
-    (``bert.FUSED``).
-    """
-    before, bert.FUSED = bert.FUSED, False
-    try:
-        yield
-    finally:
-        bert.FUSED = before
-
-
-@contextmanager
 def planted(chosen: Mistake) -> Iterator[None]:
     """Inside this context the package computes with the mistake."""
     with replaced(
@@ -115,10 +101,8 @@ def references(original: Callable) -> list[tuple[dict, Any]]:
     """
     holders: list[dict] = []
     for name, module in sys.modules.items():
-        # stand-ins keep the original, because they may call what they replace
-        if name.startswith(("minisbert.", "lessons.by_hand.")) and not name.startswith(
-            "minisbert.diagnosis"
-        ):
+        # not those of lessons.mistakes: a stand-in may call what it replaces
+        if name.startswith(("minisbert.", "lessons.by_hand.")):
             holders.append(vars(module))
             holders += filter(lambda value: isinstance(value, dict), vars(module).values())
     return [
