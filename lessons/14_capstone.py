@@ -151,8 +151,8 @@ from minisbert.core import metrics
 from minisbert.core.encoder import cosine
 from minisbert.data.datasets import load_scored_pairs
 from minisbert.diagnosis.tracing import HIDDEN
-from tests.checks import CHECKS
 from tests.parity import golden
+from tests.parity.checks import CHECKS
 
 reference = golden("minilm")
 pairs = load_scored_pairs("stsb", "test")[::14][:100]

@@ -217,7 +217,7 @@ def files_for(path: Path) -> list[str]:
     # the cases of the parity checks and of the grader are unit tests of what they import
     if importing(path, "lessons/grader"):
         found.append("tests/lessons/test_ladder.py::test_every_master_passes")
-    if any(user.endswith("checks.py") for user in users):
+    if any(user.startswith("tests/parity/") for user in users):
         found.append("tests/test_parity.py")
     found += [user for user in users if "/test_" in user and not user.startswith("tests/lessons")]
     found += [

@@ -5,21 +5,13 @@ to its tolerance.
 import argparse
 
 from minisbert.diagnosis.tracing import unfused
-from tests import (  # noqa: F401 (their checks)
-    by_hand_checks,
-    checks,
-    formula_checks,
-    head_checks,
-    loss_checks,
-    metric_checks,
-    pipeline_checks,
-)
+from tests.parity.checks import CHECKS
 
 
 def main() -> None:
     argparse.ArgumentParser(prog="python -m tests.parity_report", description=__doc__).parse_args()
     with unfused():  # the formulas as the book has them
-        for name, check in checks.CHECKS.items():
+        for name, check in CHECKS.items():
             compared = list(check())
             worst = max(compared, key=lambda each: (not each.used <= 1, each.used))  # NaN first
             print(f"{name}: {len(compared)} tensors; {worst}")

@@ -1,6 +1,11 @@
-"""Every piece equals its reference within the tolerances of ``parity.py``; the checks are in
-``checks.py``.
+"""Every piece equals its reference within the tolerances of ``tests/parity``, whose ``checks.py``
+lists the checks.
 """
+
+import inspect
+from collections.abc import Iterator
+from importlib import import_module
+from pkgutil import iter_modules
 
 import pytest
 import torch
@@ -8,16 +13,9 @@ import torch
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import bert
 from minisbert.core.encoder import load_bert
-from tests import (  # noqa: F401 (their checks)
-    by_hand_checks,
-    formula_checks,
-    head_checks,
-    loss_checks,
-    metric_checks,
-    pipeline_checks,
-)
-from tests.checks import CHECKS
-from tests.parity import MINILM_HIDDEN, REFERENCE, assert_parity, golden
+from tests import parity
+from tests.parity import MINILM_HIDDEN, REFERENCE, Comparison, assert_parity, golden
+from tests.parity.checks import CHECKS
 from tests.reference.texts import SENTENCES, TEXTS
 
 # of whole models and layers: what the fused operations compute, which keep no probabilities
@@ -30,6 +28,18 @@ FUSED = (
     "feed_forward",
     "masks_and_ids",
 )
+
+
+def test_the_table_lists_every_check():
+    """A check that nobody runs proves nothing."""
+    checks = set()
+    for file in iter_modules(parity.__path__):
+        module = import_module(f"tests.parity.{file.name}")
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            signature = inspect.signature(function)
+            if signature.return_annotation == Iterator[Comparison] and not signature.parameters:
+                checks.add(name)
+    assert checks == CHECKS.keys()
 
 
 def assert_equal(name: str) -> None:

@@ -27,8 +27,8 @@ from tests.architectures.tiny import (
     randomise,
     raw_config,
 )
-from tests.checks import other_family
 from tests.parity import GRADIENT, PIECE, assert_parity, golden
+from tests.parity.encoder import other_family
 from tests.reference.texts import SENTENCES, TEXTS
 
 ALL = [*SENTENCES, *TEXTS]

@@ -1,4 +1,4 @@
-"""Settings of heads; their values are in the grader's cases and ``head_checks.py``."""
+"""Settings of heads; their values are in the grader's cases and ``parity/heads.py``."""
 
 import pytest
 import torch

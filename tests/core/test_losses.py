@@ -1,4 +1,4 @@
-"""The book's losses: properties and bad input. The grader and ``loss_checks.py`` have values and
+"""The book's losses: properties and bad input. The grader and ``parity/losses.py`` have values and
 gradients.
 """
 

@@ -10,16 +10,8 @@ import pytest
 
 from lessons.grader.pieces import PIECES
 from lessons.mistakes import MISTAKES, planted
-from tests import (  # noqa: F401 (their checks)
-    by_hand_checks,
-    formula_checks,
-    head_checks,
-    loss_checks,
-    metric_checks,
-    pipeline_checks,
-)
-from tests.checks import CHECKS
 from tests.parity import Comparison
+from tests.parity.checks import CHECKS
 
 pytestmark = pytest.mark.usefixtures("written_out")
 

@@ -11,16 +11,8 @@ from lessons.grader.cases import CASES
 from lessons.grader.pieces import LESSONS, PIECES, lesson_file, mine, pieces_of
 from lessons.mistakes import MISTAKES
 from minisbert.core import InputError
-from tests import (  # noqa: F401 (their checks)
-    by_hand_checks,
-    formula_checks,
-    head_checks,
-    loss_checks,
-    metric_checks,
-    pipeline_checks,
-)
-from tests.checks import CHECKS
 from tests.parity import ROOT
+from tests.parity.checks import CHECKS
 
 
 def test_every_card_is_complete():

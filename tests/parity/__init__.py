@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "tests" / "reference"
 
 # absolute bounds, relative 0 (the smallest known mistake shows at 3e-4)

@@ -1,7 +1,6 @@
-"""Parity checks of heads and learned pooling: values and gradients against ``heads.safetensors``.
+"""Heads and learned pooling: values and gradients beside ``heads.safetensors``.
 
-Importing this module adds them to ``checks.CHECKS``. The values come from
-``reference/heads_reference.py``.
+The golden values come from ``reference/heads_reference.py``.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,8 +14,8 @@ from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.pooling import Pooling
 from minisbert.core.tokenizer import pad_batch
 from minisbert.models.pooling import first_last_pool
-from tests.checks import check, compare_gradients
 from tests.parity import PIECE, ROOT, Comparison, compare, golden
+from tests.parity.comparison import compare_gradients
 from tests.reference.heads_reference import CONCATS, HIDDEN, SECONDS, WIDTH
 from tests.reference.texts import SENTENCES
 
@@ -37,7 +36,6 @@ def with_golden(
     yield from compare_gradients(name, value, expected, tensors, gradients, pull)
 
 
-@check
 def concat_heads() -> Iterator[Comparison]:
     """SBERT's seven combinations and the siamese one, with and without a hidden layer, with one
     output and three.
@@ -50,14 +48,12 @@ def concat_heads() -> Iterator[Comparison]:
         yield from with_golden(f"concat.{i}", head, lambda head=head: head(u, v), {"u": u, "v": v})
 
 
-@check
 def joint_head() -> Iterator[Comparison]:
     a = golden("heads")["a"].requires_grad_()
     head = heads.JointHead(WIDTH, hidden=HIDDEN)
     yield from with_golden("joint", head, lambda: head(a), {"a": a})
 
 
-@check
 def cross_heads() -> Iterator[Comparison]:
     """Both variants, with pads on both sides."""
     reference = golden("heads")
@@ -101,7 +97,6 @@ def pair_model(
     yield compare(f"pair.{name}, scores", scores, expected, PIECE)
 
 
-@check
 def pair_models() -> Iterator[Comparison]:
     """Each head on the tiny encoder."""
     yield from pair_model("siamese", heads.siamese(24, hidden=HIDDEN))
@@ -111,7 +106,6 @@ def pair_models() -> Iterator[Comparison]:
     yield from pair_model("compare", heads.CrossHead(24, "compare", hidden=HIDDEN))
 
 
-@check
 def more_poolings() -> Iterator[Comparison]:
     """Attention and BERT's pooler, through the encoder, before the vectors are scaled, and the
     first-last average.

@@ -1,9 +1,8 @@
-"""Parity checks of the losses: the value and the gradient of every input against
-``losses.safetensors``.
+"""Losses: the value and the gradient of every input, beside ``losses.safetensors``.
 
-Importing this module adds them to ``checks.CHECKS``. The values come from
-``reference/losses_reference.py``. Where a constant could fairly be a float32 tensor (a weight, a
-temperature), the reference is torch's own function, with constants that float32 holds exactly.
+The golden values come from ``reference/losses_reference.py``. Where a constant could fairly be a
+float32 tensor (a weight, a temperature), the reference is torch's own function, with constants that
+float32 holds exactly.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,8 +17,8 @@ from minisbert.core import losses
 from minisbert.training import gradient_cache
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives import masked
-from tests.checks import check, compare_gradients, with_gradients
 from tests.parity import GRADIENT, PIECE, Comparison, compare, golden
+from tests.parity.comparison import compare_gradients, normal, with_gradients
 
 
 def with_golden(name: str, loss: Callable[..., Tensor], inputs: str) -> Iterator[Comparison]:
@@ -32,7 +31,17 @@ def with_golden(name: str, loss: Callable[..., Tensor], inputs: str) -> Iterator
     )
 
 
-@check
+def cosine_mse_loss() -> Iterator[Comparison]:
+    u, v, target = (
+        normal(5, 7),
+        normal(5, 7, seed=1),
+        torch.linspace(-0.5, 1, 5, dtype=torch.float64),
+    )
+    ours = lambda u, v: losses.cosine_mse_loss(u, v, target)  # noqa: E731
+    theirs = lambda u, v: functional.mse_loss(functional.cosine_similarity(u, v), target)  # noqa: E731
+    yield from with_gradients("cosine_mse_loss", ours, theirs, u, v)
+
+
 def mse_losses() -> Iterator[Comparison]:
     reference = golden("losses")
     targets, quarters = reference["targets"], reference["quarters"]
@@ -49,7 +58,6 @@ def mse_losses() -> Iterator[Comparison]:
     yield from with_golden("cosine_mse", lambda u, v: losses.cosine_mse_loss(u, v, quarters), "u v")
 
 
-@check
 def cross_entropy_losses() -> Iterator[Comparison]:
     reference = golden("losses")
     labels, classes = reference["labels"], reference["classes"]
@@ -66,7 +74,6 @@ def cross_entropy_losses() -> Iterator[Comparison]:
     yield from with_golden("softmax_cross_entropy", lambda z: softmax(z, classes), "class_logits")
 
 
-@check
 def mlm_loss() -> Iterator[Comparison]:
     words = golden("losses")["classes"]
     yield from with_golden(
@@ -74,7 +81,6 @@ def mlm_loss() -> Iterator[Comparison]:
     )
 
 
-@check
 def mask_tokens() -> Iterator[Comparison]:
     """Token by token, by BERT's rule as section 3.1 has it."""
     generator = torch.Generator().manual_seed(0)
@@ -97,7 +103,6 @@ def mask_tokens() -> Iterator[Comparison]:
     yield compare("chosen", chosen.double(), asked.double(), PIECE)
 
 
-@check
 def contrastive_loss() -> Iterator[Comparison]:
     labels = golden("losses")["labels"]
     yield from with_golden("contrastive", lambda u, v: losses.contrastive_loss(u, v, labels), "u v")
@@ -116,7 +121,6 @@ def contrastive_loss() -> Iterator[Comparison]:
     )
 
 
-@check
 def triplet_loss() -> Iterator[Comparison]:
     yield from with_golden("triplet", losses.triplet_loss, "u v w")
     yield from with_golden(
@@ -124,7 +128,6 @@ def triplet_loss() -> Iterator[Comparison]:
     )
 
 
-@check
 def cosent_loss() -> Iterator[Comparison]:
     targets = golden("losses")["targets"]
     yield from with_golden("cosent", lambda u, v: more_losses.cosent_loss(u, v, targets), "u v")
@@ -133,7 +136,6 @@ def cosent_loss() -> Iterator[Comparison]:
     )
 
 
-@check
 def multiple_negatives_ranking_loss() -> Iterator[Comparison]:
     ranking, duplicates = losses.multiple_negatives_ranking_loss, golden("losses")["duplicates"]
     for name, inputs, options in (
@@ -155,7 +157,6 @@ def cosines(u: Tensor, v: Tensor) -> Tensor:
     return functional.cosine_similarity(u[:, None], v[None], dim=-1)
 
 
-@check
 def simcse_loss() -> Iterator[Comparison]:
     reference = golden("losses")
     u, v, w = (reference[key].requires_grad_() for key in "uvw")
@@ -182,7 +183,6 @@ def simcse_loss() -> Iterator[Comparison]:
     yield from with_gradients("simcse, hard negatives with weight 0.75", ours, theirs, u, v, w)
 
 
-@check
 def nt_xent_loss() -> Iterator[Comparison]:
     reference = golden("losses")
     u, v = (reference[key].requires_grad_() for key in "uv")
@@ -202,7 +202,6 @@ def nt_xent_loss() -> Iterator[Comparison]:
         yield from with_gradients(name, *sides, u, v)
 
 
-@check
 def default_temperatures() -> Iterator[Comparison]:
     """1/20, which float32 does not hold: of the package alone, not asked of a learner."""
     yield from with_golden("simcse", losses.simcse_loss, "u v")
@@ -227,7 +226,6 @@ class Texts(nn.Module):
         )
 
 
-@check
 def batch_in_parts() -> Iterator[Comparison]:
     """A batch of seven triplets in four parts, with dropout, and the same masks in one graph."""
     network, lengths = Texts(), [20, 30, 90, 40, 30, 50, 30]
@@ -259,7 +257,6 @@ def batch_in_parts() -> Iterator[Comparison]:
     yield compare("batch in parts, the next random number", torch.rand(1), after, PIECE)
 
 
-@check
 def distillation_loss() -> Iterator[Comparison]:
     """Against torch's mse_loss, which has no gradient for a detached teacher."""
     u, v = (golden("losses")[key].requires_grad_() for key in "uv")
@@ -270,7 +267,6 @@ def distillation_loss() -> Iterator[Comparison]:
     )
 
 
-@check
 def matryoshka_loss() -> Iterator[Comparison]:
     """Prefixes cut and scaled by torch, under a loss that depends on their length."""
     u, v = (golden("losses")[key].requires_grad_() for key in "uv")

@@ -1,20 +1,63 @@
-"""Parity checks of metrics beyond correlation: each metric against
-``classification_metrics.safetensors``.
+"""Metrics: correlations, decisions, geometry and retrieval, beside golden files and sums by hand.
 
-Importing this module adds them to ``checks.CHECKS``. The values come from
-``reference/metrics_reference.py``.
+The golden values come from ``reference/make_reference.py`` and ``reference/metrics_reference.py``.
 """
 
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import log2
 
+import numpy as np
 import torch
 
 from lessons.by_hand import geometry as sphere
+from minisbert.core import metrics
 from minisbert.evaluation import metrics as more_metrics
-from tests.checks import check
 from tests.parity import PIECE, Comparison, compare, golden
+from tests.parity.comparison import normal
+
+
+def correlations() -> Iterator[Comparison]:
+    """Pearson and Spearman with many ties, few ties and none."""
+    reference = golden("metrics")
+    for name in ("ties", "few_ties", "no_ties"):
+        x, y = (reference[f"{name}.{side}"].numpy() for side in ("x", "y"))
+        for kind, metric in (("pearson", metrics.pearson), ("spearman", metrics.spearman)):
+            value = torch.tensor([metric(x, y)], dtype=torch.float64)
+            yield compare(f"{kind}, {name}", value, reference[f"{name}.{kind}"], PIECE)
+
+
+def ranks() -> Iterator[Comparison]:
+    """1 plus the number of smaller values, plus half a rank for each other equal value.
+
+    The ranks in order, and the mean rank of equal values: together they are right only if every
+    rank is, and neither depends on how a sort orders equal values.
+    """
+    for name, x in (
+        ("ties", normal(40, scale=2.0).detach().round()),
+        ("no ties", normal(9, seed=1).detach()),
+    ):
+        smaller, equal = (x < x[:, None]).sum(1), (x == x[:, None]).double()
+        expected = 1 + smaller + (equal.sum(1) - 1) / 2
+        found = torch.tensor(np.array(metrics.ranks(x.numpy())))
+        yield compare(f"ranks, {name}, sorted", found.sort().values, expected.sort().values, PIECE)
+        mean = equal.to(found.dtype) @ found / equal.sum(1).to(found.dtype)
+        yield compare(f"ranks, {name}, mean of equal values", mean, expected, PIECE)
+
+
+def tiny_and_huge_values() -> Iterator[Comparison]:
+    """Pearson's r does not depend on the unit: values of 1e-200 and of 1e200, whose squares are 0
+    and infinity.
+    """
+    x, y = np.array([1.0, 2.0, 3.0, 5.0]), np.array([2.0, 1.0, 4.0, 6.0])
+    expected = torch.tensor([np.corrcoef(x, y)[0, 1]])
+    for name, a, b in (
+        ("tiny", 1e-200, 1.0),
+        ("huge", 1e200, 1.0),
+        ("tiny and huge", 1e-200, 1e200),
+    ):
+        found = torch.tensor([metrics.pearson(a * x, b * y)], dtype=torch.float64)
+        yield compare(f"pearson, {name} values", found, expected, PIECE)
 
 
 def with_golden(
@@ -27,13 +70,11 @@ def with_golden(
     return compare(name, value, reference[f"value.{name}"], PIECE)
 
 
-@check
 def decisions() -> Iterator[Comparison]:
     """Precision, recall and F1."""
     yield with_golden("precision_recall_f1", more_metrics.precision_recall_f1, "predicted labels")
 
 
-@check
 def thresholds() -> Iterator[Comparison]:
     """The best threshold and its value, and average precision: with few ties, many, and if no 1 at
     all is best.
@@ -47,7 +88,6 @@ def thresholds() -> Iterator[Comparison]:
             yield with_golden(f"threshold.{metric}.{name}", best, f"{name} labels")
 
 
-@check
 def geometry() -> Iterator[Comparison]:
     """Alignment, uniformity and mean cosine of vectors with many different norms."""
     yield with_golden("alignment", sphere.alignment, "anchor positive")
@@ -59,16 +99,19 @@ def geometry() -> Iterator[Comparison]:
 # four queries: with 3, 1, 1 and 4 relevant documents; nothing is among the first three for the
 # third one
 RANKED = [[0, 1, 0, 2, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 2], [3, 0, 1, 1, 0]]
+
 JUDGED = [
     [1, 2, 0, 3],
     [1, 0, 0, 0],
     [0, 2, 0, 0],
     [1, 1, 1, 3],
 ]  # in the order of a file, filled up with 0
+
 FIRST, LAST = (
     3 + 2 / log2(3) + 1 / 2,
     3 + 1 / log2(3) + 1 / 2,
 )  # the best DCG at 3: of 3, 2, 1 and of 3, 1, 1
+
 BY_HAND = {  # a term for each query, at k = 3, and at k = 6, beyond the end of the rankings
     "accuracy": ([1, 1, 0, 1], [1, 1, 1, 1]),
     "precision": ([1 / 3, 1 / 3, 0, 2 / 3], [2 / 6, 1 / 6, 1 / 6, 3 / 6]),
@@ -90,7 +133,6 @@ BY_HAND = {  # a term for each query, at k = 3, and at k = 6, beyond the end of 
 }
 
 
-@check
 def retrieval() -> Iterator[Comparison]:
     """Accuracy, precision, recall, MRR, nDCG and MAP at k, worked by hand."""
     for name, values in BY_HAND.items():

@@ -1,9 +1,7 @@
-"""Parity checks of what the lessons write out by hand: merges, the way back, the bill of a step, a
-gain in pairs.
+"""What the lessons write out by hand: merges, the way back, the costs of a step, a gain in pairs.
 
-Importing this module adds them to ``checks.CHECKS``. The references are the ``tokenizers``
-library's trainer, autograd, torch's own counts of operations and bytes, and Python's
-``statistics``.
+The references are the ``tokenizers`` library's trainer, autograd, torch's own counts of operations
+and bytes, and Python's ``statistics``.
 """
 
 import json
@@ -21,13 +19,14 @@ from lessons.by_hand import backward, paired, sheet, vocabulary
 from minisbert.core import bert
 from minisbert.core.weights import BertConfig
 from minisbert.diagnosis.tracing import unfused
-from tests.checks import check, normal
 from tests.parity import PIECE, Comparison, compare
-from tests.pipeline_checks import padded
+from tests.parity.comparison import normal, padded
 from tests.reference.texts import SENTENCES
 
 MINILM = BertConfig(30_522, 384, 6, 12, 1536, 512)
+
 SMALL = BertConfig(13, 6, 2, 3, 10, 9, type_vocab_size=1)
+
 COSTS = ("forward", "backward", "weights", "gradients", "moments", "probabilities")
 
 
@@ -42,7 +41,6 @@ def trained_merges(words: Mapping[str, int], most: int) -> list[tuple[str, str]]
     return [tuple(pair) for pair in json.loads(library.to_str())["model"]["merges"]][:most]
 
 
-@check
 def byte_pair_merges() -> Iterator[Comparison]:
     """Merges of real sentences, of words that are mostly one letter, and of words that are soon
     used up.
@@ -61,7 +59,6 @@ def byte_pair_merges() -> Iterator[Comparison]:
         )
 
 
-@check
 def dense_gelu_gradients() -> Iterator[Comparison]:
     x, weight, bias = normal(5, 4, seed=1), normal(7, 4, seed=2), normal(7, seed=3)
     pull = normal(5, 7, seed=4).detach()
@@ -73,7 +70,6 @@ def dense_gelu_gradients() -> Iterator[Comparison]:
         yield compare(f"dense layer with GELU, dL/d{name}", ours, theirs, PIECE)
 
 
-@check
 def step_costs() -> Iterator[Comparison]:
     """MiniLM's sizes, without numbers behind them, and a small model's."""
     for name, config, B, T in (
@@ -116,7 +112,6 @@ def counted_costs(config: BertConfig, B: int, T: int) -> dict[str, int]:
     )
 
 
-@check
 def gain_in_pairs() -> Iterator[Comparison]:
     """Thirty runs whose sides share most of their chance."""
     shared, own = normal(30, seed=5).detach(), normal(30, seed=6).detach()
