@@ -58,33 +58,37 @@ parser.add_argument("--json", action="store_true", help="print one JSON object")
 def report(content: dict[str, Any]) -> Iterator[str]:
     """Yield the lines for people of what ``--json`` prints as one object."""
     for file in content["files"]:
-        yield f"{file['path']}: {file['form']}"
-        yield f"  rows     {file['rows']:,}"
-        yield f"  texts    {file['texts']:,}, {file['distinct_texts']:,} distinct"
-        if "tokens" in file:
-            tokens = file["tokens"]
-            most = f"95 % up to {tokens['p95']:g}, longest {tokens['longest']:,}"
-            yield f"  tokens   median {tokens['median']:g}, {most}"
-            percent = 100 * tokens["cut"] / file["texts"]
-            cut = f"{tokens['cut']:,} of the texts ({percent:.1f} %)"
-            yield f"           the limit of {tokens['limit']:,} cuts {cut}"
-        if "scores" in file:
-            scores = file["scores"]
-            yield f"  scores   {scores['min']:g} to {scores['max']:g}, mean {scores['mean']:.3g}"
-        for name, count in file["labels"].items():
-            yield f"  label    {name}: {count:,}"
-        if file["unread"]:
-            yield f"  not read {', '.join(file['unread'])}"
-        for name, meaning in FINDINGS.items():
-            if file[name]:
-                yield f"  {name} ({len(file[name]):,}): {meaning}"
-                for place in file[name][:NAMED_PLACES]:
-                    yield f"             {place}"
+        yield from report_of_file(file)
         yield ""
     for row in content["shared"]:
         yield f"{row['file']}: {row['rows']:,} rows are in {row['with']}"
     if content["command"] is not None:
         yield f"Train with:\n  {content['command']}"
+
+
+def report_of_file(file: dict[str, Any]) -> Iterator[str]:
+    yield f"{file['path']}: {file['form']}"
+    yield f"  rows     {file['rows']:,}"
+    yield f"  texts    {file['texts']:,}, {file['distinct_texts']:,} distinct"
+    if "tokens" in file:
+        tokens = file["tokens"]
+        most = f"95 % up to {tokens['p95']:g}, longest {tokens['longest']:,}"
+        yield f"  tokens   median {tokens['median']:g}, {most}"
+        percent = 100 * tokens["cut"] / file["texts"]
+        cut = f"{tokens['cut']:,} of the texts ({percent:.1f} %)"
+        yield f"           the limit of {tokens['limit']:,} cuts {cut}"
+    if "scores" in file:
+        scores = file["scores"]
+        yield f"  scores   {scores['min']:g} to {scores['max']:g}, mean {scores['mean']:.3g}"
+    for name, count in file["labels"].items():
+        yield f"  label    {name}: {count:,}"
+    if file["unread"]:
+        yield f"  not read {', '.join(file['unread'])}"
+    for name, meaning in FINDINGS.items():
+        if file[name]:
+            yield f"  {name} ({len(file[name]):,}): {meaning}"
+            for place in file[name][:NAMED_PLACES]:
+                yield f"             {place}"
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -36,10 +36,14 @@ DOUBLE = 1e-10  # for everything in float64
 # what is computed between the previous tensor and this one
 PARTS = {
     "embeddings": "the word table, the positions, the token types and the LayerNorm over their sum",
-    "attention": "queries and keys (weights, biases, how the heads are split), the scale "
-    "1/sqrt(K), the mask, softmax",
-    "layers": "values, merging the heads, the output layer, both residual sums, both LayerNorms, "
-    "feed-forward and GELU",
+    "attention": (
+        "queries and keys (weights, biases, how the heads are split), the scale 1/sqrt(K), the "
+        "mask, softmax"
+    ),
+    "layers": (
+        "values, merging the heads, the output layer, both residual sums, both LayerNorms, "
+        "feed-forward and GELU"
+    ),
     "pooler": "the dense layer over the first token and its tanh",
     "pooled": "the kind of pooling, and whether it leaves out the pads",
     "vector": "the steps after the pooling: a dense layer in some models, then scaling to length 1",
