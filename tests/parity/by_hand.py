@@ -7,7 +7,7 @@ and bytes, and Python's ``statistics``.
 import json
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -20,14 +20,30 @@ from minisbert.core import bert
 from minisbert.core.weights import BertConfig
 from minisbert.diagnosis.tracing import unfused
 from tests.parity import PIECE, Comparison, compare
-from tests.parity.comparison import normal, padded
+from tests.parity.comparison import double, normal, same_text
 from tests.reference.texts import SENTENCES
 
 MINILM = BertConfig(30_522, 384, 6, 12, 1536, 512)
-
 SMALL = BertConfig(13, 6, 2, 3, 10, 9, type_vocab_size=1)
-
 COSTS = ("forward", "backward", "weights", "gradients", "moments", "probabilities")
+
+
+def byte_pair_merges() -> Iterator[Comparison]:
+    """Merges of sentences, of words that are mostly one letter, and of words soon used up."""
+    sentences = Counter(" ".join(SENTENCES).lower().split())
+    for name, words, most in (
+        ("sentences", sentences, 120),
+        ("one letter", {"aaaa": 3, "aaab": 2, "baaaaa": 4, "aa": 1}, 6),
+        ("few words", {"abc": 2, "bcd": 2, "cab": 1}, 50),
+    ):
+        merges = vocabulary.learn_merges(words, most)
+        expected = trained_merges(words, most)
+        result = same_text(f"merges of {name}", as_lines(merges), as_lines(expected))
+        yield replace(result, ours=merges, reference=expected)
+
+
+def as_lines(merges: Iterable[tuple[str, str]]) -> list[str]:
+    return [" ".join(pair) for pair in merges]
 
 
 def trained_merges(words: Mapping[str, int], most: int) -> list[tuple[str, str]]:
@@ -35,36 +51,19 @@ def trained_merges(words: Mapping[str, int], most: int) -> list[tuple[str, str]]
     library = Tokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(vocab_size=most + 500, show_progress=False)
-    library.train_from_iterator(
-        [" ".join([word] * times) for word, times in words.items()], trainer
-    )
-    return [tuple(pair) for pair in json.loads(library.to_str())["model"]["merges"]][:most]
-
-
-def byte_pair_merges() -> Iterator[Comparison]:
-    """Merges of real sentences, of words that are mostly one letter, and of words that are soon
-    used up.
-    """
-    sentences = Counter(word for text in SENTENCES for word in text.lower().split())
-    for name, words, most in (
-        ("sentences", sentences, 120),
-        ("one letter", {"aaaa": 3, "aaab": 2, "baaaaa": 4, "aa": 1}, 6),
-        ("few words", {"abc": 2, "bcd": 2, "cab": 1}, 50),
-    ):
-        merges, expected = vocabulary.learn_merges(words, most), trained_merges(words, most)
-        sides = ["\n".join(map(" ".join, pairs)) for pairs in (merges, expected)]
-        value, reference = (padded([ord(c) for c in side], len(sides[1]) + 20) for side in sides)
-        yield replace(
-            compare(f"merges of {name}", value, reference, PIECE), ours=merges, reference=expected
-        )
+    texts = [" ".join([word] * times) for word, times in words.items()]
+    library.train_from_iterator(texts, trainer)
+    merges = json.loads(library.to_str())["model"]["merges"]
+    return [tuple(pair) for pair in merges[:most]]
 
 
 def dense_gelu_gradients() -> Iterator[Comparison]:
-    x, weight, bias = normal(5, 4, seed=1), normal(7, 4, seed=2), normal(7, seed=3)
+    x = normal(5, 4, seed=1)
+    weight = normal(7, 4, seed=2)
+    bias = normal(7, seed=3)
     pull = normal(5, 7, seed=4).detach()
-    expected = torch.autograd.grad(
-        functional.gelu(functional.linear(x, weight, bias)), (x, weight, bias), pull
-    )
+    output = functional.gelu(functional.linear(x, weight, bias))
+    expected = torch.autograd.grad(output, (x, weight, bias), pull)
     found = backward.dense_gelu_backward(x.detach(), weight.detach(), bias.detach(), pull)
     for name, ours, theirs in zip(("x", "weight", "bias"), found, expected, strict=True):
         yield compare(f"dense layer with GELU, dL/d{name}", ours, theirs, PIECE)
@@ -76,48 +75,58 @@ def step_costs() -> Iterator[Comparison]:
         ("MiniLM, 32 x 64", MINILM, 32, 64),
         ("a small model, 3 x 5", SMALL, 3, 5),
     ):
-        expected = counted_costs(config, B, T)
         found = sheet.training_step(config, B, T)
-        sides = (
-            torch.tensor([side.get(cost, -1) for cost in COSTS]).double()
-            for side in (found, expected)
-        )
-        yield replace(compare(f"costs of {name}", *sides, PIECE), ours=found, reference=expected)
+        expected = counted_costs(config, B, T)
+        ours = double([found.get(cost, -1) for cost in COSTS])
+        theirs = double([expected[cost] for cost in COSTS])
+        result = compare(f"costs of {name}", ours, theirs, PIECE)
+        yield replace(result, ours=found, reference=expected)
 
 
 def counted_costs(config: BertConfig, B: int, T: int) -> dict[str, int]:
-    """What torch counts in one step of AdamW on the meta device, where tensors have shapes and no
-    numbers.
+    """What torch counts in one step of AdamW.
+
+    On the meta device, where tensors have shapes and no numbers.
     """
-
-    def size(tensors: list[torch.Tensor]) -> int:
-        return sum(x.nbytes for x in tensors)
-
     with torch.device("meta"), unfused():
-        model, trace = bert.Bert(config, pooler=False), {}
+        model = bert.Bert(config, pooler=False)
+        trace: dict[str, torch.Tensor] = {}
         with FlopCounterMode(display=False) as forward:
             hidden = model(torch.zeros(B, T, dtype=torch.long), trace=trace)
         with FlopCounterMode(display=False) as back:
             hidden.sum().backward()
     parameters = list(model.parameters())
-    kept = [value for key, value in trace.items() if key.endswith("attention")]
     optimizer = torch.optim.AdamW(parameters)
     optimizer.step()
-    moments = [
-        state[key] for state in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")
-    ]
-    bytes_of = map(size, (parameters, [p.grad for p in parameters], moments, kept))
-    return dict(
-        zip(COSTS, (forward.get_total_flops(), back.get_total_flops(), *bytes_of), strict=True)
-    )
+
+    moments = []
+    for state in optimizer.state.values():
+        moments += [state["exp_avg"], state["exp_avg_sq"]]
+    probabilities = [value for key, value in trace.items() if key.endswith("attention")]
+    return {
+        "forward": forward.get_total_flops(),
+        "backward": back.get_total_flops(),
+        "weights": size(parameters),
+        "gradients": size([parameter.grad for parameter in parameters]),
+        "moments": size(moments),
+        "probabilities": size(probabilities),
+    }
+
+
+def size(tensors: list[torch.Tensor]) -> int:
+    """Bytes."""
+    return sum(x.nbytes for x in tensors)
 
 
 def gain_in_pairs() -> Iterator[Comparison]:
     """Thirty runs whose sides share most of their chance."""
-    shared, own = normal(30, seed=5).detach(), normal(30, seed=6).detach()
-    a, b = 80 + 3 * shared, 79.5 + 3 * shared + 0.5 * own
+    shared = normal(30, seed=5).detach()
+    own = normal(30, seed=6).detach()
+    a = 80 + 3 * shared
+    b = 79.5 + 3 * shared + 0.5 * own
     differences = (a - b).tolist()
-    gain, error = statistics.fmean(differences), statistics.stdev(differences) / 30**0.5
-    expected = torch.tensor([gain, error, gain - 2 * error, gain + 2 * error], dtype=torch.float64)
-    found = torch.tensor(paired.paired_gain(a.numpy(), b.numpy()), dtype=torch.float64)
+    gain = statistics.fmean(differences)
+    error = statistics.stdev(differences) / 30**0.5
+    expected = double([gain, error, gain - 2 * error, gain + 2 * error])
+    found = double(paired.paired_gain(a.numpy(), b.numpy()))
     yield compare("gain of thirty pairs, its error, its interval", found, expected, PIECE)

@@ -1,6 +1,7 @@
-"""What the checks of this folder have in common: inputs, and comparisons of several numbers."""
+"""What the checks of this folder share: inputs, and comparisons of several numbers."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from tests.parity import GRADIENT, PIECE, Comparison, compare
 def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
     """Random float64 numbers that require a gradient."""
     generator = torch.Generator().manual_seed(seed)
-    return (scale * torch.randn(shape, generator=generator, dtype=torch.float64)).requires_grad_()
+    numbers = scale * torch.randn(shape, generator=generator, dtype=torch.float64)
+    return numbers.requires_grad_()
 
 
 def randomised(module: nn.Module, seed: int = 5) -> nn.Module:
@@ -25,15 +27,15 @@ def randomised(module: nn.Module, seed: int = 5) -> nn.Module:
     return module.eval()
 
 
+def double(values: Any) -> Tensor:
+    """A number, list or array as a float64 tensor."""
+    return torch.as_tensor(values, dtype=torch.float64)
+
+
 def padded(numbers: Sequence[int], length: int) -> Tensor:
-    """Numbers as a tensor (length,), padded with -1, so that lists of different lengths can be
-    compared.
-    """
-    return torch.tensor([*numbers, *[-1] * length][:length], dtype=torch.float64)
-
-
-def d(value: float) -> Tensor:
-    return torch.tensor(value, dtype=torch.float64)
+    """Numbers as a tensor (length,), filled up with -1, so that lists of any length compare."""
+    filled = [*numbers, *[-1] * length]
+    return double(filled[:length])
 
 
 # ------------------------------------------------------------------------------------- comparisons
@@ -41,9 +43,24 @@ def d(value: float) -> Tensor:
 
 def same(name: str, value: Any, reference: Any, bound: float = PIECE) -> Comparison:
     """``compare`` of numbers in lists, arrays or tensors."""
-    return compare(
-        name, *(torch.as_tensor(np.asarray(side)).double() for side in (value, reference)), bound
-    )
+    ours = torch.as_tensor(np.asarray(value)).double()
+    theirs = torch.as_tensor(np.asarray(reference)).double()
+    return compare(name, ours, theirs, bound)
+
+
+def same_lists(
+    name: str, value: Sequence[int], reference: Sequence[int], length: int
+) -> Comparison:
+    """``compare`` of two lists, which may differ in length, as tensors of ``length`` numbers."""
+    return compare(name, padded(value, length), padded(reference, length), PIECE)
+
+
+def same_text(name: str, value: Sequence[str], reference: Sequence[str]) -> Comparison:
+    """``compare`` of the characters of two lists of words; messages quote the words."""
+    ours = [ord(character) for character in "\n".join(value)]
+    theirs = [ord(character) for character in "\n".join(reference)]
+    result = same_lists(name, ours, theirs, len(theirs) + 20)
+    return replace(result, ours=value, reference=reference)
 
 
 def fact(name: str, holds: bool | Tensor) -> Comparison:
@@ -59,43 +76,44 @@ def compare_gradients(
     gradients: Sequence[Tensor],
     pull: Tensor | None = None,
 ) -> Iterator[Comparison]:
-    """A value with the expected one, then the gradient of each named input with the expected one of
-    ``gradients``.
-    """
+    """Compare a value, then the gradient of each named input with the one in ``gradients``."""
     yield compare(name, value, expected, PIECE)
     found = torch.autograd.grad(value, list(inputs.values()), pull, allow_unused=True)
     for key, gradient, reference in zip(inputs, found, gradients, strict=True):
-        # a piece that ignores an input has no gradient there, which is wrong: the right one is not
-        # 0
-        gradient = torch.zeros_like(reference) if gradient is None else gradient
+        # A piece that ignores an input has no gradient there. That is wrong: the right one is
+        # not 0.
+        if gradient is None:
+            gradient = torch.zeros_like(reference)
         yield compare(f"{name}, gradient of {key}", gradient, reference, GRADIENT)
 
 
 def with_gradients(
     name: str, piece: Callable[..., Tensor], reference: Callable[..., Tensor], *inputs: Tensor
 ) -> Iterator[Comparison]:
-    """The values of two functions, then the gradient of every input for one random output
-    gradient.
-    """
-    value, expected = piece(*inputs), reference(*inputs)
+    """Compare the values of two functions, then every input's gradient for a random output's."""
+    value = piece(*inputs)
+    expected = reference(*inputs)
     pull = normal(*expected.shape, seed=99).detach()
+    gradients = torch.autograd.grad(expected, inputs, pull)
     named = {f"input {i}": x for i, x in enumerate(inputs)}
-    yield from compare_gradients(
-        name, value, expected, named, torch.autograd.grad(expected, inputs, pull), pull
-    )
+    yield from compare_gradients(name, value, expected, named, gradients, pull)
 
 
-def whole(
+def with_parameters(
     name: str,
     module: nn.Module,
     piece: Callable[..., Tensor],
     reference: Callable[..., Tensor],
     *inputs: Tensor,
 ) -> Iterator[Comparison]:
-    """The value, and the gradient of inputs and parameters; both sides use the module's
-    parameters.
-    """
-    n, parameters = len(inputs), list(module.parameters())
-    yield from with_gradients(
-        name, lambda *x: piece(*x[:n]), lambda *x: reference(*x[:n]), *inputs, *parameters
-    )
+    """``with_gradients`` for inputs and parameters; both sides use the module's parameters."""
+    count = len(inputs)
+
+    # the parameters are arguments only so that their gradients are compared
+    def ours(*tensors: Tensor) -> Tensor:
+        return piece(*tensors[:count])
+
+    def theirs(*tensors: Tensor) -> Tensor:
+        return reference(*tensors[:count])
+
+    yield from with_gradients(name, ours, theirs, *inputs, *module.parameters())

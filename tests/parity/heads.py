@@ -4,6 +4,7 @@ The golden values come from ``reference/heads_reference.py``.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -21,31 +22,36 @@ from tests.reference.texts import SENTENCES
 
 
 def with_golden(
-    name: str, module: nn.Module, run: Callable[..., Tensor], inputs: dict[str, Tensor]
+    name: str, module: nn.Module, run: Callable[[], Tensor], inputs: dict[str, Tensor]
 ) -> Iterator[Comparison]:
-    """``run`` with the golden parameters in ``module``: its value, then the gradients of inputs and
-    parameters.
+    """``run`` with the golden parameters in ``module``: its value, then every gradient.
+
+    The gradients are those of ``inputs``, by name, and of the module's parameters.
     """
     reference = golden("heads")
-    module.double().load_state_dict(
-        {key: reference[f"{name}.param.{key}"] for key in module.state_dict()}
-    )
-    value, tensors = run(), inputs | dict(module.named_parameters())
-    expected, pull = (reference[f"{name}.{key}"].reshape(value.shape) for key in ("value", "pull"))
+    parameters = {key: reference[f"{name}.param.{key}"] for key in module.state_dict()}
+    module.double().load_state_dict(parameters)
+    value = run()
+    expected = reference[f"{name}.value"].reshape(value.shape)
+    pull = reference[f"{name}.pull"].reshape(value.shape)
+    tensors = inputs | dict(module.named_parameters())
     gradients = [reference[f"{name}.grad.{key}"] for key in tensors]
     yield from compare_gradients(name, value, expected, tensors, gradients, pull)
 
 
 def concat_heads() -> Iterator[Comparison]:
-    """SBERT's seven combinations and the siamese one, with and without a hidden layer, with one
-    output and three.
+    """SBERT's seven combinations and the siamese one, with and without a hidden layer.
+
+    Some have one output, some three.
     """
     reference = golden("heads")
-    u, v = reference["u"].requires_grad_(), reference["v"].requires_grad_()
+    u = reference["u"].requires_grad_()
+    v = reference["v"].requires_grad_()
     for i, concat in enumerate(CONCATS):
         outputs = reference[f"concat.{i}.value"].shape[1]
-        head = heads.ConcatHead(WIDTH, concat, hidden=HIDDEN * (i % 2), outputs=outputs)
-        yield from with_golden(f"concat.{i}", head, lambda head=head: head(u, v), {"u": u, "v": v})
+        hidden = HIDDEN if i % 2 else 0
+        head = heads.ConcatHead(WIDTH, concat, hidden=hidden, outputs=outputs)
+        yield from with_golden(f"concat.{i}", head, partial(head, u, v), {"u": u, "v": v})
 
 
 def joint_head() -> Iterator[Comparison]:
@@ -57,44 +63,22 @@ def joint_head() -> Iterator[Comparison]:
 def cross_heads() -> Iterator[Comparison]:
     """Both variants, with pads on both sides."""
     reference = golden("heads")
-    a, b = reference["a"].requires_grad_(), reference["b"].requires_grad_()
-    masks = reference["mask_a"], reference["mask_b"]
+    a = reference["a"].requires_grad_()
+    b = reference["b"].requires_grad_()
     for variant in ("published", "compare"):
         head = heads.CrossHead(WIDTH, variant, hidden=HIDDEN)
-        yield from with_golden(
-            variant, head, lambda head=head: head(a, b, *masks), {"a": a, "b": b}
-        )
+        run = partial(head, a, b, reference["mask_a"], reference["mask_b"])
+        yield from with_golden(variant, head, run, {"a": a, "b": b})
 
 
 def full_tiny(pooling: str | None = None) -> minisbert.SentenceEncoder:
-    """The tiny checkpoint as ``PairModel`` needs it, or with a pooling that the book does not
-    have.
-    """
+    """The tiny checkpoint as ``PairModel`` needs it, or with a pooling that the book lacks."""
     return minisbert.SentenceEncoder.load(ROOT / "weights" / "tiny", pooling=pooling).double()
 
 
 def first_parameter(bert: Bert) -> dict[str, Tensor]:
     """The parameter that the gradient reaches last, through every layer."""
     return {"embeddings": bert.embeddings.norm.weight}
-
-
-def pair_model(
-    name: str, head: heads.Head, task: str = "regression", labels: tuple = ()
-) -> Iterator[Comparison]:
-    """From texts to scores: the tokenizer, padded batches, the encoder and the head."""
-    model = minisbert.PairModel(full_tiny(), head, task, labels)
-    encoded = model.tokenize(SENTENCES, SECONDS)
-    batch = model.batch(encoded, range(len(SENTENCES)))
-    yield from with_golden(
-        f"pair.{name}", head, lambda: model(*batch), first_parameter(model.encoder.bert)
-    )
-    pairs = list(zip(SENTENCES, SECONDS, strict=True))
-    scores = model.predict(
-        pairs, batch_size=1, apply_softmax=True, convert_to_tensor=True
-    )  # several batches
-    value = golden("heads")[f"pair.{name}.value"]
-    expected = value.softmax(dim=-1) if task == "classes" else value.squeeze(-1)
-    yield compare(f"pair.{name}, scores", scores, expected, PIECE)
 
 
 def pair_models() -> Iterator[Comparison]:
@@ -106,21 +90,39 @@ def pair_models() -> Iterator[Comparison]:
     yield from pair_model("compare", heads.CrossHead(24, "compare", hidden=HIDDEN))
 
 
+def pair_model(
+    name: str, head: heads.Head, task: str = "regression", labels: tuple = ()
+) -> Iterator[Comparison]:
+    """From texts to scores: the tokenizer, padded batches, the encoder and the head."""
+    model = minisbert.PairModel(full_tiny(), head, task, labels)
+    encoded = model.tokenize(SENTENCES, SECONDS)
+    batch = model.batch(encoded, range(len(SENTENCES)))
+    inputs = first_parameter(model.encoder.bert)
+    yield from with_golden(f"pair.{name}", head, lambda: model(*batch), inputs)
+
+    # and in several batches
+    pairs = list(zip(SENTENCES, SECONDS, strict=True))
+    scores = model.predict(pairs, batch_size=1, apply_softmax=True, convert_to_tensor=True)
+    value = golden("heads")[f"pair.{name}.value"]
+    expected = value.squeeze(-1)
+    if task == "classes":
+        expected = value.softmax(dim=-1)
+    yield compare(f"pair.{name}, scores", scores, expected, PIECE)
+
+
 def more_poolings() -> Iterator[Comparison]:
-    """Attention and BERT's pooler, through the encoder, before the vectors are scaled, and the
-    first-last average.
-    """
+    """Attention and BERT's pooler, before vectors are scaled, and the first-last average."""
     full = full_tiny()
-    attention = SentenceEncoder(
-        full.tokenizer, full.bert, Pooling("attention", full.width), full.normalize
-    )
     ids, mask = pad_batch(full.tokenizer.encode(SENTENCES).ids, full.tokenizer.pad_id)
+
+    pooling = Pooling("attention", full.width)
+    attention = SentenceEncoder(full.tokenizer, full.bert, pooling, full.normalize)
     for name, encoder in (("attention", attention), ("pooler", full_tiny("pooler"))):
-        run = lambda encoder=encoder: encoder.unscaled(ids, mask)  # noqa: E731
+        run = partial(encoder.unscaled, ids, mask)
         yield from with_golden(f"pool.{name}", encoder.pooling, run, first_parameter(encoder.bert))
 
     def first_last() -> Tensor:
-        _, first, *_, last = full.bert.hidden_states(ids, mask)
-        return first_last_pool(last, mask, first)
+        states = full.bert.hidden_states(ids, mask)
+        return first_last_pool(states[-1], mask, states[1])
 
     yield from with_golden("pool.first-last", nn.Module(), first_last, first_parameter(full.bert))

@@ -14,16 +14,19 @@ from lessons.by_hand import geometry as sphere
 from minisbert.core import metrics
 from minisbert.evaluation import metrics as more_metrics
 from tests.parity import PIECE, Comparison, compare, golden
-from tests.parity.comparison import normal
+from tests.parity.comparison import double, normal
+
+# ------------------------------------------------------------------------------------ correlations
 
 
 def correlations() -> Iterator[Comparison]:
     """Pearson and Spearman with many ties, few ties and none."""
     reference = golden("metrics")
     for name in ("ties", "few_ties", "no_ties"):
-        x, y = (reference[f"{name}.{side}"].numpy() for side in ("x", "y"))
+        x = reference[f"{name}.x"].numpy()
+        y = reference[f"{name}.y"].numpy()
         for kind, metric in (("pearson", metrics.pearson), ("spearman", metrics.spearman)):
-            value = torch.tensor([metric(x, y)], dtype=torch.float64)
+            value = double([metric(x, y)])
             yield compare(f"{kind}, {name}", value, reference[f"{name}.{kind}"], PIECE)
 
 
@@ -37,7 +40,8 @@ def ranks() -> Iterator[Comparison]:
         ("ties", normal(40, scale=2.0).detach().round()),
         ("no ties", normal(9, seed=1).detach()),
     ):
-        smaller, equal = (x < x[:, None]).sum(1), (x == x[:, None]).double()
+        smaller = (x < x[:, None]).sum(1)
+        equal = (x == x[:, None]).double()
         expected = 1 + smaller + (equal.sum(1) - 1) / 2
         found = torch.tensor(np.array(metrics.ranks(x.numpy())))
         yield compare(f"ranks, {name}, sorted", found.sort().values, expected.sort().values, PIECE)
@@ -46,72 +50,69 @@ def ranks() -> Iterator[Comparison]:
 
 
 def tiny_and_huge_values() -> Iterator[Comparison]:
-    """Pearson's r does not depend on the unit: values of 1e-200 and of 1e200, whose squares are 0
-    and infinity.
-    """
-    x, y = np.array([1.0, 2.0, 3.0, 5.0]), np.array([2.0, 1.0, 4.0, 6.0])
-    expected = torch.tensor([np.corrcoef(x, y)[0, 1]])
+    """Pearson's r does not depend on the unit: squares of 1e-200 and 1e200 are 0 and infinity."""
+    x = np.array([1.0, 2.0, 3.0, 5.0])
+    y = np.array([2.0, 1.0, 4.0, 6.0])
+    expected = double([np.corrcoef(x, y)[0, 1]])
     for name, a, b in (
         ("tiny", 1e-200, 1.0),
         ("huge", 1e200, 1.0),
         ("tiny and huge", 1e-200, 1e200),
     ):
-        found = torch.tensor([metrics.pearson(a * x, b * y)], dtype=torch.float64)
+        found = double([metrics.pearson(a * x, b * y)])
         yield compare(f"pearson, {name} values", found, expected, PIECE)
 
 
+# -------------------------------------------------------------------------- decisions and geometry
+
+
 def with_golden(
-    name: str, metric: Callable[..., float | tuple[float, ...]], inputs: str
+    name: str, metric: Callable[..., float | tuple[float, ...]], *inputs: str
 ) -> Comparison:
     """One metric of the named golden inputs against its golden value or values."""
     reference = golden("classification_metrics")
-    found = metric(*(reference[key].numpy() for key in inputs.split()))
-    value = torch.tensor(found if isinstance(found, tuple) else [found], dtype=torch.float64)
-    return compare(name, value, reference[f"value.{name}"], PIECE)
+    found = metric(*(reference[key].numpy() for key in inputs))
+    if not isinstance(found, tuple):
+        found = (found,)
+    return compare(name, double(found), reference[f"value.{name}"], PIECE)
 
 
 def decisions() -> Iterator[Comparison]:
     """Precision, recall and F1."""
-    yield with_golden("precision_recall_f1", more_metrics.precision_recall_f1, "predicted labels")
+    metric = more_metrics.precision_recall_f1
+    yield with_golden("precision_recall_f1", metric, "predicted", "labels")
 
 
 def thresholds() -> Iterator[Comparison]:
-    """The best threshold and its value, and average precision: with few ties, many, and if no 1 at
-    all is best.
+    """The best threshold and its value, and average precision.
+
+    With few ties, with many, and where no 1 at all is best.
     """
     for name in ("few_ties", "many_ties", "reversed"):
-        yield with_golden(
-            f"average_precision.{name}", more_metrics.average_precision, f"{name} labels"
-        )
+        average = more_metrics.average_precision
+        yield with_golden(f"average_precision.{name}", average, name, "labels")
         for metric in ("f1", "accuracy"):
             best = partial(more_metrics.best_threshold, metric=metric)
-            yield with_golden(f"threshold.{metric}.{name}", best, f"{name} labels")
+            yield with_golden(f"threshold.{metric}.{name}", best, name, "labels")
 
 
 def geometry() -> Iterator[Comparison]:
     """Alignment, uniformity and mean cosine of vectors with many different norms."""
-    yield with_golden("alignment", sphere.alignment, "anchor positive")
+    yield with_golden("alignment", sphere.alignment, "anchor", "positive")
     for name in ("anchor", "narrow"):
         yield with_golden(f"uniformity.{name}", sphere.uniformity, name)
         yield with_golden(f"mean_cosine.{name}", sphere.mean_off_diagonal_cosine, name)
 
 
-# four queries: with 3, 1, 1 and 4 relevant documents; nothing is among the first three for the
-# third one
+# --------------------------------------------------------------------------------------- retrieval
+
+# Four queries: with 3, 1, 1 and 4 relevant documents. Nothing is among the first three for the
+# third one.
 RANKED = [[0, 1, 0, 2, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 2], [3, 0, 1, 1, 0]]
-
-JUDGED = [
-    [1, 2, 0, 3],
-    [1, 0, 0, 0],
-    [0, 2, 0, 0],
-    [1, 1, 1, 3],
-]  # in the order of a file, filled up with 0
-
-FIRST, LAST = (
-    3 + 2 / log2(3) + 1 / 2,
-    3 + 1 / log2(3) + 1 / 2,
-)  # the best DCG at 3: of 3, 2, 1 and of 3, 1, 1
-
+# in the order of a file, filled up with 0
+JUDGED = [[1, 2, 0, 3], [1, 0, 0, 0], [0, 2, 0, 0], [1, 1, 1, 3]]
+FIRST = 3 + 2 / log2(3) + 1 / 2  # the best DCG at 3: of 3, 2, 1
+LAST = 3 + 1 / log2(3) + 1 / 2  # and of 3, 1, 1
 BY_HAND = {  # a term for each query, at k = 3, and at k = 6, beyond the end of the rankings
     "accuracy": ([1, 1, 0, 1], [1, 1, 1, 1]),
     "precision": ([1 / 3, 1 / 3, 0, 2 / 3], [2 / 6, 1 / 6, 1 / 6, 3 / 6]),
@@ -135,8 +136,7 @@ BY_HAND = {  # a term for each query, at k = 3, and at k = 6, beyond the end of 
 
 def retrieval() -> Iterator[Comparison]:
     """Accuracy, precision, recall, MRR, nDCG and MAP at k, worked by hand."""
-    for name, values in BY_HAND.items():
-        for k, terms in zip((3, 6), values, strict=True):
-            found = more_metrics.METRICS[name](RANKED, JUDGED, k)
-            value, expected = torch.tensor([found, sum(terms) / 4], dtype=torch.float64)
-            yield compare(f"{name}@{k}", value, expected, PIECE)
+    for name, (at_3, at_6) in BY_HAND.items():
+        for k, terms in ((3, at_3), (6, at_6)):
+            found = double(more_metrics.METRICS[name](RANKED, JUDGED, k))
+            yield compare(f"{name}@{k}", found, double(sum(terms) / 4), PIECE)

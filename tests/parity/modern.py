@@ -14,47 +14,49 @@ from tests.parity.comparison import normal, with_gradients
 
 def rotation() -> Iterator[Comparison]:
     """As complex numbers, first half plus i times the second half, times e^(i angle)."""
-    x, angles = normal(2, 3, 5, 8), normal(2, 1, 5, 4, seed=1, scale=3.0).detach()
-    cos, sin = (torch.cat([y, y], dim=-1) for y in (angles.cos(), angles.sin()))
+    angles = normal(2, 1, 5, 4, seed=1, scale=3.0).detach()
+    cos = torch.cat([angles.cos(), angles.cos()], dim=-1)
+    sin = torch.cat([angles.sin(), angles.sin()], dim=-1)
+
+    def ours(x: Tensor) -> Tensor:
+        return modern.rotate(x, cos, sin)
 
     def reference(x: Tensor) -> Tensor:
-        turned = torch.complex(*x.chunk(2, dim=-1)) * torch.polar(torch.ones_like(angles), angles)
+        first, second = x.chunk(2, dim=-1)
+        turned = torch.complex(first, second) * torch.polar(torch.ones_like(angles), angles)
         return torch.cat([turned.real, turned.imag], dim=-1)
 
-    yield from with_gradients("rotate", lambda x: modern.rotate(x, cos, sin), reference, x)
+    yield from with_gradients("rotate", ours, reference, normal(2, 3, 5, 8))
 
 
 def rms_norm() -> Iterator[Comparison]:
-    x, weight = normal(3, 5, 8), normal(8, seed=1)
-    reference = lambda x, weight: functional.rms_norm(x, (8,), weight, 0.3)  # noqa: E731
-    yield from with_gradients(
-        "rms_norm", lambda x, weight: qwen3.rms_norm(x, weight, 0.3), reference, x, weight
-    )
+    def ours(x: Tensor, weight: Tensor) -> Tensor:
+        return qwen3.rms_norm(x, weight, 0.3)
+
+    def reference(x: Tensor, weight: Tensor) -> Tensor:
+        return functional.rms_norm(x, (8,), weight, 0.3)
+
+    yield from with_gradients("rms_norm", ours, reference, normal(3, 5, 8), normal(8, seed=1))
 
 
 def swiglu() -> Iterator[Comparison]:
-    gate, up = normal(3, 7, scale=3.0), normal(3, 7, seed=1)
-    yield from with_gradients(
-        "swiglu", qwen3.swiglu, lambda gate, up: gate * up / (1 + (-gate).exp()), gate, up
-    )
+    def reference(gate: Tensor, up: Tensor) -> Tensor:
+        return gate * up / (1 + (-gate).exp())
+
+    inputs = normal(3, 7, scale=3.0), normal(3, 7, seed=1)
+    yield from with_gradients("swiglu", qwen3.swiglu, reference, *inputs)
 
 
 def newer_encoders() -> Iterator[Comparison]:
     """Hidden states of Qwen3, EmbeddingGemma and ModernBERT."""
     for name in ("qwen3", "gemma", "modernbert"):
-        expected, folder = (
-            golden(f"architectures/tiny-{name}"),
-            REFERENCE / "architectures" / f"tiny-{name}",
-        )
-        encoder, mask = minisbert.SentenceEncoder.load(folder), expected["mask"]
+        expected = golden(f"architectures/tiny-{name}")
+        encoder = minisbert.SentenceEncoder.load(REFERENCE / "architectures" / f"tiny-{name}")
+        mask = expected["mask"]
         with torch.no_grad():
             states = encoder.double().bert.hidden_states(expected["ids"], mask)
-        for layer in (
-            int(key.removeprefix("layers.")) for key in expected if key.startswith("layers.")
-        ):
-            yield compare(
-                f"{name} layer {layer}",
-                states[layer + 1][mask],
-                expected[f"layers.{layer}"][mask],
-                PIECE,
-            )
+        for key in expected:
+            if key.startswith("layers."):
+                layer = int(key.removeprefix("layers."))
+                ours = states[layer + 1][mask]
+                yield compare(f"{name} layer {layer}", ours, expected[key][mask], PIECE)
