@@ -1,6 +1,4 @@
-"""Every piece equals its reference within the tolerances of ``tests/parity``, whose ``checks.py``
-lists the checks.
-"""
+"""Every piece equals its reference; ``parity/checks.py`` lists the checks."""
 
 import inspect
 from collections.abc import Iterator
@@ -18,7 +16,7 @@ from tests.parity import MINILM_HIDDEN, REFERENCE, Comparison, assert_parity, go
 from tests.parity.checks import CHECKS
 from tests.reference.texts import SENTENCES, TEXTS
 
-# of whole models and layers: what the fused operations compute, which keep no probabilities
+# checks of layers and whole models, which PyTorch's fused operations must pass as well
 FUSED = (
     "bert_forward",
     "bert_gradients",
@@ -52,44 +50,50 @@ def assert_equal(name: str) -> None:
 @pytest.mark.usefixtures("written_out")
 @pytest.mark.parametrize("name", CHECKS)
 def test_parity(name):
+    """With the formulas as the book writes them out."""
     assert_equal(name)
 
 
 @pytest.mark.parametrize("name", FUSED)
 def test_fused_operations(name):
+    """What runs outside of lessons computes the same numbers."""
     assert bert.FUSED
     assert_equal(name)
 
 
 @pytest.mark.parametrize("folder", ["tiny-distiluse", "tiny-roberta"])
 def test_token_ids_of_other_families(folder):
-    reference, tokenizer = golden(folder), read_tokenizer(REFERENCE / folder)
-    expected = [
-        ids[mask].tolist() for ids, mask in zip(reference["ids"], reference["mask"], strict=True)
-    ]
-    assert tokenizer.encode(SENTENCES).ids == expected
+    """Each family has special tokens of its own, around one text and around two."""
+    reference = golden(folder)
+    tokenizer = read_tokenizer(REFERENCE / folder)
+    singles = tokenizer.encode(SENTENCES).ids
     pairs = tokenizer.encode_pairs(SENTENCES, SENTENCES[::-1]).ids
-    assert pairs == [reference[f"pair.{i}"].tolist() for i in range(len(SENTENCES))]
+    for i in range(len(SENTENCES)):
+        real = reference["mask"][i]
+        assert singles[i] == reference["ids"][i][real].tolist()
+        assert pairs[i] == reference[f"pair.{i}"].tolist()
 
 
 @pytest.mark.weights
 def test_every_layer_of_minilm(minilm):
+    """Real weights, in the precision in which they are used."""
     reference = golden("minilm")
     with torch.no_grad():
         states = load_bert(minilm).hidden_states(reference["ids"], reference["mask"])
     assert len(states) == 7
-    # only real tokens: pads are never used, and in float32 the reference itself is up to 4.5e-5
-    # away from its own float64 result there (2e-6 at real tokens)
+    # Only real tokens: pads are never used, and in float32 the reference itself is up to 4.5e-5
+    # away from its own float64 result there (2e-6 at real tokens).
     real = reference["mask"]
     for i, state in enumerate(states):
-        assert_parity(
-            f"MiniLM hidden state {i}", state[real], reference[f"hidden.{i}"][real], MINILM_HIDDEN
-        )
+        expected = reference[f"hidden.{i}"][real]
+        assert_parity(f"MiniLM hidden state {i}", state[real], expected, MINILM_HIDDEN)
 
 
 @pytest.mark.weights
 def test_token_ids_of_difficult_texts(minilm):
-    reference, tokenizer = golden("minilm"), read_tokenizer(minilm)
+    """Accents, emoji, control characters, a text beyond the limit: alone and in pairs."""
+    reference = golden("minilm")
+    tokenizer = read_tokenizer(minilm)
     singles = tokenizer.encode(TEXTS)
     pairs = tokenizer.encode_pairs(TEXTS, [TEXTS[i - 1] for i in range(len(TEXTS))])
     for i in range(len(TEXTS)):
