@@ -10,14 +10,11 @@ from lessons.mistakes.planting import mistake
 from minisbert.core import data, tokenizer, weights
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
-_names, _pad_batch, _grouped = (
-    weights.Family.names,
-    tokenizer.pad_batch,
-    data.length_grouped_batches,
-)
+_names = weights.Family.names
+_pad_batch = tokenizer.pad_batch
+_grouped = data.length_grouped_batches
 
-# --------------------------------------------------------------------------------------- text to
-# ids
+# -------------------------------------------------------------------------------------- text to ids
 
 
 def words_with(
@@ -93,8 +90,7 @@ def _(word: str, vocabulary: Container[str], unknown: str = "[UNK]") -> list[str
     return [unknown] if found is None else found
 
 
-# ---------------------------------------------------------------------------------------------
-# names
+# -------------------------------------------------------------------------------------------- names
 
 
 @mistake(
@@ -120,8 +116,7 @@ def _(self: weights.Family, layers: int, pooler: bool) -> dict[str, str]:
     return {ours: file for ours, file in names.items() if ours in fixed or ours not in first}
 
 
-# -------------------------------------------------------------------------------------------
-# batches
+# ------------------------------------------------------------------------------------------ batches
 
 
 def pad_with(

@@ -11,8 +11,7 @@ from minisbert.core import metrics
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
 _pearson = metrics.pearson
 
-# -------------------------------------------------------------------------------------------
-# metrics
+# ------------------------------------------------------------------------------------------ metrics
 
 
 @mistake(
@@ -76,10 +75,10 @@ def _(x: Any, y: Any) -> float:
 
 @mistake(metrics, "pearson", "Pearson not scaled", "squares of 1e-200 and 1e200 are 0 and infinity")
 def _(x: Any, y: Any) -> float:
-    x, y = (
-        side - side.mean()
-        for side in (np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64))
-    )
+    x = np.asarray(x, dtype=np.float64)
+    y = np.asarray(y, dtype=np.float64)
+    x = x - x.mean()
+    y = y - y.mean()
     with np.errstate(all="ignore"):
         return float(x @ y / np.sqrt((x @ x) * (y @ y)))
 

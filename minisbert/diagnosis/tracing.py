@@ -97,7 +97,7 @@ def inputs_of(encoder: SentenceEncoder, texts: list[str]) -> dict[str, Tensor]:
     return {"ids": ids, "mask": mask, "token_types": torch.zeros_like(ids)}
 
 
-# ---------------------------------------------------------------------------------- the other side
+# ----------------------------------------------------------------------------------- the other side
 
 
 def huggingface(folder: Path, inputs: dict[str, Tensor], double: bool) -> dict[str, Tensor]:
@@ -168,7 +168,7 @@ def unknown_names(ours: dict[str, Tensor], other: dict[str, Tensor], source: str
     return [name for name in other if name not in ours and name not in TRACE_INPUTS]
 
 
-# ---------------------------------------------------------------------------------- the comparison
+# ----------------------------------------------------------------------------------- the comparison
 
 
 @dataclass(frozen=True)

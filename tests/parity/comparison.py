@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tests.parity import GRADIENT, PIECE, Comparison, compare
 
-# ------------------------------------------------------------------------------------------ inputs
+# ------------------------------------------------------------------------------------------- inputs
 
 
 def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
@@ -38,7 +38,7 @@ def padded(numbers: Sequence[int], length: int) -> Tensor:
     return double(filled[:length])
 
 
-# ------------------------------------------------------------------------------------- comparisons
+# -------------------------------------------------------------------------------------- comparisons
 
 
 def same(name: str, value: Any, reference: Any, bound: float = PIECE) -> Comparison:

@@ -27,7 +27,7 @@ MASK = torch.tensor(
     ]
 )
 
-# ---------------------------------------------------------------------------------------- formulas
+# ----------------------------------------------------------------------------------------- formulas
 
 
 def gelu() -> Iterator[Comparison]:
@@ -91,7 +91,7 @@ def low_scores() -> Iterator[Comparison]:
     yield compare(f"{name}, probabilities", probabilities, shares, PIECE)
 
 
-# ------------------------------------------------------------- torch's functions on our parameters
+# -------------------------------------------------------------- torch's functions on our parameters
 
 
 def torch_attention(
@@ -136,7 +136,7 @@ def torch_layer(layer: bert.Layer, x: Tensor, mask: Tensor | None) -> Tensor:
     return torch_layer_norm(layer.feed_forward_norm, x + torch_feed_forward(layer.feed_forward, x))
 
 
-# ----------------------------------------------------------------------------------------- modules
+# ------------------------------------------------------------------------------------------ modules
 
 
 def embeddings() -> Iterator[Comparison]:
@@ -233,7 +233,7 @@ def masks_and_ids() -> Iterator[Comparison]:
         yield compare(f"real tokens of id 0, {name}", model(ids, mask), expected, PIECE)
 
 
-# ------------------------------------------------------------------------------------ whole models
+# ------------------------------------------------------------------------------------- whole models
 
 NAMES = BERT.names(2, pooler=True)  # of the tiny checkpoint's parameters: ours -> Hugging Face's
 

@@ -40,7 +40,7 @@ def cosines(u: Tensor, v: Tensor) -> Tensor:
     return functional.cosine_similarity(u[:, None], v[None], dim=-1)
 
 
-# ---------------------------------------------------------------------------- scores and classes
+# ------------------------------------------------------------------------------- scores and classes
 
 
 def cosine_mse_loss() -> Iterator[Comparison]:
@@ -101,7 +101,7 @@ def cross_entropy_losses() -> Iterator[Comparison]:
     yield from with_golden("softmax_cross_entropy", lambda z: softmax(z, classes), "class_logits")
 
 
-# --------------------------------------------------------------------------------- masked words
+# ------------------------------------------------------------------------------------- masked words
 
 
 def mlm_loss() -> Iterator[Comparison]:
@@ -138,7 +138,7 @@ def mask_tokens() -> Iterator[Comparison]:
     yield compare("chosen", chosen.double(), asked.double(), PIECE)
 
 
-# ----------------------------------------------------------------------------- pairs and triplets
+# ------------------------------------------------------------------------------- pairs and triplets
 
 
 def contrastive_loss() -> Iterator[Comparison]:
@@ -181,7 +181,7 @@ def cosent_loss() -> Iterator[Comparison]:
     yield from with_golden("cosent_scale_3", scale_3, "u", "v")
 
 
-# ------------------------------------------------------------------------------ in-batch negatives
+# ------------------------------------------------------------------------------- in-batch negatives
 
 
 def multiple_negatives_ranking_loss() -> Iterator[Comparison]:
@@ -267,7 +267,7 @@ def default_temperatures() -> Iterator[Comparison]:
     yield from with_golden("nt_xent", by_hand.nt_xent_loss, "u", "v")
 
 
-# --------------------------------------------------------------------------- around other losses
+# ------------------------------------------------------------------------------ around other losses
 
 
 class Texts(nn.Module):

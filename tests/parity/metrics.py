@@ -16,7 +16,7 @@ from minisbert.evaluation import metrics as more_metrics
 from tests.parity import PIECE, Comparison, compare, golden
 from tests.parity.comparison import double, normal
 
-# ------------------------------------------------------------------------------------ correlations
+# ------------------------------------------------------------------------------------- correlations
 
 
 def correlations() -> Iterator[Comparison]:
@@ -63,7 +63,7 @@ def tiny_and_huge_values() -> Iterator[Comparison]:
         yield compare(f"pearson, {name} values", found, expected, PIECE)
 
 
-# -------------------------------------------------------------------------- decisions and geometry
+# --------------------------------------------------------------------------- decisions and geometry
 
 
 def with_golden(
@@ -104,7 +104,7 @@ def geometry() -> Iterator[Comparison]:
         yield with_golden(f"mean_cosine.{name}", sphere.mean_off_diagonal_cosine, name)
 
 
-# --------------------------------------------------------------------------------------- retrieval
+# ---------------------------------------------------------------------------------------- retrieval
 
 # Four queries: with 3, 1, 1 and 4 relevant documents. Nothing is among the first three for the
 # third one.

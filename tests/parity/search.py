@@ -13,7 +13,7 @@ from tests.parity.comparison import double, fact, normal, padded, same, with_gra
 
 ROUNDED = 1e-7  # both sides are rounded to float32, where one unit in the last place is 6e-8
 
-# ------------------------------------------------------------------------------------------- exact
+# -------------------------------------------------------------------------------------------- exact
 
 
 def best_first(scores: Sequence[float], count: int) -> list[int]:
@@ -65,7 +65,7 @@ def max_sim() -> Iterator[Comparison]:
     )
 
 
-# --------------------------------------------------------------------------------------- quantised
+# ---------------------------------------------------------------------------------------- quantised
 
 
 def eighths(rows: int, columns: int, seed: int) -> np.ndarray:
@@ -160,7 +160,7 @@ def rescored() -> Iterator[Comparison]:
     yield same("candidates of the best 5", indices, expected)
 
 
-# ------------------------------------------------------------------------------------- words alone
+# -------------------------------------------------------------------------------------- words alone
 
 DOCUMENTS = (
     "remove every member of the archive",
@@ -220,7 +220,7 @@ def reciprocal_ranks() -> Iterator[Comparison]:
         yield same(f"reciprocal ranks, k {k}", found, 1 / (k + double(RANKS)))
 
 
-# ----------------------------------------------------------------------------------------- a graph
+# ------------------------------------------------------------------------------------------ a graph
 
 
 def walks() -> Iterator[Comparison]:

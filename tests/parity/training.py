@@ -19,7 +19,7 @@ from tests.parity.comparison import double, fact, normal, randomised, same, same
 from tests.parity.encoder import NAMES, tiny
 from tests.reference.plain_loop import losses_of_steps
 
-# ----------------------------------------------------------------------------------------- batches
+# ------------------------------------------------------------------------------------------ batches
 
 
 def padded_batches() -> Iterator[Comparison]:
@@ -85,7 +85,7 @@ def grouped_batches() -> Iterator[Comparison]:
     yield fact("batches of different windows are mixed", not all(apart))
 
 
-# ------------------------------------------------------------------------------------------ layers
+# ------------------------------------------------------------------------------------------- layers
 
 
 def layer_choice() -> Iterator[Comparison]:
@@ -127,7 +127,7 @@ def kept_layers() -> Iterator[Comparison]:
         yield fact(f"teacher unchanged, layers {layers}", all(same) and len(teacher.layers) == 5)
 
 
-# ------------------------------------------------------------------------------------------- steps
+# -------------------------------------------------------------------------------------------- steps
 
 
 def linear_rates() -> Iterator[Comparison]:
