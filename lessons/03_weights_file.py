@@ -282,7 +282,7 @@ with torch.no_grad():
 
 # %% [markdown]
 # The numbers of the swapped file are those of the mistake "q and k swapped", up to rounding in float32. So a wrong
-# result can be recognised, like a fingerprint. The grader and `minisbert trace` do that for you.
+# result can be recognised, like a fingerprint. The grader does that for you.
 #
 # **Exercise 3.** `minisbert/architectures/distilbert.py` has a table for DistilBERT. Which of BERT's tensors does it
 # lack?

@@ -97,7 +97,7 @@ assert largest_difference(by_hand, normed) < 1e-5, "three rows, then LayerNorm"
 
 # %%
 from lessons.mistakes import planted
-from minisbert.diagnosis.planting import Mistake
+from lessons.mistakes.planting import Mistake
 
 
 def unchanged(x, *_):

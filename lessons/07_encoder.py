@@ -293,7 +293,7 @@ assert first is not None, "the port differs"
 # other, and see which one makes everything equal.
 
 # %%
-from minisbert.diagnosis.tracing import explain, suspects
+from lessons.mistakes.hunt import suspects, verdict
 
 
 def again():
@@ -301,7 +301,7 @@ def again():
 
 
 whole, partly = suspects(rows, again)
-print(explain(rows, whole, partly, list(ours)))
+print(verdict(rows, whole, partly))
 assert whole == [secret], "one mistake, and only one, gives these numbers"
 
 # %% [markdown]

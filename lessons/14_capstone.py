@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 14: your own pieces inside the real model
 #
-# Steps through `minisbert/diagnosis/planting.py`, `minisbert/diagnosis/tracing.py`. About 60 minutes. You will put
+# Steps through `lessons/mistakes/planting.py`, `minisbert/diagnosis/tracing.py`. About 60 minutes. You will put
 # hand-written pieces into the running package, let three instruments judge them, lose a bug among them and find it
 # again.
 
@@ -88,7 +88,7 @@ def linear_schedule(step, warmup, total):
 
 
 # %% [markdown]
-# `replaced` of `minisbert/diagnosis/planting.py` puts a function wherever the package holds the original: in its own
+# `replaced` of `lessons/mistakes/planting.py` puts a function wherever the package holds the original: in its own
 # module, in modules that have imported it, in tables. `planted` uses it for mistakes. To **graft** is to use it for
 # pieces, here with a count of how often each is called. On three numbers:
 
@@ -98,7 +98,7 @@ from contextlib import ExitStack, contextmanager
 
 from lessons.grader.pieces import PIECES
 from minisbert.core import bert
-from minisbert.diagnosis.planting import replaced
+from lessons.mistakes.planting import replaced
 
 
 @contextmanager
@@ -151,8 +151,8 @@ from minisbert.core import metrics
 from minisbert.core.encoder import cosine
 from minisbert.data.datasets import load_scored_pairs
 from minisbert.diagnosis.tracing import HIDDEN
-from tests.checks import CHECKS
 from tests.parity import golden
+from tests.parity.checks import CHECKS
 
 reference = golden("minilm")
 pairs = load_scored_pairs("stsb", "test")[::14][:100]
@@ -352,10 +352,10 @@ assert first_divergence(rows).name == "layers.0.attention", "it is in attention"
 # And the known mistakes, one after the other on our side, until everything is equal.
 
 # %%
-from minisbert.diagnosis.tracing import explain, suspects
+from lessons.mistakes.hunt import suspects, verdict
 
 whole, part = suspects(rows, again)
-print(explain(rows, whole, part, list(truth)))
+print(verdict(rows, whole, part))
 assert whole == ["q and k swapped"], "t and s exchanged, or q and k: the same numbers"
 
 # %% [markdown]
@@ -370,13 +370,13 @@ def tanh_gelu(x):
 ported = states_with(attention=attention_with_typo, gelu=tanh_gelu)
 rows = again()
 whole, part = suspects(rows, again)
-print(explain(rows, whole, part, list(truth)))
+print(verdict(rows, whole, part))
 assert whole == [], "none alone"
 assert part == {"q and k swapped": "layers.0"}, "with it the first attention agrees"
 ported = states_with(gelu=tanh_gelu)  # the first is repaired; look again
 rows = again()
 whole, part = suspects(rows, again)
-print(explain(rows, whole, part, list(truth)))
+print(verdict(rows, whole, part))
 assert whole == ["tanh GELU"], "one at a time, from the front"
 
 # %% [markdown]

@@ -111,7 +111,7 @@ from torch.nn import functional
 
 from lessons.mistakes import planted
 from minisbert.core.encoder import SentenceEncoder
-from minisbert.diagnosis.planting import Mistake
+from lessons.mistakes.planting import Mistake
 from minisbert.system.assets import ensure
 
 
@@ -505,7 +505,7 @@ for name, change in changes.items():
 # - Pads do their harm in batches. A single text has none, and every test with one sentence passes.
 #
 # So compare numbers with the reference, of texts of different lengths in one batch, before you index ten million of
-# them. `minisbert certify` does that, and `minisbert trace` names many of these causes.
+# them. `minisbert certify` does that, and `minisbert trace` says where two models part.
 
 # %%
 assert table["nothing"][0] > 0.99999, "no change, no difference"

@@ -306,7 +306,7 @@ guess.answer("over 40 %")
 from lessons.mistakes import planted
 from minisbert.architectures import packing
 from minisbert.core import metrics
-from minisbert.diagnosis.planting import Mistake
+from lessons.mistakes.planting import Mistake
 
 
 def spearman(vectors):

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from lessons.mistakes import planted
+from lessons.mistakes.planting import Mistake
 from minisbert.architectures.mpnet import MPNet, MPNetConfig
 from minisbert.core import bert
 from minisbert.core.encoder import normalize
 from minisbert.core.loop import adamw, fit, linear_schedule
 from minisbert.core.losses import multiple_negatives_ranking_loss
 from minisbert.core.pooling import mean_pool
-from minisbert.diagnosis.planting import Mistake
 
 PAD, BOS, EOS, FIND = range(4)
 NOUNS, VERBS, FILLERS = range(4, 16), range(16, 22), range(22, 30)

@@ -48,10 +48,7 @@ GROUPS = {
     },
     "check": {
         "certify": ("certify:main", "whether another engine's vectors are right, and if not, why"),
-        "trace": (
-            "trace_:main",
-            "where another implementation first differs, and which mistake explains it",
-        ),
+        "trace": ("trace_:main", "where another implementation first differs"),
     },
 }
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}

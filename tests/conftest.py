@@ -16,7 +16,7 @@ from hypothesis import settings
 
 from minisbert.backends.package import COMPILERS
 from minisbert.core import InputError, bert
-from minisbert.diagnosis import planting
+from minisbert.diagnosis.tracing import unfused
 from minisbert.system import torch_internals
 from minisbert.system.assets import ensure
 from tests import toys
@@ -114,7 +114,7 @@ def fused() -> Iterator[None]:
 @pytest.fixture
 def written_out(fused: None) -> Iterator[None]:
     """The encoder's formulas as the book writes them out, with attention's probabilities."""
-    with planting.unfused():
+    with unfused():
         yield
 
 

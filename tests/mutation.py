@@ -1,15 +1,15 @@
-"""Do the tests notice a changed operator or constant? Mutates one expression at a time and runs the
-module's tests.
+"""Do the tests notice a changed operator or constant?
 
     python -m tests.mutation --module losses --count 40
     python -m tests.mutation --module models/batching --count 20 --seed 1
 
-Each mutant differs from the module in one place: another comparison or arithmetic operator, another
-constant, one operand in place of both, a negated condition, a check or a statement left out, a
-keyword argument or a method call removed, two arguments swapped. It runs the module's own test file
-first, then the files that import the module, up to the first failure. Tests marked weights,
-reference, lesson or slow are left out. All of this happens in a copy of the working tree. Those
-that survive are listed: each is a line that no test needs, or a change that no caller could see.
+One expression is changed at a time, and the module's tests are run. Each mutant differs from the
+module in one place: another comparison or arithmetic operator, another constant, one operand in
+place of both, a negated condition, a check or a statement left out, a keyword argument or a method
+call removed, two arguments swapped. It runs the module's own test file first, then the files that
+import the module, up to the first failure. Tests marked weights, reference, lesson or slow are left
+out. All of this happens in a copy of the working tree. Those that survive are listed: each is a
+line that no test needs, or a change that no caller could see.
 """
 
 import argparse
@@ -30,13 +30,29 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 COMPARISONS = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
-}  # fmt: skip
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+}
 OPERATORS = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mod,
-    ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
-}  # fmt: skip
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mod,
+    ast.Mod: ast.FloorDiv,
+    ast.Pow: ast.Mult,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+}
+# before a dot; what follows is then no method call that could be removed
 LIBRARIES = [
     "torch",
     "nn",
@@ -49,13 +65,8 @@ LIBRARIES = [
     "nn.functional",
     "nn.utils",
 ]
-FOR_PEOPLE = (
-    "help",
-    "metavar",
-    "description",
-    "epilog",
-    "strict",
-)  # texts, and zip's check of what is so anyway
+# keyword arguments that are left alone: texts, and zip's check of what is so anyway
+FOR_PEOPLE = ("help", "metavar", "description", "epilog", "strict")
 OPERATIONS = (ast.BinOp, ast.BoolOp, ast.Compare, ast.UnaryOp, ast.IfExp)
 
 
@@ -68,8 +79,10 @@ class Mutant:
     change: str  # the line before -> after
 
 
-# ------------------------------------------------------------------------------------------
-# mutating
+# ----------------------------------------------------------------------------------------- mutating
+
+
+Variant = tuple[ast.AST, ast.AST | str]  # a part of the code, and what it is replaced by
 
 
 def changed(node: ast.AST, **fields: object) -> ast.AST:
@@ -83,47 +96,83 @@ def without(items: list, i: int) -> list:
     return items[:i] + items[i + 1 :]
 
 
-def variants(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | str]]:
+def variants(node: ast.AST) -> Iterator[Variant]:
     """Each part of a node that can be replaced, and what by."""
+    if isinstance(node, ast.BoolOp):
+        yield from variants_of_condition(node)
+    elif isinstance(node, ast.Constant):
+        yield from variants_of_constant(node)
+    elif isinstance(node, ast.Call):
+        yield from variants_of_call(node)
+    else:
+        yield from variants_of_operation(node)
+    yield from negated_conditions(node)
+
+
+def variants_of_operation(node: ast.AST) -> Iterator[Variant]:
+    """Another operator, or one operand alone; a statement that is left out."""
     match node:
         case ast.Compare(ops=[operator]):
             yield node, changed(node, ops=[COMPARISONS[type(operator)]()])
         case ast.BinOp(left=left, op=operator, right=right):
-            yield from ((node, left), (node, right))
+            yield node, left
+            yield node, right
             if type(operator) in OPERATORS:
                 yield node, changed(node, op=OPERATORS[type(operator)]())
-        case ast.BoolOp(op=operator, values=values):
-            yield node, changed(node, op=ast.Or() if isinstance(operator, ast.And) else ast.And())
-            for i in range(len(values)):
-                rest = without(values, i)
-                yield node, changed(node, values=rest) if len(rest) > 1 else rest[0]
         case ast.UnaryOp(operand=operand):
             yield node, operand
         case ast.IfExp(body=body, orelse=other):
-            yield from ((node, body), (node, other))
-        case ast.Constant(value=bool() as value):
-            yield node, ast.Constant(not value)
-        case ast.Constant(value=int() as value):
-            yield from ((node, ast.Constant(value + 1)), (node, ast.Constant(value - 1)))
-        case ast.Constant(value=float() as value):
-            yield node, ast.Constant(2 * value or 1.0)
-        case ast.Constant(value=str() as value) if " " not in value:  # a text for people may be any
-            yield node, ast.Constant(value + "_")
-        case ast.Call(func=function, args=arguments, keywords=keywords):
-            for i in (i for i, keyword in enumerate(keywords) if keyword.arg not in FOR_PEOPLE):
-                yield node, changed(node, keywords=without(keywords, i))
-            if len(arguments) > 1 and not ast.unparse(function).endswith("transpose"):
-                yield node, changed(node, args=[arguments[1], arguments[0], *arguments[2:]])
-            if isinstance(function, ast.Attribute) and ast.unparse(function.value) not in LIBRARIES:
-                yield node, function.value  # x.f() becomes x
+            yield node, body
+            yield node, other
         case ast.Slice(lower=lower, upper=upper):
             if lower and upper:
-                yield from ((node, changed(node, lower=None)), (node, changed(node, upper=None)))
+                yield node, changed(node, lower=None)
+                yield node, changed(node, upper=None)
         case ast.Expr(value=ast.Call()) | ast.AugAssign():
             yield node, "pass"
+
+
+def variants_of_condition(node: ast.BoolOp) -> Iterator[Variant]:
+    """``or`` for ``and``, and one part less."""
+    yield node, changed(node, op=ast.Or() if isinstance(node.op, ast.And) else ast.And())
+    for i in range(len(node.values)):
+        rest = without(node.values, i)
+        yield node, changed(node, values=rest) if len(rest) > 1 else rest[0]
+
+
+def variants_of_constant(node: ast.Constant) -> Iterator[Variant]:
+    match node.value:
+        case bool() as value:
+            yield node, ast.Constant(not value)
+        case int() as value:
+            yield node, ast.Constant(value + 1)
+            yield node, ast.Constant(value - 1)
+        case float() as value:
+            yield node, ast.Constant(2 * value or 1.0)
+        case str() as value if " " not in value:  # a text for people may be any
+            yield node, ast.Constant(value + "_")
+
+
+def variants_of_call(node: ast.Call) -> Iterator[Variant]:
+    """A keyword less, the first two arguments swapped, and ``x`` for ``x.f()``."""
+    for i, keyword in enumerate(node.keywords):
+        if keyword.arg not in FOR_PEOPLE:
+            yield node, changed(node, keywords=without(node.keywords, i))
+    name = ast.unparse(node.func)
+    if len(node.args) > 1 and not name.endswith("transpose"):
+        first, second, *rest = node.args
+        yield node, changed(node, args=[second, first, *rest])
+    if isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) not in LIBRARIES:
+        yield node, node.func.value
+
+
+def negated_conditions(node: ast.AST) -> Iterator[Variant]:
+    """``not x`` for the condition ``x``; and a check that only raises is left out."""
     if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise):
-        yield node.test, ast.Constant(False)  # the check is left out
-    conditions = node.ifs if isinstance(node, ast.comprehension) else [getattr(node, "test", None)]
+        yield node.test, ast.Constant(False)
+    conditions = [getattr(node, "test", None)]
+    if isinstance(node, ast.comprehension):
+        conditions = node.ifs
     for condition in conditions:
         if isinstance(condition, ast.Name | ast.Attribute | ast.Call | ast.NamedExpr):
             yield condition, ast.UnaryOp(ast.Not(), condition)
@@ -145,101 +194,100 @@ def nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 def mutants(source: bytes) -> list[Mutant]:
     """All mutants of a module, in the order of its lines."""
-    starts = [0]
+    starts = [0]  # of each line
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
+
     found = []
     for node in nodes(ast.parse(source)):
         for old, new in variants(node):
-            start, end = (
-                starts[old.lineno - 1] + old.col_offset,
-                starts[old.end_lineno - 1] + old.end_col_offset,
-            )
             text = new if isinstance(new, str) else ast.unparse(new)
-            text = f"({text})" if isinstance(new, OPERATIONS) else text
+            if isinstance(new, OPERATIONS):
+                text = f"({text})"
             if text == ast.unparse(old):  # f(x, x) with its arguments swapped
                 continue
-            first, last = starts[old.lineno - 1], starts[old.end_lineno]
+            start = starts[old.lineno - 1] + old.col_offset
+            end = starts[old.end_lineno - 1] + old.end_col_offset
+            first = starts[old.lineno - 1]  # of the lines that hold it
+            last = starts[old.end_lineno]
             before = source[first:last].decode()
             after = source[first:start].decode() + text + source[end:last].decode()
-            before, after = (
-                " ".join(re.sub(r"  # .*", "", side).split()) for side in (before, after)
-            )
-            found.append(Mutant(start, end, text, old.lineno, f"{before} -> {after}"))
+            change = f"{in_one_line(before)} -> {in_one_line(after)}"
+            found.append(Mutant(start, end, text, old.lineno, change))
     return sorted(found, key=lambda mutant: (mutant.start, mutant.end))
 
 
-# ----------------------------------------------------------------------------------------- its
-# tests
+def in_one_line(code: str) -> str:
+    """Code without its comments and indentation."""
+    return " ".join(re.sub(r"  # .*", "", code).split())
+
+
+# ---------------------------------------------------------------------------------------- its tests
 
 
 def find(name: str) -> Path:
-    """The file of a module, relative to the root; the book's if another room has one of this name
-    too.
+    """The file of a module, relative to the root.
+
+    If several rooms have one of this name it is the book's.
     """
-    found = [
-        path for path in (ROOT / "minisbert").rglob("*.py") if f"{path}".endswith(f"/{name}.py")
-    ]
+    found = []
+    for path in (ROOT / "minisbert").rglob("*.py"):
+        if f"{path}".endswith(f"/{name}.py"):
+            found.append(path)
     if not found:
         raise SystemExit(
             f"minisbert has no module {name}; try --module losses or --module models/batching"
         )
-    return min(found, key=lambda path: (path.parent.name != "core", path)).relative_to(ROOT)
+    chosen = min(found, key=lambda path: (path.parent.name != "core", path))
+    return chosen.relative_to(ROOT)
 
 
 def importing(path: Path, folder: str) -> list[Path]:
     """The files below a folder that import a module, relative to the root."""
-    home, name = ".".join(path.parent.parts), path.stem
-    pattern = re.compile(
-        rf"{re.escape(f'{home}.{name}')}\b|from {re.escape(home)} import .*\b{name}\b"
-    )
-    found = (
-        file for file in sorted((ROOT / folder).rglob("*.py")) if pattern.search(file.read_text())
-    )
-    return [file.relative_to(ROOT) for file in found]
+    home = re.escape(".".join(path.parent.parts))
+    name = re.escape(path.stem)
+    pattern = re.compile(rf"{home}\.{name}\b|from {home} import .*\b{name}\b")
+    found = []
+    for file in sorted((ROOT / folder).rglob("*.py")):
+        if pattern.search(file.read_text()):
+            found.append(file.relative_to(ROOT))
+    return found
 
 
 def files_for(path: Path) -> list[str]:
-    """The module's own test file; then those that import it, or a module that does, and those of
-    its room.
+    """The tests of a module, in the order in which they are run.
+
+    Its own test file; then those that import it, or a module that does, and those of its room.
     """
-    room, name = "/".join(path.parent.parts[1:]), path.stem
-    found = [
-        test
-        for test in (f"tests/{room}/test_{name}.py", f"tests/test_{name}.py")
-        if (ROOT / test).is_file()
-    ][:1]
-    users = [
-        str(user)
-        for module in (path, *importing(path, "minisbert"))
-        for user in importing(module, "tests")
-    ]
+    room = "/".join(path.parent.parts[1:])
+    found = []
+    for test in (f"tests/{room}/test_{path.stem}.py", f"tests/test_{path.stem}.py"):
+        if (ROOT / test).is_file():
+            found.append(test)
+            break
+
+    users = []
+    for module in (path, *importing(path, "minisbert")):
+        users += map(str, importing(module, "tests"))
     # the cases of the parity checks and of the grader are unit tests of what they import
     if importing(path, "lessons/grader"):
         found.append("tests/lessons/test_ladder.py::test_every_master_passes")
-    if any(user.endswith("checks.py") for user in users):
+    if any(user.startswith("tests/parity/") for user in users):
         found.append("tests/test_parity.py")
-    found += [user for user in users if "/test_" in user and not user.startswith("tests/lessons")]
-    found += [
-        str(file.relative_to(ROOT))
-        for file in sorted((ROOT / "tests" / room).glob("test_*.py"))
-        if room
-    ]
+    for user in users:
+        if "/test_" in user and not user.startswith("tests/lessons"):
+            found.append(user)
+    if room:
+        for file in sorted((ROOT / "tests" / room).glob("test_*.py")):
+            found.append(str(file.relative_to(ROOT)))
     return list(dict.fromkeys(found))
 
 
 def passes(folder: Path, tests: list[str], limit: float) -> bool:
     """Whether all tests of a copy pass in time; a mutant that does not end has been noticed."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        *["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-m"],
-    ]
-    command += [
-        "not weights and not lesson and not reference and not slow",
-        f"--basetemp={folder / 'temporary'}",
-    ]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    command += ["--hypothesis-seed=0", f"--basetemp={folder / 'temporary'}"]
+    command += ["-m", "not weights and not lesson and not reference and not slow"]
     environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     with open(folder / "log.txt", "w") as log:
         process = subprocess.Popen(
@@ -259,8 +307,7 @@ def passes(folder: Path, tests: list[str], limit: float) -> bool:
                 os.killpg(process.pid, signal.SIGKILL)  # with what a test has started
 
 
-# --------------------------------------------------------------------------------------- the
-# command
+# -------------------------------------------------------------------------------------- the command
 
 
 def copy_tree(folder: Path) -> None:

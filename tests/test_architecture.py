@@ -83,6 +83,13 @@ def test_no_files_import_each_other_in_a_circle():
     TopologicalSorter(graph).prepare()  # CycleError names the circle
 
 
+def test_the_package_imports_no_lesson_and_no_test():
+    """They are not in the wheel, and the wrong code that they plant must not be."""
+    for path in FILES:
+        tops = {module.split(".")[0] for module in imported(path)}
+        assert not tops & {"lessons", "tests"}, path
+
+
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_a_chapter_imports_four_libraries_and_earlier_chapters(chapter):
     earlier = {f"minisbert.core.{name}" for name in CHAPTERS[: CHAPTERS.index(chapter)]}

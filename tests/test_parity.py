@@ -1,6 +1,9 @@
-"""Every piece equals its reference within the tolerances of ``parity.py``; the checks are in
-``checks.py``.
-"""
+"""Every piece equals its reference; ``parity/checks.py`` lists the checks."""
+
+import inspect
+from collections.abc import Iterator
+from importlib import import_module
+from pkgutil import iter_modules
 
 import pytest
 import torch
@@ -8,19 +11,12 @@ import torch
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import bert
 from minisbert.core.encoder import load_bert
-from tests import (  # noqa: F401 (their checks)
-    by_hand_checks,
-    formula_checks,
-    head_checks,
-    loss_checks,
-    metric_checks,
-    pipeline_checks,
-)
-from tests.checks import CHECKS
-from tests.parity import MINILM_HIDDEN, REFERENCE, assert_parity, golden
+from tests import parity
+from tests.parity import MINILM_HIDDEN, REFERENCE, Comparison, assert_parity, golden
+from tests.parity.checks import CHECKS
 from tests.reference.texts import SENTENCES, TEXTS
 
-# of whole models and layers: what the fused operations compute, which keep no probabilities
+# checks of layers and whole models, which PyTorch's fused operations must pass as well
 FUSED = (
     "bert_forward",
     "bert_gradients",
@@ -30,6 +26,18 @@ FUSED = (
     "feed_forward",
     "masks_and_ids",
 )
+
+
+def test_the_table_lists_every_check():
+    """A check that nobody runs proves nothing."""
+    checks = set()
+    for file in iter_modules(parity.__path__):
+        module = import_module(f"tests.parity.{file.name}")
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            signature = inspect.signature(function)
+            if signature.return_annotation == Iterator[Comparison] and not signature.parameters:
+                checks.add(name)
+    assert checks == CHECKS.keys()
 
 
 def assert_equal(name: str) -> None:
@@ -42,44 +50,50 @@ def assert_equal(name: str) -> None:
 @pytest.mark.usefixtures("written_out")
 @pytest.mark.parametrize("name", CHECKS)
 def test_parity(name):
+    """With the formulas as the book writes them out."""
     assert_equal(name)
 
 
 @pytest.mark.parametrize("name", FUSED)
 def test_fused_operations(name):
+    """What runs outside of lessons computes the same numbers."""
     assert bert.FUSED
     assert_equal(name)
 
 
 @pytest.mark.parametrize("folder", ["tiny-distiluse", "tiny-roberta"])
 def test_token_ids_of_other_families(folder):
-    reference, tokenizer = golden(folder), read_tokenizer(REFERENCE / folder)
-    expected = [
-        ids[mask].tolist() for ids, mask in zip(reference["ids"], reference["mask"], strict=True)
-    ]
-    assert tokenizer.encode(SENTENCES).ids == expected
+    """Each family has special tokens of its own, around one text and around two."""
+    reference = golden(folder)
+    tokenizer = read_tokenizer(REFERENCE / folder)
+    singles = tokenizer.encode(SENTENCES).ids
     pairs = tokenizer.encode_pairs(SENTENCES, SENTENCES[::-1]).ids
-    assert pairs == [reference[f"pair.{i}"].tolist() for i in range(len(SENTENCES))]
+    for i in range(len(SENTENCES)):
+        real = reference["mask"][i]
+        assert singles[i] == reference["ids"][i][real].tolist()
+        assert pairs[i] == reference[f"pair.{i}"].tolist()
 
 
 @pytest.mark.weights
 def test_every_layer_of_minilm(minilm):
+    """Real weights, in the precision in which they are used."""
     reference = golden("minilm")
     with torch.no_grad():
         states = load_bert(minilm).hidden_states(reference["ids"], reference["mask"])
     assert len(states) == 7
-    # only real tokens: pads are never used, and in float32 the reference itself is up to 4.5e-5
-    # away from its own float64 result there (2e-6 at real tokens)
+    # Only real tokens: pads are never used, and in float32 the reference itself is up to 4.5e-5
+    # away from its own float64 result there (2e-6 at real tokens).
     real = reference["mask"]
     for i, state in enumerate(states):
-        assert_parity(
-            f"MiniLM hidden state {i}", state[real], reference[f"hidden.{i}"][real], MINILM_HIDDEN
-        )
+        expected = reference[f"hidden.{i}"][real]
+        assert_parity(f"MiniLM hidden state {i}", state[real], expected, MINILM_HIDDEN)
 
 
 @pytest.mark.weights
 def test_token_ids_of_difficult_texts(minilm):
-    reference, tokenizer = golden("minilm"), read_tokenizer(minilm)
+    """Accents, emoji, control characters, a text beyond the limit: alone and in pairs."""
+    reference = golden("minilm")
+    tokenizer = read_tokenizer(minilm)
     singles = tokenizer.encode(TEXTS)
     pairs = tokenizer.encode_pairs(TEXTS, [TEXTS[i - 1] for i in range(len(TEXTS))])
     for i in range(len(TEXTS)):

@@ -9,10 +9,9 @@ from torch.nn import functional
 from lessons.grader.cases import cases, d, example, t, trap, with_weights
 from minisbert.core import bert
 from minisbert.core.weights import BertConfig
-from tests.checks import normal
-from tests.formula_checks import (
+from tests.parity.comparison import normal, randomised
+from tests.parity.encoder import (
     CONFIG,
-    randomised,
     torch_attention,
     torch_feed_forward,
     torch_layer,

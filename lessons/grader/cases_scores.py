@@ -9,8 +9,8 @@ from lessons.by_hand import losses as by_hand
 from lessons.grader.cases import cases, d, example, t, trap, with_weights
 from minisbert.core import heads, metrics, pooling
 from minisbert.training import losses as more_losses
-from tests.checks import normal
-from tests.formula_checks import randomised, torch_attention
+from tests.parity.comparison import normal, randomised
+from tests.parity.encoder import torch_attention
 
 EYE = [[1.0, 0.0], [0.0, 1.0]]
 REAL = torch.tensor([[True, True, False]])  # two tokens and a pad

@@ -36,17 +36,10 @@ from lessons.grader.guard import Refused, refusing
 from lessons.grader.pieces import Piece
 from lessons.grader.result import RUNGS, Result
 from lessons.mistakes import MISTAKES
+from lessons.mistakes.planting import planted, replaced
 from minisbert.core import InputError, one_line
-from minisbert.diagnosis.planting import planted, replaced, unfused
-from tests import (  # noqa: F401 (their checks)
-    by_hand_checks,
-    formula_checks,
-    head_checks,
-    loss_checks,
-    metric_checks,
-    pipeline_checks,
-)
-from tests.checks import CHECKS
+from minisbert.diagnosis.tracing import unfused
+from tests.parity.checks import CHECKS
 
 END = object()  # of a generator
 

@@ -1,7 +1,7 @@
 """The table of pieces: each is one function of the package that a learner writes anew.
 
 The text of a piece is in ``cards.toml``, its hand examples and traps are in one of the
-``cases_*.py``, its golden values in the parity suite (``tests/checks.py`` and its neighbours).
+``cases_*.py``, its golden values in the parity suite (``tests/parity``).
 """
 
 import importlib

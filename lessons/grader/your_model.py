@@ -21,11 +21,11 @@ from lessons.grader.assembly import FILE, IN_THE_BOOK, assemble, difference, own
 from lessons.grader.classroom import graded_lesson
 from lessons.grader.pieces import MINE, PIECES, mine
 from lessons.grader.result import Progress
+from lessons.mistakes.planting import replaced
 from minisbert import SentenceEncoder
 from minisbert.checkpoints.layout import find_model
 from minisbert.core import loop
 from minisbert.data.datasets import SPLITS, load_scored_pairs
-from minisbert.diagnosis.planting import replaced
 from minisbert.system.console import say
 from minisbert.system.files import atomic_file
 from minisbert.system.progress import Bar

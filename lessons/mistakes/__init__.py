@@ -1,10 +1,10 @@
-"""The catalogue of known mistakes, ``MISTAKES``: those of the forward pass, which the package
-names, and all others.
+"""The catalogue of known mistakes, ``MISTAKES``: wrong code, which lessons and tests plant.
 
 ``by_hand`` (merges, gradients, costs), ``compression`` (int8, bits), ``distillation``, ``forward``
 (what vectors do not show), ``heads``, ``losses``, ``pipeline`` (text, names, batches), ``scores``
-(metrics), ``search`` (top_k, BM25, ranks, MaxSim, an index) and ``training`` fill it, beside
-``minisbert/diagnosis/mistakes.py``. ``planted`` puts a mistake into the running package.
+(metrics), ``search`` (top_k, BM25, ranks, MaxSim, an index), ``training`` and ``vectors`` (of the
+forward pass) fill it. ``planted`` puts a mistake into the running package; ``hunt`` names one by
+its numbers.
 """
 
 from lessons.mistakes import (  # noqa: F401 (they fill the table)
@@ -18,7 +18,8 @@ from lessons.mistakes import (  # noqa: F401 (they fill the table)
     scores,
     search,
     training,
+    vectors,
 )
-from minisbert.diagnosis.planting import MISTAKES, planted
+from lessons.mistakes.planting import MISTAKES, planted
 
 __all__ = ["MISTAKES", "planted"]

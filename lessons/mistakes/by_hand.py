@@ -12,19 +12,18 @@ from torch import Tensor
 
 from lessons.by_hand import backward, paired, sheet, vocabulary
 from lessons.mistakes.calls import calls
+from lessons.mistakes.planting import mistake
 from minisbert.core import bert
 from minisbert.core.weights import BertConfig
-from minisbert.diagnosis.mistakes import mistake
 
 Join = tuple[str, str]
 Gradients = tuple[Tensor, Tensor, Tensor]
-_backward, _step, _paired_gain = (
-    backward.dense_gelu_backward,
-    sheet.training_step,
-    paired.paired_gain,
-)
+# the right ones, kept from before anything is planted
+_backward = backward.dense_gelu_backward
+_step = sheet.training_step
+_paired_gain = paired.paired_gain
 
-# ---------------------------------------------------------------------------------- the vocabulary
+# ----------------------------------------------------------------------------------- the vocabulary
 
 
 def left_to_right(old: list[str], best: Join) -> list[str]:
@@ -38,8 +37,10 @@ def left_to_right(old: list[str], best: Join) -> list[str]:
 
 
 def first_only(old: list[str], best: Join) -> list[str]:
-    at = next((i for i, pair in enumerate(pairwise(old)) if pair == best), None)
-    return old if at is None else [*old[:at], "".join(best), *old[at + 2 :]]
+    for i, pair in enumerate(pairwise(old)):
+        if pair == best:
+            return [*old[:i], "".join(best), *old[i + 2 :]]
+    return old
 
 
 def right_to_left(old: list[str], best: Join) -> list[str]:
@@ -56,8 +57,10 @@ def merges_with(
     joined: Callable[[list[str], Join], list[str]] = left_to_right,
     anew: bool = True,
 ) -> list[Join]:
-    """The pair with the lowest ``sign`` times count is joined, of equal ones by number or
-    ``spelling``; ``anew`` counts before each join."""
+    """The pair with the lowest ``sign`` times count is joined; ``anew`` counts before each join.
+
+    Of equal pairs the first by number, or by ``spelling``.
+    """
     pieces = {word: list(word) for word in words}
     numbers = {letter: number for number, letter in enumerate(sorted(set("".join(words))))}
     joins: list[Join] = []
@@ -71,9 +74,9 @@ def merges_with(
                     counts[pair] += times
         if not counts:
             break
-        ranks = {
-            pair: pair if spelling else tuple(numbers[piece] for piece in pair) for pair in counts
-        }
+        ranks = {}
+        for left, right in counts:
+            ranks[left, right] = (left, right) if spelling else (numbers[left], numbers[right])
         best = min(counts, key=lambda pair: (sign * counts[pair], ranks[pair]))
         if not anew:
             del counts[best]
@@ -99,8 +102,7 @@ learned(
 )
 
 
-# ------------------------------------------------------------------------------ back through a
-# layer
+# ----------------------------------------------------------------------------- back through a layer
 
 
 def backward_with(
@@ -136,15 +138,15 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor) -> Gradients:
     return dx, dweight / len(x), dbias / len(x)
 
 
-# -------------------------------------------------------------------------------- the costs of a
-# step
+# ------------------------------------------------------------------------------ the costs of a step
 
 
 def step_with(
     config: BertConfig, B: int, T: int, *, weights="all", between=1, shared=False, **factors: float
 ) -> dict:
-    """The costs with some of them multiplied; of the weights the "matrices" alone, or the "pooler"
-    as well.
+    """The costs with some of them multiplied.
+
+    ``weights`` are the "matrices" alone, or "all", or those and the "pooler".
     """
     costs = _step(config, B, T)
     D, F, L = config.hidden_size, config.intermediate_size, config.num_hidden_layers
@@ -185,19 +187,23 @@ billed(
     weights="pooler",
 )
 
-# ------------------------------------------------------------------------------------- a gain in
-# pairs
+# ---------------------------------------------------------------------------------- a gain in pairs
 
 
 def gain_with(
     a: Any, b: Any, *, together: bool = True, ddof: int = 1, power: float = 0.5, width: float = 2.0
 ) -> tuple:
-    """``together``: the spread of the differences, not of each side; it is divided by n to the
-    ``power``.
+    """The spread is that of the differences if ``together``, else of each side.
+
+    It is divided by n to the ``power``.
     """
-    a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    spreads = [np.std(side, ddof=ddof) for side in ([a - b] if together else [a, b])]
-    gain, error = float((a - b).mean()), float(math.hypot(*spreads) / len(a) ** power)
+    a = np.asarray(a, dtype=np.float64)
+    b = np.asarray(b, dtype=np.float64)
+    spread = np.std(a - b, ddof=ddof)
+    if not together:
+        spread = math.hypot(np.std(a, ddof=ddof), np.std(b, ddof=ddof))
+    gain = float((a - b).mean())
+    error = float(spread / len(a) ** power)
     return gain, error, gain - width * error, gain + width * error
 
 

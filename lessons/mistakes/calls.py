@@ -4,32 +4,30 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from minisbert.diagnosis.planting import mistake
+from lessons.mistakes.planting import mistake
 
 
 def calls(owner: Any, attribute: str, formula: Callable | None = None) -> Callable[..., None]:
-    """Return ``enter(name, meaning, **changes)``: it enters a mistake that calls the right function
-    with changes.
+    """Return ``enter(name, meaning, **changes)``, which enters a mistake into ``MISTAKES``.
 
-    A change is a value, or a function of the right argument: ``scale=lambda scale: 1 / scale``. A
-    ``formula`` is called instead if there is one: beside the right function's arguments it takes
-    wrong choices, by default the right ones.
+    The mistake calls the right function with changes. A change is a value, or a function of the
+    right argument: ``scale=lambda scale: 1 / scale``. A ``formula`` is called instead if there is
+    one: beside the right function's arguments it takes wrong choices, by default the right ones.
     """
     right = getattr(owner, attribute)  # kept from before anything is planted
-    signature, formula = inspect.signature(right), formula or right
+    parameters = inspect.signature(right).parameters
 
     def enter(name: str, meaning: str, **changes: Any) -> None:
-        choices = {key: value for key, value in changes.items() if key not in signature.parameters}
+        of_the_call = {key: value for key, value in changes.items() if key in parameters}
+        choices = {key: value for key, value in changes.items() if key not in parameters}
 
         def stand_in(*arguments: Any, **named: Any) -> Any:
-            given = signature.bind(*arguments, **named)
-            for key in changes.keys() - choices:
-                change, old = (
-                    changes[key],
-                    given.arguments.get(key, signature.parameters[key].default),
-                )
-                given.arguments[key] = change(old) if callable(change) else change
-            return formula(*given.args, **given.kwargs, **choices)
+            call = inspect.signature(right).bind(*arguments, **named)
+            for key, change in of_the_call.items():
+                if callable(change):
+                    change = change(call.arguments.get(key, parameters[key].default))
+                call.arguments[key] = change
+            return (formula or right)(*call.args, **call.kwargs, **choices)
 
         mistake(owner, attribute, name, meaning)(stand_in)
 

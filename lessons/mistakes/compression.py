@@ -3,36 +3,36 @@
 import numpy as np
 
 from lessons.mistakes.calls import calls
-from minisbert.diagnosis.mistakes import mistake
+from lessons.mistakes.planting import mistake
 from minisbert.search import quantized
 from minisbert.search.quantized import as_floats
 
 _rescore = quantized.rescore  # the right one, kept from before anything is planted
 
-# ----------------------------------------------------------------------------------------------
-# int8
+# --------------------------------------------------------------------------------------------- int8
 
 
 def int8_with(vectors, ranges, *, steps=255, rounded=np.floor, wrapped=False):
-    """A range is divided into so many ``steps``; what is outside gets the nearest code, or is
-    ``wrapped`` around.
+    """A range is divided into so many ``steps``.
+
+    What is outside gets the nearest code, or is ``wrapped`` around.
     """
     low = ranges[0].astype(np.float32)
     step = (ranges[1].astype(np.float32) - low) / np.float32(steps)
-    levels = rounded(
-        (as_floats(vectors) - low) / np.where(step == 0, np.float32(1), step)
-    )  # (N, D)
+    step = np.where(step == 0, np.float32(1), step)
+    levels = rounded((as_floats(vectors) - low) / step)  # (N, D)
     return ((levels if wrapped else levels.clip(0, 255)).astype(np.int64) - 128).astype(np.int8)
 
 
 def one_range(ranges: np.ndarray) -> np.ndarray:
-    return np.stack(
-        [np.full_like(ranges[0], ranges[0].min()), np.full_like(ranges[1], ranges[1].max())]
-    )
+    low = np.full_like(ranges[0], ranges[0].min())
+    high = np.full_like(ranges[1], ranges[1].max())
+    return np.stack([low, high])
 
 
 def around_0(ranges: np.ndarray) -> np.ndarray:
-    return np.stack([-np.abs(ranges).max(axis=0), np.abs(ranges).max(axis=0)])
+    furthest = np.abs(ranges).max(axis=0)
+    return np.stack([-furthest, furthest])
 
 
 coded = calls(quantized, "to_int8", int8_with)
@@ -64,20 +64,20 @@ def _(codes, ranges):
     return ranges[0].astype(np.float32) + (codes.astype(np.float32) + np.float32(128)) * step
 
 
-# ----------------------------------------------------------------------------------------------
-# bits
+# --------------------------------------------------------------------------------------------- bits
 
 
 def bits_with(vectors, *, order="big", bar=0.0, sign=1, zero=False, front=0):
-    """The bit of a number above the ``bar`` is set, None for its row's mean; ``zero``: that of a 0
-    as well.
+    """The bit of a number above the ``bar`` is set, and with ``zero`` that of a 0 as well.
+
+    A bar of None is the row's mean.
     """
     x = as_floats(vectors)
-    bar = x.mean(axis=1, keepdims=True) if bar is None else bar
+    if bar is None:
+        bar = x.mean(axis=1, keepdims=True)
     positive = sign * x >= bar if zero else sign * x > bar
-    return np.packbits(
-        np.pad(positive, ((0, 0), (front * (-x.shape[1] % 8), 0))), axis=-1, bitorder=order
-    )
+    before = front * (-x.shape[1] % 8)  # columns that fill up the last byte
+    return np.packbits(np.pad(positive, ((0, 0), (before, 0))), axis=-1, bitorder=order)
 
 
 packed = calls(quantized, "to_bits", bits_with)
@@ -136,8 +136,7 @@ def _(queries, bits, k):
     return np.take_along_axis(distances, order, axis=1), order
 
 
-# -----------------------------------------------------------------------------------------
-# rescoring
+# ---------------------------------------------------------------------------------------- rescoring
 
 
 @mistake(
@@ -147,9 +146,8 @@ def _(queries, bits, k):
     "the indices count the candidates, not the corpus",
 )
 def _(queries, candidates, vectors, k):
-    return _rescore(
-        queries, np.tile(np.arange(candidates.shape[1]), (len(candidates), 1)), vectors, k
-    )
+    places = np.tile(np.arange(candidates.shape[1]), (len(candidates), 1))
+    return _rescore(queries, places, vectors, k)
 
 
 @mistake(
@@ -160,9 +158,8 @@ def _(queries, candidates, vectors, k):
 )
 def _(queries, candidates, vectors, k):
     scores, indices = _rescore(queries, candidates, vectors, candidates.shape[1])
-    order = np.argsort(
-        np.argsort(candidates, axis=1), axis=1
-    )  # the place of each candidate, sorted by row
+    # the place of each candidate, sorted by row
+    order = np.argsort(np.argsort(candidates, axis=1), axis=1)
     by_row = np.take_along_axis(scores, np.argsort(indices, axis=1), axis=1)
     return np.take_along_axis(by_row, order, axis=1)[:, :k], candidates[:, :k]
 

@@ -1,17 +1,18 @@
 """Mistakes of the forward pass that vectors do not show: in dropout, in gradients, in what a pad or
 a NaN may hold.
 
-Two show, but have the same numbers as a mistake of ``minisbert/diagnosis/mistakes.py``, which
-``trace`` names: "layer drops the mask" and "encoder's mask inverted".
+Two show, but have the same numbers as a mistake of ``vectors.py``: "layer drops the mask" and
+"encoder's mask inverted".
 """
 
 import torch
 from torch import Tensor, nn
 
 from lessons.mistakes.calls import calls
+from lessons.mistakes.planting import mistake
+from lessons.mistakes.vectors import attention_with, embeddings_with
 from minisbert.architectures import modern
 from minisbert.core import bert, pooling
-from minisbert.diagnosis.mistakes import attention_with, embeddings_with, mistake
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
 _dropout = nn.functional.dropout

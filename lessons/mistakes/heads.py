@@ -9,22 +9,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from lessons.mistakes.planting import mistake
 from minisbert.core import heads, pooling
 from minisbert.core.tokenizer import Encoded
-from minisbert.diagnosis.mistakes import mistake
 from minisbert.models import pair_model
 
 Maybe = Tensor | None
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
-_combine, _mlp, _batch, _cross = (
-    heads.combine,
-    heads.mlp,
-    pair_model.PairModel.batch,
-    heads.CrossAttention.forward,
-)
+_combine = heads.combine
+_mlp = heads.mlp
+_batch = pair_model.PairModel.batch
+_cross = heads.CrossAttention.forward
 
-# --------------------------------------------------------------------------- what the model reads
+# ----------------------------------------------------------------------------- what the model reads
 
 
 @mistake(
@@ -59,11 +57,9 @@ def _(
 )
 def _(self: pair_model.PairModel, firsts: Sequence[str], seconds: Sequence[str]) -> Encoded:
     joined = self.encoder.tokenizer.encode_pairs(firsts, seconds)
-    return (
-        joined
-        if self.joint
-        else Encoded(joined.ids * 2, joined.token_types * 2, joined.truncated * 2)
-    )
+    if self.joint:
+        return joined
+    return Encoded(joined.ids * 2, joined.token_types * 2, joined.truncated * 2)
 
 
 @mistake(
@@ -91,8 +87,7 @@ def _(
     return ids, None, types
 
 
-# -------------------------------------------------------------------------------------- the two
-# vectors
+# ---------------------------------------------------------------------------------- the two vectors
 
 
 @mistake(
@@ -146,9 +141,10 @@ def _(u: Tensor, v: Tensor, features: Sequence[str]) -> Tensor:
 @mistake(heads, "mlp", "head without ReLU", "two Linears in a row, equivalent to one")
 def _(width: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
     layers = _mlp(width, hidden, outputs, dropout)
-    return nn.Sequential(
-        *(nn.Identity() if isinstance(layer, nn.ReLU) else layer for layer in layers)
-    )
+    for i, layer in enumerate(layers):
+        if isinstance(layer, nn.ReLU):
+            layers[i] = nn.Identity()
+    return layers
 
 
 @mistake(
@@ -161,8 +157,7 @@ def _(self: heads.JointHead, states: Tensor) -> Tensor:
     return self.mlp(states.mean(1))
 
 
-# -------------------------------------------------------------------------------------
-# cross-attention
+# ---------------------------------------------------------------------------------- cross-attention
 
 
 @mistake(
@@ -202,9 +197,8 @@ def _(self: heads.CrossAttention, a: Tensor, b: Tensor, mask: Maybe = None) -> T
     "pairs are taken for tokens: no batch_first",
 )
 def _(self: heads.CrossAttention, a: Tensor, b: Tensor, mask: Maybe = None) -> Tensor:
-    b = nn.functional.pad(
-        b, (0, 0, 0, a.shape[1] - b.shape[1])
-    )  # the library refuses two lengths; cut or filled here
+    # the library refuses two lengths; b is cut or filled here
+    b = nn.functional.pad(b, (0, 0, 0, a.shape[1] - b.shape[1]))
     return _cross(self, a.transpose(0, 1), b.transpose(0, 1), None).transpose(0, 1)
 
 

@@ -8,25 +8,22 @@ from torch.nn.functional import logsigmoid
 
 from lessons.by_hand import losses as by_hand
 from lessons.mistakes.calls import calls
+from lessons.mistakes.planting import mistake
 from minisbert.core import encoder, losses
-from minisbert.diagnosis.mistakes import mistake
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives import masked
 
 Maybe = Tensor | None
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
-_cosine, _matrix, _entropy = (
-    encoder.cosine,
-    encoder.cosine_matrix,
-    losses.softmax_cross_entropy_loss,
-)
+_cosine = encoder.cosine
+_matrix = encoder.cosine_matrix
+_entropy = losses.softmax_cross_entropy_loss
 _ranking = losses.multiple_negatives_ranking_loss
 _simcse, _cosent = losses.simcse_loss, more_losses.cosent_loss
 _mask_tokens, _mlm_loss = masked.mask_tokens, by_hand.mlm_loss
 
-# ------------------------------------------------------------------------------------- shared
-# pieces
+# ------------------------------------------------------------------------------------ shared pieces
 
 
 @mistake(
@@ -73,8 +70,7 @@ def _(u: Tensor, v: Tensor) -> Tensor:
     return encoder.normalize(u) @ v.T
 
 
-# ----------------------------------------------------------------------- scores: squares and
-# entropy
+# ---------------------------------------------------------------------- scores: squares and entropy
 
 
 @mistake(losses, "cosine_mse_loss", "absolute error", "the difference is not squared")
@@ -163,8 +159,7 @@ def _(logits: Tensor, labels: Tensor) -> Tensor:
     return (logits.exp().sum(1).log() - logits.gather(1, labels.unsqueeze(1)).squeeze(1)).mean()
 
 
-# ----------------------------------------------------------------------------------- pairs,
-# triplets
+# ---------------------------------------------------------------------------------- pairs, triplets
 
 
 @mistake(
@@ -240,8 +235,7 @@ def _(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Tensor:
     return _cosent(u, v, target, scale).expm1().log()
 
 
-# -------------------------------------------------------------------------------- in-batch
-# negatives
+# ------------------------------------------------------------------------------- in-batch negatives
 
 
 def one_on(x: Tensor) -> Tensor:

@@ -6,16 +6,15 @@ from collections.abc import Container, Sequence
 import torch
 
 from lessons.mistakes.calls import calls
+from lessons.mistakes.planting import mistake
 from minisbert.core import data, tokenizer, weights
-from minisbert.diagnosis.mistakes import mistake
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
 _names = weights.tensor_names
 _pad_batch = tokenizer.pad_batch
 _grouped = data.length_grouped_batches
 
-# --------------------------------------------------------------------------------------- text to
-# ids
+# -------------------------------------------------------------------------------------- text to ids
 
 
 def words_with(
@@ -90,8 +89,7 @@ def _(word: str, vocabulary: Container[str], unknown: str = "[UNK]") -> list[str
     return [unknown] if found is None else found
 
 
-# ---------------------------------------------------------------------------------------------
-# names
+# -------------------------------------------------------------------------------------------- names
 
 
 @mistake(
@@ -116,8 +114,7 @@ def _(layers: int, pooler: bool) -> dict[str, str]:
     return {ours: file for ours, file in names.items() if not ours.startswith("layers.0.")}
 
 
-# -------------------------------------------------------------------------------------------
-# batches
+# ------------------------------------------------------------------------------------------ batches
 
 
 def pad_with(

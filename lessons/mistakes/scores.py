@@ -5,14 +5,13 @@ from typing import Any
 import numpy as np
 
 from lessons.by_hand import geometry
+from lessons.mistakes.planting import mistake
 from minisbert.core import metrics
-from minisbert.diagnosis.mistakes import mistake
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
 _pearson = metrics.pearson
 
-# -------------------------------------------------------------------------------------------
-# metrics
+# ------------------------------------------------------------------------------------------ metrics
 
 
 @mistake(

@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 
 from lessons.mistakes.calls import calls
+from lessons.mistakes.planting import mistake
 from lessons.search import bm25, fusion, graph
 from lessons.search.graph import Links
-from minisbert.diagnosis.mistakes import mistake
 from minisbert.search import by_tokens, dense
 
 Words = Sequence[Sequence[str]]
 
-# ------------------------------------------------------------------------------------------------
-# top_k
+# -------------------------------------------------------------------------------------------- top_k
 
 
 def top_k_with(
@@ -70,8 +69,7 @@ nearest(
 )
 nearest("worst first", "the k lowest scores are returned", sign=-1)
 
-# ----------------------------------------------------------------------------------------------
-# BM25
+# --------------------------------------------------------------------------------------------- BM25
 
 IDF: dict[str, Callable[[int, float], float]] = {
     "right": lambda total, n: math.log(1 + (total - n + 0.5) / (n + 0.5)),
@@ -145,8 +143,7 @@ def _(queries: Words, documents: Words, k1: float = 1.2, b: float = 0.75) -> np.
     return bm25_with(queries, documents, b, k1)
 
 
-# ------------------------------------------------------------------------------------- reciprocal
-# ranks
+# --------------------------------------------------------------------------------- reciprocal ranks
 
 
 def ranks_with(
@@ -187,8 +184,7 @@ ranked("k fixed at 60", "the k that was given is not used", k=60)
 ranked("equal scores share a rank", "equal scores have one rank, the best of them", shared=True)
 ranked("ties by the last column", "of equal scores the last column is first", last=True)
 
-# ----------------------------------------------------------------------------------------------
-# MaxSim
+# ------------------------------------------------------------------------------------------- MaxSim
 
 
 def max_sim_with(
@@ -211,8 +207,7 @@ matched("best matches averaged", "the mean of the best matches, not their sum", 
 matched("no maximum over tokens", "all pairs of tokens are summed up", axis=None)
 matched("best matches below 0 dropped", "a token without a partner adds nothing", least=0.0)
 
-# -------------------------------------------------------------------------------------------- the
-# walk
+# ----------------------------------------------------------------------------------------- the walk
 
 
 def walk_with(

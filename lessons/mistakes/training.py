@@ -1,6 +1,4 @@
-"""Mistakes in training: the schedule of the learning rate, the optimizer, the loop, and batches
-computed in parts.
-"""
+"""Mistakes in training: the learning rate, the optimizer, the loop, and batches in parts."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,16 +7,18 @@ import torch
 from torch import Tensor, nn
 
 from lessons.mistakes.calls import calls
+from lessons.mistakes.planting import mistake
 from minisbert.core import loop
-from minisbert.diagnosis.mistakes import mistake
 from minisbert.system.devices import random_state
 from minisbert.training import gradient_cache
 
 # the right ones, kept from before anything is planted
 _linear = loop.linear_schedule
-_vectors, _replay = gradient_cache.vectors_in_parts, gradient_cache.replay
+_vectors = gradient_cache.vectors_in_parts
+_replay = gradient_cache.replay
 
-Parts, States = Sequence[list[int]], Sequence[dict[str, Tensor]]
+Parts = Sequence[list[int]]
+States = Sequence[dict[str, Tensor]]
 
 
 @mistake(
@@ -28,9 +28,9 @@ Parts, States = Sequence[list[int]], Sequence[dict[str, Tensor]]
     "the first step already has part of the learning rate",
 )
 def _(step: int, warmup: int, total: int) -> float:
-    return (
-        (step + 1) / warmup if step < warmup else max(0.0, (total - step) / max(1, total - warmup))
-    )
+    if step < warmup:
+        return (step + 1) / warmup
+    return max(0.0, (total - step) / max(1, total - warmup))
 
 
 @mistake(
@@ -79,13 +79,21 @@ class _UncorrectedAdamW(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
         for group in self.param_groups:
-            for parameter in (
-                parameter for parameter in group["params"] if parameter.grad is not None
-            ):
-                state, rates = self.state[parameter], (group["lr"], group["weight_decay"])
-                m, v = (state.get(key, torch.zeros_like(parameter)) for key in ("m", "v"))
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                m = state.get("m", torch.zeros_like(parameter))
+                v = state.get("v", torch.zeros_like(parameter))
                 new, state["m"], state["v"] = adamw_with(
-                    parameter, parameter.grad, m, v, 1, *rates, corrected=False
+                    parameter,
+                    parameter.grad,
+                    m,
+                    v,
+                    1,
+                    group["lr"],
+                    group["weight_decay"],
+                    corrected=False,
                 )
                 parameter.copy_(new)
 
@@ -105,8 +113,9 @@ def adamw_with(
     corrected=True,
     overwritten="",
 ):
-    """The decay is of the ``step``, of the "gradient" or without lr; what is ``overwritten`` is
-    returned corrected.
+    """The decay is of the ``step``, of the "gradient" or without lr ("whole").
+
+    What is ``overwritten`` is returned corrected.
     """
     if decay == "gradient":
         gradient, weight_decay = gradient + weight_decay * parameter, 0.0
@@ -114,15 +123,17 @@ def adamw_with(
         parameter, weight_decay = parameter * (1 - weight_decay), 0.0
     m = betas[0] * m + (1 - betas[0]) * gradient
     v = betas[1] * v + (1 - betas[1]) * gradient.pow(2)
-    unbiased = [
-        x / (1 - beta**step) if corrected else x for x, beta in zip((m, v), betas, strict=True)
-    ]
-    parameter = parameter * (1 - lr * weight_decay) - lr * unbiased[0] / (unbiased[1].sqrt() + eps)
-    return (
-        parameter,
-        unbiased[0] if "m" in overwritten else m,
-        unbiased[1] if "v" in overwritten else v,
-    )
+    unbiased_m = m
+    unbiased_v = v
+    if corrected:
+        unbiased_m = m / (1 - betas[0] ** step)
+        unbiased_v = v / (1 - betas[1] ** step)
+    parameter = parameter * (1 - lr * weight_decay) - lr * unbiased_m / (unbiased_v.sqrt() + eps)
+    if "m" in overwritten:
+        m = unbiased_m
+    if "v" in overwritten:
+        v = unbiased_v
+    return parameter, m, v
 
 
 stepped = calls(loop, "adamw_step", adamw_with)
@@ -163,8 +174,19 @@ stepped(
 )
 
 
-# ------------------------------------------------------------------------------------------ the
-# loop
+# ----------------------------------------------------------------------------------------- the loop
+
+
+def set_rates(groups: list[dict], multiplier: float, rate: str) -> None:
+    """Multiply the "first" or the "last" rate of each group; give all the "shared" one; or none."""
+    if not rate:
+        return
+    for group in groups:
+        first = group.setdefault("initial_lr", group["lr"])
+        group["lr"] = (group["lr"] if rate == "last" else first) * multiplier
+    if rate == "shared":
+        for group in groups:
+            group["lr"] = groups[0]["lr"]
 
 
 def fit_with(
@@ -185,37 +207,34 @@ def fit_with(
     clipped="batch",
     checked="before",
 ) -> Iterator[loop.Step]:
-    """``fit`` with wrong choices: when gradients are ``zeroed`` or ``clipped``, when the optimizer
-    has ``stepped``, how a micro-batch is ``weighted``, which ``rate`` is multiplied, and whether
-    NaN is ``checked`` before the step."""
+    """``fit`` with wrong choices.
+
+    They are when gradients are ``zeroed`` or ``clipped``, when the optimizer has ``stepped``, how a
+    micro-batch is ``weighted``, which ``rate`` is multiplied, and whether NaN is ``checked`` before
+    the step.
+    """
     groups = optimizer.param_groups
     parameters = [parameter for group in groups for parameter in group["params"]]
     for number, batch in enumerate(batches, start=start):
         multiplier = schedule(number + ahead)
-        for group in groups if rate else ():
-            first = group.setdefault("initial_lr", group["lr"])
-            group["lr"] = (group["lr"] if rate == "last" else first) * multiplier
-        for group in groups if rate == "shared" else ():
-            group["lr"] = groups[0]["lr"]
+        set_rates(groups, multiplier, rate)
         if zeroed == "batch":
             optimizer.zero_grad()
-        total, cut = 0.0, micro_batches(batch)
-        for micro_batch in cut:
+        total = 0.0
+        parts = micro_batches(batch)
+        for part in parts:
             if zeroed == "micro-batch":
                 optimizer.zero_grad()
-            weight = {"rows": len(micro_batch) / len(batch), "equal": 1 / len(cut), "not": 1.0}[
-                weighted
-            ]
-            scaled = loss(model, micro_batch) * weight
+            weights = {"rows": len(part) / len(batch), "equal": 1 / len(parts), "not": 1.0}
+            scaled = loss(model, part) * weights[weighted]
             scaled.backward()
             if stepped == "micro-batch":
                 optimizer.step()
             if clipped == "micro-batch":
                 nn.utils.clip_grad_norm_(parameters, clip)
             total += scaled.item()
-        norm = nn.utils.clip_grad_norm_(
-            parameters, math.inf if clipped in ("not", "by number") else clip
-        )
+        longest = math.inf if clipped in ("not", "by number") else clip
+        norm = nn.utils.clip_grad_norm_(parameters, longest)
         if clipped == "by number":
             nn.utils.clip_grad_value_(parameters, clip)
         good = math.isfinite(total) and bool(norm.isfinite())
@@ -268,7 +287,7 @@ fitted(
 fitted("NaN not noticed", "a loss of NaN reaches the weights, and training goes on", checked="not")
 
 
-# -------------------------------------------------------------------------------- batches in parts
+# --------------------------------------------------------------------------------- batches in parts
 
 
 @mistake(
@@ -336,12 +355,12 @@ parted(
 )
 def _(network: nn.Module, parts: Parts) -> tuple[Tensor, States]:
     vectors, states = _vectors(network, parts)  # (B, n, D)
-    columns = [
-        part.transpose(0, 1).flatten(0, 1) for part in vectors.split([len(part) for part in parts])
-    ]  # (n b, D)
-    return torch.cat(columns).unflatten(0, (-1, len(vectors))).transpose(
-        0, 1
-    ), states  # as if it were (n, B, D)
+    columns = []
+    for part in vectors.split([len(rows) for rows in parts]):  # (b, n, D)
+        columns.append(part.transpose(0, 1).flatten(0, 1))  # (n b, D)
+    # as if it were (n, B, D)
+    joined = torch.cat(columns).unflatten(0, (-1, len(vectors)))
+    return joined.transpose(0, 1), states
 
 
 @mistake(
@@ -359,8 +378,9 @@ def _(network: nn.Module, parts: Parts) -> tuple[Tensor, States]:
     gradient_cache, "replay", "replay without the random state", "each part gets new dropout masks"
 )
 def _(network: nn.Module, parts: Parts, states: States, gradient: Tensor) -> None:
+    pulls = gradient.split([len(part) for part in parts])
     with torch.enable_grad():
-        for part, pull in zip(parts, gradient.split([len(part) for part in parts]), strict=True):
+        for part, pull in zip(parts, pulls, strict=True):
             network(part).backward(pull)
 
 
@@ -391,12 +411,9 @@ def _(network: nn.Module, parts: Parts, states: States, gradient: Tensor) -> Non
     "its rows of the gradient never reach the encoder",
 )
 def _(network: nn.Module, parts: Parts, states: States, gradient: Tensor) -> None:
-    _replay(
-        network,
-        parts[:-1],
-        states[:-1],
-        gradient[: len(gradient) - len(parts[-1])] if parts else gradient,
-    )
+    if parts:
+        gradient = gradient[: len(gradient) - len(parts[-1])]
+    _replay(network, parts[:-1], states[:-1], gradient)
 
 
 @mistake(
@@ -406,8 +423,7 @@ def _(network: nn.Module, parts: Parts, states: States, gradient: Tensor) -> Non
     "each part's gradients replace those of the part before",
 )
 def _(network: nn.Module, parts: Parts, states: States, gradient: Tensor) -> None:
-    for part, state, pull in zip(
-        parts, states, gradient.split([len(part) for part in parts]), strict=True
-    ):
+    pulls = gradient.split([len(part) for part in parts])
+    for part, state, pull in zip(parts, states, pulls, strict=True):
         network.zero_grad()
         _replay(network, [part], [state], pull)

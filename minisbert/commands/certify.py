@@ -1,5 +1,4 @@
-"""Are these vectors right? Compare those of any engine with what the model gives, and name the
-cause if they differ.
+"""Compare another engine's vectors with the model's own, and name the cause if they differ.
 
 ``minisbert trace`` does the same for code whose inner results you have.
 Exit codes: 0 equal, or different by rounding alone; 1 not equal; 2 bad input.
@@ -17,14 +16,16 @@ from dataclasses import asdict
 from minisbert.commands import shared
 from minisbert.system.console import check_usage, command_parser, exiting
 
-SHOWN_LINES = 5  # that are named
+NAMED_LINES = 5  # of the texts that differ
 
 parser = command_parser("certify", __doc__)
 parser.add_argument(
     "vectors", nargs="?", metavar="VECTORS", help="a .npy file, a row for each text"
 )
-about = "ask a server for the vectors instead, in OpenAI's protocol: http://127.0.0.1:8080"
-parser.add_argument("--url", help=about)
+parser.add_argument(
+    "--url",
+    help="ask a server for the vectors instead, in OpenAI's protocol: http://127.0.0.1:8080",
+)
 parser.add_argument(
     "--served-model", metavar="NAME", help="the model's name on the server (default: --model)"
 )
@@ -38,60 +39,60 @@ shared.add_prompt_option(group)
 
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
-    check_usage(
-        (bool(options.vectors) == bool(options.url), "give either VECTORS, a file, or --url")
-    )
+    both_or_none = bool(options.vectors) == bool(options.url)
+    check_usage((both_or_none, "give either VECTORS, a file, or --url"))
 
     from minisbert.data.formats import every_text
     from minisbert.data.lines import Rows
-    from minisbert.diagnosis.certificate import certify, fetch_vectors, read_vector_file
+    from minisbert.diagnosis.certificate import certify
+    from minisbert.diagnosis.vector_sources import fetch_vectors, read_vector_file
 
     texts = list(every_text(Rows(options.texts, quotes=options.quotes)))
-    # the vectors come before the model: a wrong file or address is told in a second
+    # the vectors come before the model: a wrong file or address is reported within a second
     if options.url:
         values = fetch_vectors(options.url, texts, options.served_model or options.model)
     else:
         values = read_vector_file(options.vectors)
     source = options.url or options.vectors
-    encoder = shared.chosen_encoder(options, instead="certify compares one vector of each text")
-    found = certify(encoder, texts, values, shared.prompt_of(encoder, options), source)
-    sentence = f"Not equal: {found.meaning}."
-    if found.verdict == "equal":
-        sentence = f"Equal, to {found.digits} digits."
-    if found.verdict == "rounded":
-        sentence = f"Equal up to rounding, which is harmless: {found.meaning}."
 
-    with exiting(0 if found.harmless else 1):
+    encoder = shared.chosen_encoder(options, instead="certify compares one vector of each text")
+    certificate = certify(encoder, texts, values, shared.prompt_of(encoder, options), source)
+    sentence = f"Not equal: {certificate.meaning}."
+    if certificate.verdict == "equal":
+        sentence = f"Equal, to {certificate.digits} digits."
+    if certificate.verdict == "rounded":
+        sentence = f"Equal up to rounding, which is harmless: {certificate.meaning}."
+
+    with exiting(0 if certificate.harmless else 1):
         if options.json:
-            report = {"model": options.model, "vectors": source, "shape": values.shape} | asdict(
-                found
-            )
-            print(
-                json.dumps(
-                    report
-                    | {"digits": found.digits, "harmless": found.harmless, "sentence": sentence}
-                )
-            )
+            report = {"model": options.model, "vectors": source, "shape": values.shape}
+            report |= asdict(certificate)
+            report["digits"] = certificate.digits
+            report["harmless"] = certificate.harmless
+            report["sentence"] = sentence
+            print(json.dumps(report))
             return
+
         scaled = ", scaled to length 1" if encoder.normalize else ""
         pooling = f"{encoder.pooling_mode} pooling, at most {encoder.max_seq_length} tokens{scaled}"
         print(f"model      {options.model}: {pooling}")
         print(f"vectors    {source}: {len(values):,} x {values.shape[1]}")
-        print(f"largest difference  {found.difference:.2e}, line {found.row + 1:,}")
+        print(f"largest difference  {certificate.difference:.2e}, line {certificate.row + 1:,}")
+
         # as many digits as say something: 0.9124, 0.99999983
-        gap = max(1 - found.cosine, 1e-14)
+        gap = max(1 - certificate.cosine, 1e-14)
         digits = max(4, 2 - math.floor(math.log10(gap)))
-        print(f"smallest cosine     {min(found.cosine, 1):.{digits}f}")
-        if not found.harmless:
-            shown = ", ".join(f"{row + 1:,}" for row in found.differing[:SHOWN_LINES])
-            more = ", ..." if len(found.differing) > SHOWN_LINES else ""
-            print(
-                f"texts that differ   {len(found.differing):,} of {len(values):,}: lines "
-                f"{shown}{more}"
-            )
+        print(f"smallest cosine     {min(certificate.cosine, 1):.{digits}f}")
+
+        differing = certificate.differing
+        if not certificate.harmless:
+            lines = ", ".join(f"{row + 1:,}" for row in differing[:NAMED_LINES])
+            if len(differing) > NAMED_LINES:
+                lines += ", ..."
+            print(f"texts that differ   {len(differing):,} of {len(values):,}: lines {lines}")
         print(f"\n{sentence}")
-        if found.left is not None:
+        if certificate.left is not None:
             print(
-                f"Computed that way, {found.checked} texts differ from yours by at most "
-                f"{found.left:.1e}."
+                f"Computed that way, {certificate.checked} texts differ from yours by at most "
+                f"{certificate.left:.1e}."
             )

@@ -22,7 +22,7 @@ from minisbert.system.files import check_output
 
 DEFAULT = "all-MiniLM-L6-v2"
 PICTURE = "inspection.png"
-SHOWN = 3  # places of a finding
+NAMED_PLACES = 3  # of each finding
 FINDINGS = {
     "problems": "training stops",
     "skipped": "rows with an empty text or without a gold label",
@@ -30,10 +30,18 @@ FINDINGS = {
 }
 
 parser = command_parser("inspect", __doc__)
-files_help = "train, then optionally dev and test; .gz files are decompressed"
-parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=files_help)
-model_help = f"name, folder, or owner/name on the Hub, for its tokenizer (default: {DEFAULT})"
-parser.add_argument("--model", metavar="M", help=model_help)
+parser.add_argument(
+    "files",
+    nargs="+",
+    type=Path,
+    metavar="FILE",
+    help="train, then optionally dev and test; .gz files are decompressed",
+)
+parser.add_argument(
+    "--model",
+    metavar="M",
+    help=f"name, folder, or owner/name on the Hub, for its tokenizer (default: {DEFAULT})",
+)
 parser.add_argument(
     "--max-length", type=int, metavar="N", help="the limit in tokens (default: the model's)"
 )
@@ -50,24 +58,7 @@ parser.add_argument("--json", action="store_true", help="print one JSON object")
 def report(content: dict[str, Any]) -> Iterator[str]:
     """Yield the lines for people of what ``--json`` prints as one object."""
     for file in content["files"]:
-        yield f"{file['path']}: {file['form']}"
-        yield f"  rows     {file['rows']:,}"
-        yield f"  texts    {file['texts']:,}, {file['distinct_texts']:,} distinct"
-        if "tokens" in file:
-            tokens = file["tokens"]
-            yield f"  tokens   median {tokens['median']:g}, 95 % up to {tokens['p95']:g}, longest {tokens['longest']:,}"
-            cut = f"{tokens['cut']:,} of the texts ({100 * tokens['cut'] / file['texts']:.1f} %)"
-            yield f"           the limit of {tokens['limit']:,} cuts {cut}"
-        if "scores" in file:
-            scores = file["scores"]
-            yield f"  scores   {scores['min']:g} to {scores['max']:g}, mean {scores['mean']:.3g}"
-        yield from (f"  label    {name}: {count:,}" for name, count in file["labels"].items())
-        if file["unread"]:
-            yield f"  not read {', '.join(file['unread'])}"
-        for name, meaning in FINDINGS.items():
-            if file[name]:
-                yield f"  {name} ({len(file[name]):,}): {meaning}"
-                yield from (f"             {place}" for place in file[name][:SHOWN])
+        yield from report_of_file(file)
         yield ""
     for row in content["shared"]:
         yield f"{row['file']}: {row['rows']:,} rows are in {row['with']}"
@@ -75,8 +66,34 @@ def report(content: dict[str, Any]) -> Iterator[str]:
         yield f"Train with:\n  {content['command']}"
 
 
+def report_of_file(file: dict[str, Any]) -> Iterator[str]:
+    yield f"{file['path']}: {file['form']}"
+    yield f"  rows     {file['rows']:,}"
+    yield f"  texts    {file['texts']:,}, {file['distinct_texts']:,} distinct"
+    if "tokens" in file:
+        tokens = file["tokens"]
+        most = f"95 % up to {tokens['p95']:g}, longest {tokens['longest']:,}"
+        yield f"  tokens   median {tokens['median']:g}, {most}"
+        percent = 100 * tokens["cut"] / file["texts"]
+        cut = f"{tokens['cut']:,} of the texts ({percent:.1f} %)"
+        yield f"           the limit of {tokens['limit']:,} cuts {cut}"
+    if "scores" in file:
+        scores = file["scores"]
+        yield f"  scores   {scores['min']:g} to {scores['max']:g}, mean {scores['mean']:.3g}"
+    for name, count in file["labels"].items():
+        yield f"  label    {name}: {count:,}"
+    if file["unread"]:
+        yield f"  not read {', '.join(file['unread'])}"
+    for name, meaning in FINDINGS.items():
+        if file[name]:
+            yield f"  {name} ({len(file[name]):,}): {meaning}"
+            for place in file[name][:NAMED_PLACES]:
+                yield f"             {place}"
+
+
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
+
     from minisbert.diagnosis.inspection import inspect, overlap, training_command
     from minisbert.evaluation import plots
     from minisbert.loading import load_tokenizer
@@ -84,33 +101,41 @@ def main(arguments: list[str] | None = None) -> None:
     if options.plots:
         plots.require()
         check_output(options.plots / PICTURE, *options.files, local_path(options.model or DEFAULT))
+
+    # without --model the usual one counts tokens, unless it would have to be fetched: 90 MB
     tokenizer = None
     default = asset(DEFAULT).folder
     if options.model is not None or (default / "tokenizer.json").is_file():
         tokenizer = load_tokenizer(options.model or default, options.max_length)
-    else:  # a download of 90 MB is too much for counting tokens
+    else:
         say(
             f"tokens are not counted because {DEFAULT} is missing: minisbert assets fetch "
             f"{DEFAULT}, or give --model"
         )
-    roles = ["train", "dev", *["test"] * len(options.files)]
-    files = [
-        inspect(path, tokenizer, options.scale, role, options.quotes)
-        for path, role in zip(options.files, roles, strict=False)
-    ]
-    content: dict[str, Any] = {"model": None if tokenizer is None else options.model or DEFAULT}
-    content["files"] = [file.summary() for file in files]
-    content["shared"] = [overlap(files[0], file) for file in files[1:]]
-    content["command"] = training_command(files, options.model, options.max_length)
+
+    files = []
+    for i, path in enumerate(options.files):
+        role = ("train", "dev", "test")[min(i, 2)]
+        files.append(inspect(path, tokenizer, options.scale, role, options.quotes))
+    content: dict[str, Any] = {
+        "model": None if tokenizer is None else options.model or DEFAULT,
+        "files": [file.summary() for file in files],
+        "shared": [overlap(files[0], file) for file in files[1:]],
+        "command": training_command(files, options.model, options.max_length),
+    }
+
     if options.plots:
         unit = "tokens" if tokenizer else "characters"
-        lengths = {
-            str(file.path): file.tokens or [len(text) for text in file.texts] for file in files
-        }
-        scores = {str(file.path): file.scores for file in files}
+        lengths = {}
+        scores = {}
+        for file in files:
+            lengths[str(file.path)] = file.tokens or [len(text) for text in file.texts]
+            scores[str(file.path)] = file.scores
         plots.save(plots.draw_histograms(lengths, unit, scores), options.plots / PICTURE)
         say(f"wrote {options.plots / PICTURE}")
-    with exiting(1 if any(file.problems for file in files) else 0):
+
+    refused = any(file.problems for file in files)
+    with exiting(1 if refused else 0):
         if options.json:
             print(json.dumps(content, ensure_ascii=False))
         else:

@@ -1,5 +1,4 @@
-"""Find where another implementation first differs from this one, layer by layer, and which known
-mistake explains it.
+"""Find where another implementation first differs from this one, layer by layer.
 
 To compare your own code, take ``ids`` and ``mask`` from the file of ``--write``, compute any of its
 other tensors, and write them under the same names, together with ``ids`` and ``mask``
@@ -15,10 +14,14 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from minisbert.commands import shared
 from minisbert.system.console import add_threads_option, check_usage, command_parser, exiting, say
 from minisbert.system.files import atomic_file
+
+if TYPE_CHECKING:
+    from minisbert.diagnosis.tracing import Stage
 
 EXAMPLE_TEXTS = [
     "The cat sits on the mat.",
@@ -48,9 +51,8 @@ parser.add_argument("--json", action="store_true", help="print one JSON object a
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     against = options.against or "hf"
-    check_usage(
-        (against != "hf" and options.texts, f"the texts are those of {against}: give none here")
-    )
+    texts_twice = against != "hf" and bool(options.texts)
+    check_usage((texts_twice, f"the texts are those of {against}: give none here"))
     shared.check_written("--write", options.write, [".safetensors"], options.model, options.against)
 
     from minisbert.checkpoints.layout import find_model
@@ -62,76 +64,85 @@ def main(arguments: list[str] | None = None) -> None:
     from minisbert.system.reading import reading
 
     # the other side's file comes first: it says which texts
-    other = {}
+    other = None
     if against != "hf":
         other = tracing.read_states(Path(against), options.double)
+
     use_threads(options.threads)
     path = find_model(options.model)
     encoder = SentenceEncoder.load(path, pooling=options.pooling, device="cpu")
     if options.double:
         encoder = encoder.double()
-    if other:
+
+    if other is None:
+        inputs = tracing.inputs_of(encoder, options.texts or EXAMPLE_TEXTS)
+    else:
         inputs = {name: other[name] for name in tracing.TRACE_INPUTS}
         with reading(against):
             check_inputs(encoder.bert.config, inputs["ids"], inputs["mask"], inputs["token_types"])
-    else:
-        inputs = tracing.inputs_of(encoder, options.texts or EXAMPLE_TEXTS)
 
     ours = tracing.our_states(encoder, inputs)
     if options.write:
+        written = inputs | ours
         with atomic_file(options.write) as partial:
-            write_safetensors(inputs | ours, partial)
-        say(f"wrote {len(inputs | ours)} tensors to {options.write}: {', '.join(inputs | ours)}")
+            write_safetensors(written, partial)
+        say(f"wrote {len(written)} tensors to {options.write}: {', '.join(written)}")
         if options.against is None:
             return
-    if not other:
+
+    if other is None:
         other = tracing.huggingface(path, inputs, options.double)
+    only_theirs = tracing.unknown_names(ours, other, against)
+    only_ours = [name for name in ours if name not in other]
 
-    unknown = tracing.unknown_names(ours, other, against)
-    hidden = tracing.DOUBLE if options.double else tracing.HIDDEN
     # the numbers of a vector of length 1 are smaller than those of hidden states
-    final = tracing.VECTOR if encoder.normalize and not options.double else hidden
+    hidden = tracing.DOUBLE if options.double else tracing.HIDDEN
+    final = hidden
+    if encoder.normalize and not options.double:
+        final = tracing.VECTOR
+    tolerances = dict.fromkeys(ours, hidden)
+    tolerances["vector"] = final
 
-    def compare() -> list[tracing.Stage]:
-        # computed anew, because a mistake may be planted
-        bounds = dict.fromkeys(ours, hidden) | {"vector": final}
-        return tracing.compare_states(
-            tracing.our_states(encoder, inputs), other, inputs["mask"], bounds
-        )
-
-    rows = compare()
+    rows = tracing.compare_states(ours, other, inputs["mask"], tolerances)
     first = tracing.first_divergence(rows)
-    whole, part = ([], {}) if first is None else tracing.suspects(rows, compare)
-    verdict = tracing.explain(rows, whole, part, list(ours))
-    with exiting(int(first is not None)):
+    verdict = tracing.explain(rows, list(ours))
+
+    with exiting(0 if first is None else 1):
         if options.json:
-            tensors = [asdict(row) | {"ok": row.ok} for row in rows]
-            for fields in tensors:
-                if not math.isfinite(fields["difference"]):
-                    fields["difference"] = None  # JSON has no infinity
-            report = {"model": options.model, "against": against, "tensors": tensors}
-            report |= {
-                "first_divergence": first and first.name,
-                "mistakes": whole,
-                "mistakes_in_part": part,
+            report = {
+                "model": options.model,
+                "against": against,
+                "tensors": [as_json(row) for row in rows],
+                "first_divergence": None if first is None else first.name,
+                "unknown": only_theirs,
+                "verdict": verdict,
             }
-            print(json.dumps(report | {"unknown": unknown, "verdict": verdict}))
+            print(json.dumps(report))
             return
+
         dtype = str(encoder.dtype).removeprefix("torch.")
-        print(f"model      {options.model}, {encoder.pooling_mode} pooling, {dtype}")
-        print(f"against    {'Hugging Face transformers' if against == 'hf' else against}")
+        other_side = "Hugging Face transformers" if against == "hf" else against
         counts = inputs["mask"].sum(dim=1).tolist()
-        print(
-            f"texts      {len(counts)}, with {', '.join(map(str, counts))} tokens; pads are not "
-            f"compared"
-        )
+        tokens = ", ".join(map(str, counts))
+        print(f"model      {options.model}, {encoder.pooling_mode} pooling, {dtype}")
+        print(f"against    {other_side}")
+        print(f"texts      {len(counts)}, with {tokens} tokens; pads are not compared")
         print(f"tolerance  {hidden:g}, for the final vector {final:g}\n")
         tracing.print_rows(rows)
         print()
-        for side, names in (
-            ("we have", unknown),
-            ("the other side has", [name for name in ours if name not in other]),
-        ):
-            if names:
-                print(f"not compared because {side} no such tensor: {', '.join(names)}")
+        print_not_compared("we have", only_theirs)
+        print_not_compared("the other side has", only_ours)
         print(verdict)
+
+
+def as_json(row: "Stage") -> dict[str, Any]:
+    """Return a compared tensor as JSON has it, without infinity."""
+    fields = asdict(row) | {"ok": row.ok}
+    if not math.isfinite(row.difference):
+        fields["difference"] = None
+    return fields
+
+
+def print_not_compared(side: str, names: list[str]) -> None:
+    if names:
+        print(f"not compared because {side} no such tensor: {', '.join(names)}")

@@ -1,6 +1,4 @@
-"""Inspect files of training data: what training takes, refuses and skips, what repeats, and what
-files share.
-"""
+"""Inspect files of training data: what training takes, refuses and skips, and what repeats."""
 
 import copy
 import shlex
@@ -31,9 +29,8 @@ from minisbert.data.lines import Rows
 from minisbert.models.batching import chunks
 
 FEW = 500  # rows, of which one epoch is too few steps to learn: docs/training.md
-OBJECTIVES: dict[
-    Format, tuple[str, Callable[..., Any]]
-] = {  # of the command that is suggested, and how it reads rows
+# the objective of the command that is suggested, and how it reads rows
+OBJECTIVES: dict[Format, tuple[str, Callable[..., Any]]] = {
     SCORED: ("cosine", datasets.scored_rows),
     LABELLED: ("binary", datasets.duplicate_rows),
     NLI: ("softmax", datasets.class_rows),
@@ -51,12 +48,10 @@ class InspectedFile:
     form: Format | None = None
     rows: list[Row] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # for which training stops, with their places
-    skipped: list[str] = field(
-        default_factory=list
-    )  # places of rows with an empty text or without a gold label
-    repeated: list[str] = field(
-        default_factory=list
-    )  # places of rows with the texts and the label of an earlier one
+    # places of rows with an empty text or without a gold label
+    skipped: list[str] = field(default_factory=list)
+    # places of rows with the texts and the label of an earlier one
+    repeated: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)  # columns, and rows of other splits
     limit: int = 0  # of the model, in tokens
     tokens: list[int] = field(default_factory=list)  # of each text, before it is cut

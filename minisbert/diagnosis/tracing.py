@@ -1,14 +1,15 @@
-"""Compare the tensors of a forward pass by name, ours with another implementation's: where they
-first differ, and why.
+"""Compare every intermediate result of a forward pass with another implementation's, by name.
 
-``minisbert trace`` compares them; lessons 07 and 14 do the same step by step.
+``minisbert trace`` prints the comparison and the first tensor that differs; lessons 07 and 14 take
+the same steps one by one.
 """
 
 import importlib.util
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +17,8 @@ import torch
 from torch import Tensor
 
 from minisbert.checkpoints.weights import read_safetensors, write_safetensors
-from minisbert.core import InputError
+from minisbert.core import InputError, bert
 from minisbert.core.tokenizer import pad_batch
-from minisbert.diagnosis.mistakes import with_each_mistake
-from minisbert.diagnosis.planting import MISTAKES, unfused
 from minisbert.models.batching import check_inputs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import cut_message, say
@@ -28,31 +27,56 @@ from minisbert.system.reading import reading
 
 TRACE_INPUTS = ("ids", "mask", "token_types")
 
-# a correct forward pass differs by 4e-6 in float32 and 5e-15 in float64, the smallest real mistake
-# by 3e-4
-HIDDEN, VECTOR, DOUBLE = 2e-5, 2e-6, 1e-10
+# A correct forward pass differs by 4e-6 in float32 and by 5e-15 in float64, the smallest real
+# mistake by 3e-4.
+HIDDEN = 2e-5  # the tolerance for hidden states in float32
+VECTOR = 2e-6  # for vectors of length 1, whose numbers are smaller
+DOUBLE = 1e-10  # for everything in float64
 
 # what is computed between the previous tensor and this one
 PARTS = {
     "embeddings": "the word table, the positions, the token types and the LayerNorm over their sum",
-    "attention": "queries and keys (weights, biases, how the heads are split), the scale "
-    "1/sqrt(K), the mask, softmax",
-    "layers": "values, merging the heads, the output layer, both residual sums, both LayerNorms, "
-    "feed-forward and GELU",
+    "attention": (
+        "queries and keys (weights, biases, how the heads are split), the scale 1/sqrt(K), the "
+        "mask, softmax"
+    ),
+    "layers": (
+        "values, merging the heads, the output layer, both residual sums, both LayerNorms, "
+        "feed-forward and GELU"
+    ),
     "pooler": "the dense layer over the first token and its tanh",
     "pooled": "the kind of pooling, and whether it leaves out the pads",
     "vector": "the steps after the pooling: a dense layer in some models, then scaling to length 1",
 }
 
 
-def our_states(encoder: SentenceEncoder, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Compute every intermediate result by name, in order; ``vector`` only if all tokens are of the
-    first sentence.
+@contextmanager
+def unfused() -> Iterator[None]:
+    """Within this context the encoder computes its formulas as the book writes them out.
+
+    PyTorch's fused operations (``bert.FUSED``) give the same numbers, but keep no attention
+    probabilities.
     """
-    ids, mask, token_types = (inputs[name] for name in TRACE_INPUTS)  # (B, T) each
+    before = bert.FUSED
+    bert.FUSED = False
+    try:
+        yield
+    finally:
+        bert.FUSED = before
+
+
+def our_states(encoder: SentenceEncoder, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Compute every intermediate result by name, in order.
+
+    ``vector`` is among them only if all tokens are of the first sentence.
+    """
+    ids = inputs["ids"]  # (B, T), as are the other two
+    mask = inputs["mask"]
+    token_types = inputs["token_types"]
     check_inputs(encoder.bert.config, ids, mask, token_types)  # they may be another program's
+
     states: dict[str, Tensor] = {}
-    with torch.no_grad(), unfused():  # attention's probabilities are compared, too
+    with torch.no_grad(), unfused():
         hidden = encoder.bert(ids, mask, token_types, states)  # (B, T, D)
         if encoder.bert.pooler is not None:
             states["pooler"] = encoder.bert.pool(hidden)  # (B, D)
@@ -73,102 +97,78 @@ def inputs_of(encoder: SentenceEncoder, texts: list[str]) -> dict[str, Tensor]:
     return {"ids": ids, "mask": mask, "token_types": torch.zeros_like(ids)}
 
 
-# ------------------------------------------------------------------------------------- the other
-# side
+# ----------------------------------------------------------------------------------- the other side
 
 
 def huggingface(folder: Path, inputs: dict[str, Tensor], double: bool) -> dict[str, Tensor]:
-    """Compute the tensors with transformers, in a separate process: nothing under minisbert/
-    imports it.
-    """
+    """Compute the tensors with transformers, by ``reference_states.py`` in a process of its own."""
     instead = "; or compare with a file: --against FILE"
-    script = reference_script()
-    if script is None:
-        raise InputError(
-            f"--against hf needs reference_states.py: install minisbert again{instead}"
-        )
     if importlib.util.find_spec("transformers") is None:
         raise InputError(f"--against hf needs transformers: pip install -e '.[reference]'{instead}")
+
     with tempfile.TemporaryDirectory() as place:
-        given, computed = Path(place) / "inputs.safetensors", Path(place) / "states.safetensors"
-        write_safetensors(inputs, given)
-        # subtle: -P, or the script's neighbours (bert.py, heads.py, ...) would be importable as
-        # top-level modules
-        command: list[str | Path] = [
-            sys.executable,
-            "-P",
-            script,
-            folder.resolve(),
-            given,
-            computed,
-        ]
+        inputs_file = Path(place) / "inputs.safetensors"
+        states_file = Path(place) / "states.safetensors"
+        write_safetensors(inputs, inputs_file)
+
+        # subtle: -P, or the script's neighbours (tracing.py, inspection.py, ...) could be imported
+        # as top-level modules
+        script = Path(__file__).with_name("reference_states.py")
+        command = [sys.executable, "-P"]
+        command += map(str, [script, folder.resolve(), inputs_file, states_file])
         if double:
             command.append("--double")
         run = subprocess.run(command, capture_output=True, text=True)
         if run.returncode:
-            message = (run.stderr.strip().splitlines() or ["no message"])[
-                -1
-            ]  # the last line of a traceback
+            lines = run.stderr.strip().splitlines()
+            message = lines[-1] if lines else "no message"  # a traceback ends with the error
             raise InputError(f"transformers could not run {folder}: {message}{instead}")
-        return read_safetensors(computed)
-
-
-def reference_script() -> Path | None:
-    """Return the script that runs transformers: beside this file if installed, under tests/ in a
-    checkout.
-    """
-    here = Path(__file__).resolve()
-    for path in (
-        here.with_name("reference_states.py"),
-        here.parents[2] / "tests" / "reference" / "states.py",
-    ):
-        if path.is_file():
-            return path
-    return None
+        return read_safetensors(states_file)
 
 
 def read_states(path: Path, double: bool) -> dict[str, Tensor]:
-    """Read the named tensors of a file, with ``ids``, ``mask`` and ``token_types`` (by default
-    0).
-    """
+    """Read the named tensors of a file, with ``ids``, ``mask`` and ``token_types`` (default: 0)."""
     with reading(path):
         open_bytes(path).close()  # refuses a pipe, which safetensors would wait for
         states = read_safetensors(path)
-        ids, mask = states["ids"], states["mask"]
+        ids = states["ids"]
+        mask = states["mask"]
         types = states.get("token_types", torch.zeros_like(ids))
         for name, x in (("ids", ids), ("mask", mask), ("token_types", types)):
             if x.is_floating_point():
                 raise ValueError(f"{name} must be whole numbers, not {x.dtype}")
         states |= {"ids": ids.long(), "mask": mask.bool(), "token_types": types.long()}
+
         for name, tensor in states.items():
             if name in TRACE_INPUTS or tensor.dtype == torch.float64:
                 continue
-            if double or tensor.dtype != torch.float32:
-                needed = "--double needs float64" if double else "float32 or float64 is needed"
-                raise ValueError(f"{name} is {tensor.dtype}, {needed}")
+            if double:
+                raise ValueError(f"{name} is {tensor.dtype}, --double needs float64")
+            if tensor.dtype != torch.float32:
+                raise ValueError(f"{name} is {tensor.dtype}, float32 or float64 is needed")
         return states
 
 
 def unknown_names(ours: dict[str, Tensor], other: dict[str, Tensor], source: str) -> list[str]:
-    """Return the names that only the other side has. Raises ``InputError`` if shapes differ or no
-    name is shared.
+    """Return the names that only the other side has.
+
+    Raises ``InputError`` if shapes differ or no name is shared.
     """
     shared = [name for name in ours if name in other]
     if not shared:
         raise InputError(f"{source} has none of the tensors that are compared, {', '.join(ours)}")
     wrong = ""
     for name in shared:
-        if other[name].shape != ours[name].shape:
-            wrong += (
-                f"\n  {name} is {tuple(other[name].shape)}, should be {tuple(ours[name].shape)}"
-            )
+        is_shape = tuple(other[name].shape)
+        should_be = tuple(ours[name].shape)
+        if is_shape != should_be:
+            wrong += f"\n  {name} is {is_shape}, should be {should_be}"
     if wrong:
         raise InputError(f"{source} does not fit this model and these texts:{wrong}")
     return [name for name in other if name not in ours and name not in TRACE_INPUTS]
 
 
-# ------------------------------------------------------------------------------------- the
-# comparison
+# ----------------------------------------------------------------------------------- the comparison
 
 
 @dataclass(frozen=True)
@@ -199,14 +199,13 @@ def compare_states(
         if name not in other:
             continue
         difference = (ours[name].double() - other[name].double()).abs().nan_to_num(nan=torch.inf)
-        if difference.ndim == 3:  # (B, T, D)
+        if difference.ndim == 3:  # hidden states (B, T, D)
             difference = difference.masked_fill(~mask[:, :, None], 0.0)
-        if difference.ndim == 4:  # (B, H, T, T)
+        if difference.ndim == 4:  # probabilities (B, H, T, T)
             difference = difference.masked_fill(~mask[:, None, :, None], 0.0)
-        at = tuple(map(int, torch.unravel_index(difference.argmax(), difference.shape)))
-        rows.append(
-            Stage(name, tuple(difference.shape), difference[at].item(), at, tolerances[name])
-        )
+        shape = tuple(difference.shape)
+        at = tuple(map(int, torch.unravel_index(difference.argmax(), shape)))
+        rows.append(Stage(name, shape, difference[at].item(), at, tolerances[name]))
     return rows
 
 
@@ -214,69 +213,42 @@ def first_divergence(rows: list[Stage]) -> Stage | None:
     return next((row for row in rows if not row.ok), None)
 
 
-def suspects(
-    rows: list[Stage], again: Callable[[], list[Stage]]
-) -> tuple[list[str], dict[str, str]]:
-    """Plant each known mistake of the forward pass on our side and compare ``again``.
+def explain(rows: list[Stage], names: Sequence[str]) -> str:
+    """Say the verdict in words: all equal, or where the mistake must be.
 
-    Returns the mistakes that make everything equal; and those that remove at least the first
-    divergence of ``rows``, each with the first one left. Of the latter, only those whose remaining
-    divergence comes last.
-    """
-    order = [row.name for row in rows]
-    first = next(number for number, row in enumerate(rows) if not row.ok)
-    whole: list[str] = []
-    part: dict[str, str] = {}
-    for mistake, compared in with_each_mistake(again):
-        # without a pooler, say: no proof of anything
-        if [row.name for row in compared] != order:
-            continue
-        left = first_divergence(compared)
-        if left is None:
-            whole.append(mistake.name)
-        elif order.index(left.name) > first:
-            part[mistake.name] = left.name
-    furthest = max(map(order.index, part.values()), default=0)
-    return whole, {name: left for name, left in part.items() if order.index(left) == furthest}
-
-
-def explain(rows: list[Stage], whole: list[str], part: dict[str, str], names: list[str]) -> str:
-    """Say the verdict in words; ``names`` are all tensors that could have been compared, in
-    order.
+    ``names`` are all tensors that could have been compared, in order.
     """
     first = first_divergence(rows)
     if first is None:
         worst = max(rows, key=lambda row: row.difference / row.tolerance)
-        share = 100 * worst.difference / worst.tolerance
-        return f"Equal: all {len(rows)} tensors agree. The worst, {worst.name}, uses {share:.2g} % of its tolerance."
-    verdict = f"{first.name} is the first to differ"
-    if whole or part:
-        causes = []
-        for name in whole or part:
-            causes.append(f"{MISTAKES[name].meaning} ({name}, {MISTAKES[name].target})")
-        verdict += f": these are exactly the numbers you get when {', or when '.join(causes)}."
-        if not whole:
-            left = next(iter(part.values()))
-            verdict += (
-                f" But that is not all: with the same mistake on our side {left} still differs."
-            )
-        return verdict
-    # no mistake: the mistake lies in what is computed after the last tensor that agrees
-    path = [
-        name for name in names if name == first.name or name != "pooler"
-    ]  # nothing is computed from the pooler
+        percent = f"{100 * worst.difference / worst.tolerance:.2g} %"
+        equal = f"Equal: all {len(rows)} tensors agree."
+        return f"{equal} The worst, {worst.name}, uses {percent} of its tolerance."
+
+    # The mistake is in what is computed after the last tensor that agrees. No later tensor is
+    # computed from the pooler.
+    path = [name for name in names if name == first.name or name != "pooler"]
     agreeing = [row.name for row in rows[: rows.index(first)] if row.name in path]
-    start, where = 0, f"before {first.name}"
     if agreeing:
         start = path.index(agreeing[-1]) + 1
         where = f"between {agreeing[-1]}, which agrees, and {first.name}"
+    else:
+        start = 0
+        where = f"before {first.name}"
+
     parts: list[str] = []
     for name in path[start : path.index(first.name) + 1]:
-        # "layers.3" -> "layers"
-        key = "attention" if name.endswith(".attention") else name.partition(".")[0]
-        if PARTS[key] not in parts:
-            parts.append(PARTS[key])
-    return f"{verdict}, and no known mistake explains it. Look {where}: {'; '.join(parts)}."
+        part = PARTS[part_of(name)]
+        if part not in parts:
+            parts.append(part)
+    return f"{first.name} is the first to differ. Look {where}: {'; '.join(parts)}."
+
+
+def part_of(name: str) -> str:
+    """Return a tensor's key in ``PARTS``: layers.3 -> layers, layers.3.attention -> attention."""
+    if name.endswith(".attention"):
+        return "attention"
+    return name.partition(".")[0]
 
 
 def print_rows(rows: list[Stage]) -> None:

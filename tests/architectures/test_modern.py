@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from minisbert.backends.graphs import VectorGraph
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError
+from minisbert.diagnosis.reference_states import in_double
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.architectures.tiny import (
     GLOBAL,
@@ -26,9 +27,8 @@ from tests.architectures.tiny import (
     randomise,
     raw_config,
 )
-from tests.checks import other_family
 from tests.parity import GRADIENT, PIECE, assert_parity, golden
-from tests.reference.states import in_double
+from tests.parity.encoder import other_family
 from tests.reference.texts import SENTENCES, TEXTS
 
 ALL = [*SENTENCES, *TEXTS]

@@ -1,6 +1,4 @@
-"""What heads refuse, and how they begin; ``head_checks.py`` and the grader's cases compare their
-values.
-"""
+"""Settings of heads; their values are in the grader's cases and ``parity/heads.py``."""
 
 import pytest
 import torch

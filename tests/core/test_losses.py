@@ -1,6 +1,5 @@
-"""The book's losses: properties and bad input.
-
-The grader and ``loss_checks.py`` have values and gradients.
+"""The book's losses: properties and bad input. The grader and ``parity/losses.py`` have values and
+gradients.
 """
 
 import math

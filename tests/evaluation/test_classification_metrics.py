@@ -1,4 +1,4 @@
-"""Thresholds and bad input of decisions; ``metric_checks.py`` has their values."""
+"""Thresholds and bad input of decisions; ``parity/metrics.py`` has their values."""
 
 import math
 

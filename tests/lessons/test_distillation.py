@@ -1,5 +1,5 @@
 """Students: layers, losses, and what sentence-transformers makes of them. Parity is in the
-``*_checks.py``.
+``tests/parity``.
 """
 
 import numpy as np

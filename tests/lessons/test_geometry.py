@@ -1,4 +1,4 @@
-"""Bad input of the lessons' geometry; ``metric_checks.py`` has its values."""
+"""Bad input of the lessons' geometry; ``parity/metrics.py`` has its values."""
 
 import pytest
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from lessons.grader.guard import Refused, look, refusing
 from lessons.grader.pieces import PIECES, pieces_of
-from minisbert.diagnosis.planting import unfused
+from minisbert.diagnosis.tracing import unfused
 
 GELU = "def gelu(x):\n    {}\n"
 

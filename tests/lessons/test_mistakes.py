@@ -1,8 +1,5 @@
-"""A check notices each known mistake that is planted in no lesson's piece; ``test_ladder.py`` has
-those of pieces.
-"""
+"""Some check notices each known mistake; ``test_ladder.py`` has those in a lesson's piece."""
 
-import contextlib
 import inspect
 from collections.abc import Iterator
 
@@ -10,50 +7,46 @@ import pytest
 
 from lessons.grader.pieces import PIECES
 from lessons.mistakes import MISTAKES, planted
-from tests import (  # noqa: F401 (their checks)
-    by_hand_checks,
-    formula_checks,
-    head_checks,
-    loss_checks,
-    metric_checks,
-    pipeline_checks,
-)
-from tests.checks import CHECKS
 from tests.parity import Comparison
+from tests.parity.checks import CHECKS
 
 pytestmark = pytest.mark.usefixtures("written_out")
 
+OUTSIDE_PIECES = [name for name, mistake in MISTAKES.items() if mistake.target not in PIECES]
+
+
+def likely_first(target: str) -> list[str]:
+    """The names of all checks: those of the piece or that name it first, the slow one last."""
+    likely = set()
+    for piece in PIECES.values():
+        if target in (piece.master, *piece.parts):
+            likely.update(piece.checks)
+
+    _, *path = target.split(".")  # bert.Layer.forward -> Layer, forward
+    for name, check in CHECKS.items():
+        if {path[0], path[-1]} & set(inspect.unwrap(check).__code__.co_names):
+            likely.add(name)
+    return sorted(CHECKS, key=lambda name: (name not in likely, name == "training_trace"))
+
 
 def failures(target: str) -> Iterator[Comparison]:
-    """The wrong numbers, check after check: first those of the piece or that name it, last the slow
-    one.
+    """The wrong numbers, check after check.
 
     A check that crashes is left for the next one: a mistake must be recognised by its numbers, as
     in the grader.
     """
-    own = {
-        name
-        for piece in PIECES.values()
-        if target in (piece.master, *piece.parts)
-        for name in piece.checks
-    }
-    named = {target.split(".")[1], target.split(".")[-1]}
-    own |= {
-        name
-        for name, check in CHECKS.items()
-        if named & set(inspect.unwrap(check).__code__.co_names)
-    }
-    for name in sorted(CHECKS, key=lambda name: (name not in own, name == "training_trace")):
-        with contextlib.suppress(RuntimeError, ValueError, AssertionError, KeyError):
-            yield from (
-                result for result in CHECKS[name]() if not result.largest <= result.tolerance
-            )
+    for name in likely_first(target):
+        try:
+            for result in CHECKS[name]():
+                if not result.largest <= result.tolerance:
+                    yield result
+        except (RuntimeError, ValueError, AssertionError, KeyError):
+            continue
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, mistake in MISTAKES.items() if mistake.target not in PIECES]
-)
+@pytest.mark.parametrize("name", OUTSIDE_PIECES)
 def test_planted_mistake_is_caught(name):
+    """A mistake that no check notices could be in the package."""
     chosen = MISTAKES[name]
     original = getattr(chosen.owner, chosen.attribute)
     with planted(chosen):

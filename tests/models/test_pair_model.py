@@ -1,4 +1,4 @@
-"""Pair models: scores in the caller's order, and nothing lost on disk; ``head_checks.py`` compares
+"""Pair models: scores in the caller's order, and nothing lost on disk; ``parity/heads.py`` compares
 their numbers.
 """
 

@@ -1,6 +1,6 @@
 """int8, bits and rescoring: what comes back of codes, any layout, bad input.
 
-Parity by counting is in ``pipeline_checks.py``.
+Parity by counting is in ``parity/search.py``.
 """
 
 import re

@@ -1,6 +1,6 @@
 """The losses beyond the book: gradients, properties, bad input.
 
-Worked values are the grader's cases; parity with the reference is in ``loss_checks.py``.
+Worked values are the grader's cases; parity with the reference is in ``parity/losses.py``.
 """
 
 import math

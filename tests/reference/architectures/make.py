@@ -25,9 +25,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from minisbert.diagnosis.reference_states import in_double
 from tests.reference import architectures
 from tests.reference import make_reference as book
-from tests.reference.states import in_double
 from tests.reference.texts import SENTENCES
 
 SKIPPED = ("make",)

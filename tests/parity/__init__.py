@@ -1,4 +1,7 @@
-"""Compare with the reference number by number, and report where and by how much they differ."""
+"""Compare with the reference number by number, and report where and by how much they differ.
+
+``comparison.py`` has what the checks share, ``checks.py`` lists them.
+"""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "tests" / "reference"
 
 # absolute bounds, relative 0 (the smallest known mistake shows at 3e-4)
@@ -30,10 +33,9 @@ class Comparison:
     mean: float
     worst: tuple[int, ...]  # index of the largest difference
     tolerance: float
-    ours: Tensor | None = field(
-        default=None, repr=False, compare=False
-    )  # the two tensors, for messages
-    reference: Tensor | None = field(default=None, repr=False, compare=False)
+    # the two tensors, or what they stand for, for messages
+    ours: object = field(default=None, repr=False, compare=False)
+    reference: object = field(default=None, repr=False, compare=False)
 
     @property
     def used(self) -> float:
@@ -42,31 +44,33 @@ class Comparison:
 
     def __str__(self) -> str:
         return (
-            f"{self.name} {self.shape} {self.dtype}: max difference {self.largest:.3g} at "
-            f"{self.worst}, "
-            f"mean {self.mean:.3g}, {100 * self.used:.3g} % of the tolerance {self.tolerance:g}"
+            f"{self.name} {self.shape} {self.dtype}: "
+            f"max difference {self.largest:.3g} at {self.worst}, mean {self.mean:.3g}, "
+            f"{100 * self.used:.3g} % of the tolerance {self.tolerance:g}"
         )
 
 
 def compare(name: str, ours: Tensor, reference: Tensor, tolerance: float) -> Comparison:
     """Compare two tensors; ``AssertionError`` if shape or dtype differ."""
-    assert ours.shape == reference.shape, (
-        f"{name}: shape {tuple(ours.shape)}, reference {tuple(reference.shape)}"
+    shape = tuple(ours.shape)
+    assert shape == tuple(reference.shape), (
+        f"{name}: shape {shape}, reference {tuple(reference.shape)}"
     )
     assert ours.dtype == reference.dtype, f"{name}: {ours.dtype}, reference {reference.dtype}"
+
     difference = (ours.detach().double() - reference.detach().double()).abs()
     at = int(difference.nan_to_num(nan=torch.inf).argmax())
-    worst = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), difference.shape))
+    worst = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), shape))
     return Comparison(
-        name,
-        tuple(ours.shape),
-        ours.dtype,
-        float(difference.flatten()[at]),
-        float(difference.mean()),
-        worst,
-        tolerance,
-        ours.detach(),
-        reference.detach(),
+        name=name,
+        shape=shape,
+        dtype=ours.dtype,
+        largest=float(difference.flatten()[at]),
+        mean=float(difference.mean()),
+        worst=worst,
+        tolerance=tolerance,
+        ours=ours.detach(),
+        reference=reference.detach(),
     )
 
 

@@ -1,7 +1,7 @@
 """Plant a known mistake in the running package, and remove it again.
 
 A mistake replaces one function or method, its ``target``, with a stand-in that takes the same
-arguments. ``mistakes.py`` and ``lessons/mistakes`` fill the table ``MISTAKES``.
+arguments. The other files of this folder fill the table ``MISTAKES``.
 """
 
 import sys
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
-from minisbert.core import bert
-
 
 @dataclass(frozen=True)
 class Mistake:
+    """A wrong function or method, and the right one's place."""
+
     name: str  # short, for tables: "no attention mask"
     meaning: str  # what is wrong, as a clause: "pads take part in attention"
     owner: Any  # the module or class that holds the piece
@@ -26,10 +26,10 @@ class Mistake:
     def target(self) -> str:
         """The piece that it replaces: ``bert.attention``, ``bert.Layer.forward``."""
         if isinstance(self.owner, type):
-            return (
-                f"{self.owner.__module__.rpartition('.')[2]}.{self.owner.__name__}.{self.attribute}"
-            )
-        return f"{self.owner.__name__.rpartition('.')[2]}.{self.attribute}"
+            module = self.owner.__module__.rpartition(".")[2]
+            return f"{module}.{self.owner.__name__}.{self.attribute}"
+        module = self.owner.__name__.rpartition(".")[2]
+        return f"{module}.{self.attribute}"
 
 
 MISTAKES: dict[str, Mistake] = {}
@@ -49,14 +49,11 @@ def mistake(owner: Any, attribute: str, name: str, meaning: str) -> Callable[[Ca
 def wrong_choices(
     owner: Any, attribute: str, right: Callable, *rows: tuple[str, str, dict[str, Any]]
 ) -> None:
-    """Enter a mistake for each row: name, meaning and the keyword arguments with which ``right`` is
-    called.
-    """
+    """Enter a mistake for each row: name, meaning, and keyword arguments for ``right``."""
 
     def with_choices(choices: dict[str, Any]) -> Callable:
-        @wraps(
-            right
-        )  # subtle: a function, not functools.partial, which a class would not bind as a method
+        # subtle: a function, not functools.partial, which a class would not bind as a method
+        @wraps(right)
         def stand_in(*arguments: Any, **named: Any) -> Any:
             return right(*arguments, **named, **choices)
 
@@ -67,30 +64,16 @@ def wrong_choices(
 
 
 @contextmanager
-def unfused() -> Iterator[None]:
-    """Inside this context the encoder's three formulas are computed as the book writes them out
-    (``bert.FUSED``).
-    """
-    before, bert.FUSED = bert.FUSED, False
-    try:
-        yield
-    finally:
-        bert.FUSED = before
-
-
-@contextmanager
 def planted(chosen: Mistake) -> Iterator[None]:
-    """Inside this context the package computes with the mistake."""
-    with replaced(
-        getattr(chosen.owner, chosen.attribute), chosen.stand_in, chosen.owner, chosen.attribute
-    ):
+    """Within this context the package computes with the mistake."""
+    original = getattr(chosen.owner, chosen.attribute)
+    with replaced(original, chosen.stand_in, chosen.owner, chosen.attribute):
         yield
 
 
 @contextmanager
 def replaced(original: Callable, stand_in: Callable, owner: Any, attribute: str) -> Iterator[None]:
-    """Inside this context, monkeypatch every reference to ``original`` in the package: it runs
-    ``stand_in`` instead.
+    """Within this context the package calls ``stand_in`` wherever it refers to ``original``.
 
     A method has one reference, its class. A function has its module, the modules that imported it,
     and tables.
@@ -110,17 +93,21 @@ def replaced(original: Callable, stand_in: Callable, owner: Any, attribute: str)
 
 
 def references(original: Callable) -> list[tuple[dict, Any]]:
-    """List where the package or lessons/by_hand holds a function: a module's variables or a
-    dictionary, and the key.
+    """List where the package or lessons/by_hand holds a function, as dictionary and key.
+
+    The dictionary is a table, or the variables of a module.
     """
     holders: list[dict] = []
     for name, module in sys.modules.items():
-        # stand-ins keep the original, because they may call what they replace
-        if name.startswith(("minisbert.", "lessons.by_hand.")) and not name.startswith(
-            "minisbert.diagnosis"
-        ):
-            holders.append(vars(module))
-            holders += filter(lambda value: isinstance(value, dict), vars(module).values())
-    return [
-        (holder, key) for holder in holders for key, value in holder.items() if value is original
-    ]
+        # not those of lessons.mistakes: a stand-in may call what it replaces
+        if name.startswith(("minisbert.", "lessons.by_hand.")):
+            variables = vars(module)
+            holders.append(variables)
+            holders += [value for value in variables.values() if isinstance(value, dict)]
+
+    found = []
+    for holder in holders:
+        for key, value in holder.items():
+            if value is original:
+                found.append((holder, key))
+    return found

@@ -1,44 +1,26 @@
-"""Known mistakes of the forward pass, which ``trace`` names by their numbers.
+"""Mistakes of the forward pass that vectors show; ``hunt.py`` names them by their numbers.
 
 Where several mistakes are wrong choices of one thing, its formula takes the choices as arguments,
-by default the right ones, and each mistake is a row of a table. ``lessons/mistakes`` adds those of
-every other piece to ``MISTAKES``, and those of the forward pass that change no vector.
+by default the right ones, and each mistake is a row of a table.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from lessons.mistakes.planting import mistake, wrong_choices
 from minisbert.architectures import modern, qwen3
 from minisbert.core import bert, pooling
-from minisbert.diagnosis.planting import MISTAKES, Mistake, mistake, planted, unfused, wrong_choices
 
 FLOOR = float("-inf")  # the score of what must get no attention
 # the right ones, from before anything is planted
 _forward, _rotary, _attention = bert.Bert.forward, modern.rotary, bert.attention
 
 
-def with_each_mistake(compute: Callable[[], Any]) -> Iterator[tuple[Mistake, Any]]:
-    """Yield what ``compute`` gives with each mistake of this file planted, unless the mistake
-    breaks the code.
-    """
-    for chosen in list(MISTAKES.values()):
-        if chosen.stand_in.__module__ != __name__:  # a lesson has entered it
-            continue
-        try:
-            # PyTorch's own operations contain what it replaces
-            with unfused(), planted(chosen):
-                result = compute()
-        except Exception:  # of any kind; then the mistake does not explain the numbers in question
-            continue
-        yield chosen, result
-
-
-# ----------------------------------------------------------------------------------------------
-# gelu
+# --------------------------------------------------------------------------------------------- gelu
 
 
 def gelu_with(x: Tensor, *, kind: str) -> Tensor:
@@ -59,8 +41,7 @@ wrong_choices(
 )
 
 
-# ---------------------------------------------------------------------------------------- layer
-# norm
+# --------------------------------------------------------------------------------------- layer norm
 
 
 def layer_norm_with(
@@ -118,8 +99,7 @@ wrong_choices(
 )
 
 
-# -----------------------------------------------------------------------------------------
-# attention
+# ---------------------------------------------------------------------------------------- attention
 
 
 def attention_with(
@@ -253,8 +233,7 @@ wrong_choices(
 )
 
 
-# -------------------------------------------------------------------------------------------
-# modules
+# ------------------------------------------------------------------------------------------ modules
 
 
 @mistake(
@@ -370,8 +349,7 @@ def _(self: bert.Bert, hidden: Tensor) -> Tensor:
     return self.pooler(hidden[:, 0])  # type: ignore[misc]  # without a pooler the mistake cannot be planted
 
 
-# ------------------------------------------------------------------------------------------
-# rotation
+# ----------------------------------------------------------------------------------------- rotation
 
 
 def rotate_with(x, cos, sin, *, pairs="halves", signs=(-1, 1)):
@@ -424,8 +402,7 @@ def _(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[T
     return _rotary(positions, width, 10_000.0, dtype)
 
 
-# -------------------------------------------------------------------------------------- causal
-# masks
+# ------------------------------------------------------------------------------------- causal masks
 
 
 @mistake(
@@ -450,8 +427,7 @@ def _(query, key, value, mask=None, dropout=0.0):
     )
 
 
-# -------------------------------------------------------------------------------------------
-# RMSNorm
+# ------------------------------------------------------------------------------------------ RMSNorm
 
 
 def rms_norm_with(x, weight, eps, *, centred=False, rooted=True, summed=False, plus=0, power=1):
@@ -491,8 +467,7 @@ wrong_choices(
 )
 
 
-# ------------------------------------------------------------------------------------------ the
-# gate
+# ----------------------------------------------------------------------------------------- the gate
 
 
 def swiglu_with(gate, up, *, bend=nn.functional.silu, swapped=False, added=False):
@@ -520,8 +495,7 @@ wrong_choices(
 )
 
 
-# ---------------------------------------------------------------------------------------- the
-# poolings
+# ------------------------------------------------------------------------------------- the poolings
 
 
 def wrong_mask(piece: str, change: Callable[[Tensor], Tensor], name: str, meaning: str) -> None:

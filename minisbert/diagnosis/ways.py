@@ -1,0 +1,271 @@
+"""The ways in which another engine may have computed vectors, each with its difference from ours.
+
+A way is a choice of tokens (cut elsewhere, cased, with another prompt) and of a pooling of their
+states. The model's own tokens are also tried with pads that count where they should not.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from tokenizers import Tokenizer as Backend
+from torch import Tensor
+
+from minisbert.core.pooling import cls_pool, max_pool, mean_pool
+from minisbert.models.batching import chunks
+from minisbert.models.pooling import first_last_pool, last_token_pool
+from minisbert.models.properties import with_prompt
+from minisbert.models.sentence_encoder import SentenceEncoder
+
+# that engines cut at, and fixed lengths that they pad to
+LIMITS = (8, 16, 32, 64, 128, 256, 384, 512)
+# of E5, Nomic and others
+USUAL_PROMPTS = ("query: ", "passage: ", "search_query: ", "search_document: ")
+
+Pool = Callable[[list[Tensor]], Tensor]  # of the layers' outputs, (1, T, D) each -> (1, D)
+
+
+class Clue(NamedTuple):
+    """A difference from the model's own way."""
+
+    cause: str
+    clause: str  # the cause in words: "the texts were lower-cased"
+
+
+class Tokenization(NamedTuple):
+    """One way from texts to tokens."""
+
+    clues: list[Clue]
+    ids: list[Sequence[int]]  # of each text
+    skip: int  # how many tokens of the prompt are not pooled
+
+
+class Way(NamedTuple):
+    """One way from texts to vectors."""
+
+    clues: list[Clue]
+    vectors: Iterator[Tensor]  # for each text (C, D) before scaling, computed while it is read
+
+
+def ways(
+    encoder: SentenceEncoder, texts: Sequence[str], prompt: str, everything: Sequence[str]
+) -> Iterator[Way]:
+    """Yield every way to compute the ``texts``, a few of ``everything``; the model's own way first.
+
+    A reader should stop at the first text that does not fit. C is 1, or the number of lengths to
+    which a text may have been padded.
+    """
+
+    # poolings of the same tokens follow each other
+    @lru_cache(maxsize=2 * len(texts))
+    def layers(ids: tuple[int, ...]) -> list[Tensor]:
+        return encoder.bert.hidden_states(torch.tensor([ids], device=encoder.device))[1:]
+
+    def pooled(rows: list[Sequence[int]], pool: Pool) -> Iterator[Tensor]:
+        for ids in rows:
+            yield encoder.dense(pool(layers(tuple(ids))))
+
+    tokens = list(tokenizations(encoder, texts, prompt))
+    for clues, rows, skip in tokens:
+        for more, pool in poolings(encoder, skip):
+            yield Way(clues + more, pooled(rows, pool))
+
+    # last, because they need the most forward passes
+    yield from padded_ways(encoder, tokens[0], (prompt + text for text in everything))
+
+
+# ------------------------------------------------------------------------------------------- tokens
+
+
+def tokenizations(
+    encoder: SentenceEncoder, texts: Sequence[str], prompt: str
+) -> Iterator[Tokenization]:
+    """Yield the model's own tokens, then those of other limits, another case and other prompts."""
+    prompted, skip = with_prompt(texts, encoder.settings, encoder.tokenizer, prompt, None)
+    right = encoder.tokenizer.encode(prompted).ids
+    yield Tokenization([], right, skip)
+    if skip:
+        clue = Clue("prompt pooled", "the prompt's tokens were pooled too")
+        yield Tokenization([clue], right, 0)
+
+    others = list(cut_elsewhere(encoder, prompted))
+    others += in_another_case(encoder, prompted)
+    for clue, ids in others:
+        if ids != right:
+            yield Tokenization([clue], ids, skip)
+    yield from with_other_prompts(encoder, texts, prompt)
+
+
+def cut_elsewhere(
+    encoder: SentenceEncoder, texts: list[str]
+) -> Iterator[tuple[Clue, list[Sequence[int]]]]:
+    """Yield the ids of the texts cut at each usual limit, and at the size of the position table."""
+    tokenizer = encoder.tokenizer
+    positions = encoder.bert.config.positions
+    for limit in sorted({*LIMITS, positions}):
+        if len(tokenizer.pair_template) <= limit <= positions:
+            limited = copy.copy(tokenizer)
+            limited.limit = limit
+            ids = limited.encode(texts).ids
+            clause = f"texts were cut at {limit} tokens, not at {tokenizer.limit}"
+            if limit > max(map(len, ids)):
+                clause = f"texts were not cut at {tokenizer.limit} tokens"
+            yield Clue("cut", clause), ids
+
+
+def in_another_case(
+    encoder: SentenceEncoder, texts: list[str]
+) -> Iterator[tuple[Clue, list[Sequence[int]]]]:
+    """Yield the ids of lower-cased texts, and those without BERT's lower-casing."""
+    tokenizer = encoder.tokenizer
+    clause = "the texts were lower-cased, and this model has capitals"
+    yield Clue("lower-cased", clause), tokenizer.encode([text.lower() for text in texts]).ids
+
+    with_capitals = copy.copy(tokenizer)
+    with_capitals.backend = Backend.from_str(tokenizer.backend.to_str())
+    if getattr(with_capitals.backend.normalizer, "lowercase", False):
+        with_capitals.backend.normalizer.lowercase = False
+        clue = Clue("lower-casing missing", "the texts were not lower-cased")
+        yield clue, with_capitals.encode(texts).ids
+
+
+def with_other_prompts(
+    encoder: SentenceEncoder, texts: Sequence[str], prompt: str
+) -> Iterator[Tokenization]:
+    """Yield the ids without a prompt, with each of the model's and with the usual ones."""
+    for other in dict.fromkeys(["", *encoder.settings.prompts.values(), *USUAL_PROMPTS]):
+        if other == prompt:
+            continue
+        if not prompt:
+            clue = Clue("prompt added", f"the prompt {other!r} was added")
+        elif not other:
+            clue = Clue("prompt missing", f"the prompt {prompt!r} is missing")
+        else:
+            clue = Clue("another prompt", f"the prompt was {other!r}, not {prompt!r}")
+        prompted, skip = with_prompt(texts, encoder.settings, encoder.tokenizer, other, None)
+        yield Tokenization([clue], encoder.tokenizer.encode(prompted).ids, skip)
+
+
+# ----------------------------------------------------------------------------------------- poolings
+
+
+def inner_mean_pool(hidden: Tensor) -> Tensor:
+    """Average without the first and the last token, [CLS] and [SEP]: (1, T, D) -> (1, D)."""
+    return mean_pool(hidden[:, 1:-1])
+
+
+# poolings of the last layer's states, and what was then done
+OF_THE_LAST_LAYER: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "mean": (mean_pool, "the mean over the tokens was taken"),
+    "cls": (cls_pool, "[CLS], the first token, was taken"),
+    "max": (max_pool, "the largest value of each column was taken"),
+    "lasttoken": (last_token_pool, "the last token was taken"),
+    "inner": (inner_mean_pool, "the mean without the first and the last token was taken"),
+}
+
+
+def poolings(encoder: SentenceEncoder, skip: int) -> Iterator[tuple[list[Clue], Pool]]:
+    """Yield the model's own pooling, without the first ``skip`` tokens, then other ones."""
+    last = len(encoder.bert.layers)
+    yield [], own_pooling(encoder, skip, last)
+    for number in range(1, last):
+        clue = Clue("layer", f"layer {number} was pooled, not layer {last}")
+        yield [clue], own_pooling(encoder, skip, number)
+
+    # a dense layer fits other poolings only if they give vectors of the same width
+    if len(encoder.pooling.names) > 1:
+        return
+    for name, meaning, pool in other_poolings(encoder):
+        if name != encoder.pooling_mode:
+            clause = f"{meaning}; the model has {encoder.pooling_mode} pooling"
+            yield [Clue(f"{name} pooling", clause)], pool
+
+
+def own_pooling(encoder: SentenceEncoder, skip: int, number: int) -> Pool:
+    """Return the model's pooling of the output of layer ``number``, counted from 1."""
+
+    def pool(layers: list[Tensor]) -> Tensor:
+        hidden = layers[number - 1]  # (1, T, D)
+        if hidden.shape[1] <= skip:  # another tokenization left nothing to pool
+            return hidden[:, 0] * torch.nan
+        return encoder.pooling(hidden[:, skip:])
+
+    return pool
+
+
+def other_poolings(encoder: SentenceEncoder) -> Iterator[tuple[str, str, Pool]]:
+    """Yield name, what was done, and the function of each pooling that engines use."""
+    for name, (pool, meaning) in OF_THE_LAST_LAYER.items():
+        yield name, meaning, of_last_layer(pool)
+
+    def first_last(layers: list[Tensor]) -> Tensor:
+        return first_last_pool(layers[-1], None, layers[0])
+
+    yield "first-last", "the first and the last layer were averaged", first_last
+    if encoder.bert.pooler is not None:
+        yield "pooler", "BERT's pooler output was taken", of_last_layer(encoder.bert.pool)
+
+
+def of_last_layer(pool: Callable[[Tensor], Tensor]) -> Pool:
+    """Return a pooling of hidden states (1, T, D) as one of all layers' outputs."""
+
+    def pool_last(layers: list[Tensor]) -> Tensor:
+        return pool(layers[-1])
+
+    return pool_last
+
+
+# --------------------------------------------------------------------------------------------- pads
+
+
+def padded_ways(
+    encoder: SentenceEncoder, own: Tokenization, everything: Iterable[str]
+) -> Iterator[Way]:
+    """Yield the ways in which pads count, in rows as long as engines pad to.
+
+    Those are the usual limits and the lengths of the other texts.
+    """
+    longest = min(encoder.bert.config.positions, LIMITS[-1])
+    sizes = {limit for limit in (encoder.tokenizer.limit, *LIMITS) if limit <= longest}
+    for chunk in chunks(everything):  # all ids of a large corpus would not fit in memory
+        sizes.update(map(len, encoder.tokenizer.encode(chunk).ids))
+
+    def padded(masked: bool, pooled: bool) -> Iterator[Tensor]:
+        for ids in own.ids:
+            yield in_padded_rows(encoder, ids, sorted(sizes), masked, pooled, own.skip)
+
+    clue = Clue("pads pooled", "pads were pooled with the tokens")
+    yield Way([clue], padded(masked=True, pooled=True))
+    clue = Clue("pads attended", "tokens attended to pads: the attention mask was left out")
+    yield Way([clue], padded(masked=False, pooled=False))
+    clause = "tokens attended to pads, and the pads were pooled too"
+    yield Way([Clue("pads attended and pooled", clause)], padded(masked=False, pooled=True))
+
+
+def in_padded_rows(
+    encoder: SentenceEncoder,
+    ids: Sequence[int],
+    sizes: Sequence[int],
+    masked: bool,
+    pooled: bool,
+    skip: int,
+) -> Tensor:
+    """Pool a text in rows of each possible size -> (C, D).
+
+    ``masked`` hides the pads from attention, ``pooled`` pools them with the tokens.
+    """
+    vectors = []
+    for size in sizes:
+        if size < len(ids):
+            continue
+        pads = [encoder.tokenizer.pad_id] * (size - len(ids))
+        row = torch.tensor([[*ids, *pads]], device=encoder.device)  # (1, P)
+        mask = None
+        if masked:
+            mask = torch.arange(size, device=encoder.device)[None] < len(ids)  # (1, P)
+        layers = encoder.bert.hidden_states(row, mask)[1:]
+        end = size if pooled else len(ids)
+        vectors.append(encoder.pooling(layers[-1][:, skip:end]))
+    return encoder.dense(torch.cat(vectors))
