@@ -173,9 +173,8 @@ class Layer(nn.Module):
 
     def __init__(self, config: BertConfig):
         super().__init__()
-        self.attention = Attention(
-            config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob
-        )
+        dropout = config.attention_probs_dropout_prob
+        self.attention = Attention(config.hidden_size, config.num_attention_heads, dropout)
         self.attention_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)

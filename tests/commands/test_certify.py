@@ -169,7 +169,7 @@ WRONG: dict[str, tuple[str, Callable[[SentenceEncoder], np.ndarray]]] = {
         ("reversed", np.float16),
     ],
 )
-def test_wrong_vectors_are_named_or_have_no_cause(encoder, name, stored):
+def test_wrong_vectors_are_named_or_have_no_cause(written_out, encoder, name, stored):
     causes, make = WRONG[name]
     found = certify(encoder, TEXTS, make(encoder).astype(stored).astype(np.float64))
     assert (found.verdict, ", ".join(found.causes)) == (

@@ -178,8 +178,8 @@ def test_nan_at_a_real_token_is_a_divergence(ours, against):
         ("pooler without tanh", "pooler", []),
         ("mean over pads", "pooled", []),
         ("one layer short", "pooler", []),
-        ("positions forgotten", "embeddings", ["--model", str(REFERENCE / "tiny-roberta")]),
-        ("positions forgotten", "embeddings", ["--model", str(REFERENCE / "tiny-distiluse")]),
+        ("no gamma", "embeddings", ["--model", str(REFERENCE / "tiny-roberta")]),
+        ("no gamma", "embeddings", ["--model", str(REFERENCE / "tiny-distiluse")]),
     ],
 )
 def test_a_planted_mistake_is_named(tiny, tmp_path, capsys, name, first, options):
