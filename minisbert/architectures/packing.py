@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from minisbert.architectures.modern import Encoder, ModernEncoder, attention_mask
+from minisbert.architectures.offset_encoder import OffsetEncoder
 from minisbert.core.bert import Bert, Embeddings
 
 
@@ -30,12 +31,12 @@ def packed_states(
 
 
 def states_by_view(
-    encoder: Bert | ModernEncoder, ids: Tensor, positions: Tensor, view: Any
+    encoder: Bert | OffsetEncoder, ids: Tensor, positions: Tensor, view: Any
 ) -> Tensor:
-    """Compute the hidden states (R, T, D) with one ``view`` for all layers, whatever it is.
+    """Compute the hidden states (R, T, D) of BERT or a relative with one ``view`` for all layers.
 
-    It is what the encoder's attention reads besides x: a mask, or where the texts are in a row if a
-    backend has put another attention into the layers.
+    It is what the attention reads besides x: a mask, or where the texts are in a row if a backend
+    has put another attention into the layers.
     """
     if isinstance(encoder, Bert):
         x = embed(encoder.embeddings, ids, positions)

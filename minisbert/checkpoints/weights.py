@@ -159,19 +159,8 @@ def fill(
         if name not in wanted:
             problems.append(f"unexpected {name} {tuple(tensor.shape)}")
     for name, parameter in wanted.items():
-        if name not in tensors:
-            continue
-        tensor = tensors[name]
-        if tensor.shape != parameter.shape:
-            found, needed = tuple(tensor.shape), tuple(parameter.shape)
-            problems.append(f"misshapen {name}: {found}, the config asks for {needed}")
-        # the eight bits of a float8 are no weights either without their scales
-        elif tensor.itemsize < 2 or not tensor.is_floating_point():
-            problems.append(
-                f"{name} holds {tensor.dtype}, not floating point numbers of 16 bits or more"
-            )
-        elif not is_finite(tensor):
-            problems.append(f"{name} holds NaN or infinity")
+        if name in tensors:
+            problems += faults(name, tensors[name], tuple(parameter.shape))
     if problems:
         raise InputError(f"{path} does not fit the config beside it:\n  " + "\n  ".join(problems))
 
@@ -180,10 +169,17 @@ def fill(
     module.load_state_dict(state, assign=True)
 
 
-def is_finite(tensor: Tensor) -> bool:
-    """Whether there is neither NaN nor infinity; the smallest and the largest number tell it."""
+def faults(name: str, tensor: Tensor, shape: tuple[int, ...]) -> list[str]:
+    """Say in one line what keeps a file's tensor from being a weight of this shape; or in none."""
+    if tuple(tensor.shape) != shape:
+        return [f"misshapen {name}: {tuple(tensor.shape)}, the config asks for {shape}"]
+    # the eight bits of a float8 are no weights either without their scales
+    if tensor.itemsize < 2 or not tensor.is_floating_point():
+        return [f"{name} holds {tensor.dtype}, not floating point numbers of 16 bits or more"]
     smallest, largest = tensor.aminmax()  # both are NaN if any number is
-    return bool(smallest.isfinite() and largest.isfinite())
+    if not smallest.isfinite() or not largest.isfinite():
+        return [f"{name} holds NaN or infinity"]
+    return []
 
 
 class Unfilled(TorchFunctionMode):

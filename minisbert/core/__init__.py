@@ -1,14 +1,18 @@
-"""The book: from a folder of weights to a trained sentence encoder in ten chapters, to be read in
-this order.
+"""The book: from a folder of weights to a trained sentence encoder in ten chapters.
+
+They are to be read in this order:
 
     tokenizer   text to ids                       metrics   how well scores agree with people's
     weights     a folder to named tensors         heads     two sentences to one score
     bert        ids to hidden states              losses    what training minimises
     pooling     hidden states to one vector       data      rows to batches
-    encoder     the four above in one object      loop      the schedule, AdamW, and the training loop
+    encoder     the four above in one object      loop      the schedule, AdamW, the training loop
 
 Each chapter imports torch, numpy, tokenizers, safetensors, chapters before it, and the appendix
-``checks``.
+``checks``: what is wrong with a file, a text or an argument. The folder works on its own. It knows
+nothing of command lines, progress, downloads, processes or speed: those live in the rooms around
+it. Each chapter says at its top which of its functions the library runs, and what runs in place of
+the others.
 """
 
 from .checks import InputError, one_line, read_json, reading

@@ -7,10 +7,11 @@ their weights. Dimension legend, used in every file of the project:
     T  tokens             K  width of one head      V  vocabulary
     D  width (H * K)      F  feed-forward width
 
-The library runs all the modules of this chapter, for BERT and for its relatives. In place of the
-three formulas it runs PyTorch's operations, which compute the same in one kernel each (``FUSED``);
-only ``attention`` runs itself, in training, for its dropout. Several texts in one row go through
-the same layers by way of ``minisbert/architectures/packing.py``.
+The library runs ``Bert``, and for BERT's relatives its layers. In place of the three formulas the
+modules take PyTorch's operations, which compute the same in one kernel each (``FUSED``); only
+``attention`` runs itself, in training, for its dropout. ``Bert`` and ``Embeddings`` compute one
+text a row: where texts share a row, the library takes them through the same tables and layers in
+``minisbert/architectures/packing.py``.
 """
 
 import math
@@ -173,9 +174,8 @@ class Layer(nn.Module):
 
     def __init__(self, config: BertConfig):
         super().__init__()
-        self.attention = Attention(
-            config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob
-        )
+        dropout = config.attention_probs_dropout_prob
+        self.attention = Attention(config.hidden_size, config.num_attention_heads, dropout)
         self.attention_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)

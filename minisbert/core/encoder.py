@@ -159,7 +159,8 @@ class SentenceEncoder(nn.Module):
                 f"{folder}: minisbert.core does not support the modules {', '.join(kinds)}, only "
                 f"Transformer, Pooling and Normalize; minisbert.SentenceEncoder may"
             )
-        transformer, pooling = modules[0][1], modules[1][1]
+        _, transformer = modules[0]
+        _, pooling = modules[1]
 
         mode = read_pooling(pooling)
         bert = load_bert(transformer)

@@ -4,7 +4,7 @@ Our modules have other names than the files, so the names of both are in tables,
 that a file holds is used or skipped by its name, and every parameter is filled: nothing is guessed.
 Only safetensors are opened, never a pickle.
 
-The library describes BERT by the same ``BertConfig``. In place of the other functions it runs
+The library runs ``BertConfig`` and ``read_safetensors``. In place of the other functions it runs
 ``minisbert/architectures/relatives.py``, which has such tables for ten families, and
 ``minisbert/checkpoints/weights.py``, which also reads files in several parts and refuses damaged
 numbers.

@@ -1,6 +1,4 @@
-"""What holds for each of the newer encoders: the reference's numbers, batches, folders both ways,
-bad input.
-"""
+"""What holds for each of the newer encoders: numbers, batches, folders both ways, bad input."""
 
 import importlib
 from pathlib import Path
@@ -42,30 +40,32 @@ def modeling(name: str):
     return importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
 
 
-# ------------------------------------------------------------------------------------------ the
-# numbers
+# ---------------------------------------------------------------------------------- the numbers
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_golden_values_of_mpnet(formulas):
+    """Every layer, the vectors, and every gradient but the pooler's."""
+    results = list(other_family("architectures/tiny-mpnet"))
+    assert len([result for result in results if "gradient" in result.name]) == 37
+    assert not [str(result) for result in results if not result.largest <= result.tolerance]
+
+
+@pytest.mark.parametrize("name", ROTARY)
 def test_golden_values(name, formulas):
-    if name == "mpnet":
-        results = list(other_family("architectures/tiny-mpnet"))
-        assert len([result for result in results if "gradient" in result.name]) == 37, (
-            "all but the pooler"
-        )
-        assert not [str(result) for result in results if not result.largest <= result.tolerance]
-        return
-    expected, encoder = (
-        golden(f"architectures/tiny-{name}"),
-        SentenceEncoder.load(folder_of(name)).double(),
-    )
-    for kind, prompt in (("vectors", None), ("queries", "query")):
-        ours = encoder.encode(SENTENCES, prompt_name=prompt, convert_to_tensor=True)
-        assert_parity(f"{name} {kind}", ours, expected[kind], PIECE)
+    """Vectors without a prompt and with the one for queries, which must make a difference."""
+    expected = golden(f"architectures/tiny-{name}")
+    encoder = SentenceEncoder.load(folder_of(name)).double()
+    vectors = encoder.encode(SENTENCES, convert_to_tensor=True)
+    assert_parity(f"{name} vectors", vectors, expected["vectors"], PIECE)
+    queries = encoder.encode(SENTENCES, prompt_name="query", convert_to_tensor=True)
+    assert_parity(f"{name} queries", queries, expected["queries"], PIECE)
     assert (expected["vectors"] - expected["queries"]).abs().max() > 0.1
-    assert name != "modernbert" or expected["mask"].sum(dim=1).max() > 4 * 2 + 1, (
-        "a text must be longer than a window"
-    )
+
+
+def test_a_golden_text_is_longer_than_a_window():
+    """Or the local layers of ModernBERT would see everything."""
+    lengths = golden("architectures/tiny-modernbert")["mask"].sum(dim=1)
+    assert lengths.max() > 4 * 2 + 1
 
 
 BIASES = {"norm_bias": True, "attention_bias": True, "mlp_bias": True}
@@ -108,81 +108,113 @@ VARIANTS = {
 }
 
 
-@pytest.mark.reference
-@pytest.mark.parametrize(
-    ("variant", "side"),
-    [
-        (key, side)
-        for key in VARIANTS
-        for side in ("left", "right", "none")
-        if "MPNet" not in key or side != "left"
-    ],
-)
-def test_random_models_equal_transformers(variant, side):
-    """Every layer, the pooler and every gradient; MPNet at distances up to 139, the others longer
-    than their window.
+def sides_of_pads() -> list[tuple[str, str]]:
+    """Each variant with its pads on either side and without any."""
+    cases = []
+    for variant, (name, _) in VARIANTS.items():
+        cases += [(variant, "right"), (variant, "none")]
+        if name != "mpnet":  # whose positions are absolute
+            cases.append((variant, "left"))
+    return cases
+
+
+def random_batch(name: str, side: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and mask: MPNet at distances up to 139, the others longer than their window."""
+    ids, mask = batch(torch.tensor([140, 2, 95]) if name == "mpnet" else LENGTHS)
+    if side == "left":
+        mask = mask.flip(1)
+    if side == "none":
+        mask = torch.ones_like(mask)
+    if name == "mpnet":
+        ids = ids.masked_fill(~mask, 1)  # from which transformers makes the positions
+    return ids, mask
+
+
+def gradient_of(
+    theirs: torch.nn.Module, name: str, parameter: torch.Tensor, pad: int | None
+) -> torch.Tensor:
+    """Their gradient by its name, where both sides have one.
+
+    transformers gives none to the padding's own row of a table, and none at all is zero.
     """
+    expected = theirs.get_parameter(name).grad
+    if expected is None:
+        return torch.zeros_like(parameter)
+    tables = ("word_embeddings", "position_embeddings", "tok_embeddings", "embed_tokens")
+    if pad is not None and any(table in name for table in tables):
+        row = torch.tensor([pad])
+        expected = expected.index_copy(0, row, parameter.grad[row])
+    return expected
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(("variant", "side"), sides_of_pads())
+def test_random_models_equal_transformers(variant, side):
+    """Every layer, the pooler and every gradient."""
     import transformers
 
     name, changes = VARIANTS[variant]
-    ids, mask = batch(torch.tensor([140, 2, 95]) if name == "mpnet" else LENGTHS)
-    mask = {"left": mask.flip(1), "right": mask, "none": torch.ones_like(mask)}[side]
-    ids = (
-        ids.masked_fill(~mask, 1) if name == "mpnet" else ids
-    )  # from which transformers makes the positions
-    kind = type(transformers.AutoConfig.from_pretrained(folder_of(name)))
+    ids, mask = random_batch(name, side)
     raw = raw_config(name, **changes)
+    kind = type(transformers.AutoConfig.from_pretrained(folder_of(name)))
     config = kind(**raw, attn_implementation="eager")
     with in_double(modeling(name)):
         theirs = randomise(transformers.AutoModel.from_config(config), name == "gemma")
         out = theirs(ids, mask.long(), output_hidden_states=True)
+
+    # the same config by way of today's transformers, and the same weights
     family = family_of(name)
     ours = family.encoder(family.read(config.to_dict()), name == "mpnet").double().eval()
-    if name in (
-        "mpnet",
-        "modernbert",
-    ):  # older Qwen3s do not state layer_types, and Gemma's windows are even numbers
+    # older Qwen3s do not state layer_types, and Gemma's windows are even numbers
+    if name in ("mpnet", "modernbert"):
         assert ours.config == family.read(raw), "newer and older files say the same"
-    names, known = family.names(len(ours.layers), name == "mpnet"), theirs.state_dict()
-    ours.load_state_dict({each: known[names[each]] for each, _ in ours.named_parameters()})
+    names = family.names(len(ours.layers), name == "mpnet")
+    weights = theirs.state_dict()
+    ours.load_state_dict({each: weights[names[each]] for each, _ in ours.named_parameters()})
     assert len([*ours.parameters()]) == len([*theirs.parameters()])
+
     states = ours.hidden_states(ids, None if side == "none" else mask)
     for i, (state, expected) in enumerate(zip(states, out.hidden_states, strict=True)):
         assert_parity(f"{variant} state {i}", state[mask], expected[mask], PIECE)
     pull = torch.randn_like(states[-1]) * mask[..., None]
-    losses = [(hidden * pull).sum() for hidden in (states[-1], out.last_hidden_state)]
+    loss = (states[-1] * pull).sum()
+    expected_loss = (out.last_hidden_state * pull).sum()
     if name == "mpnet":
         pooled = ours.pool(states[-1])
         assert_parity(f"{variant} pooler", pooled, out.pooler_output, PIECE)
-        losses = [losses[0] + pooled.sum(), losses[1] + out.pooler_output.sum()]
-    for loss in losses:
-        loss.backward()
+        loss = loss + pooled.sum()
+        expected_loss = expected_loss + out.pooler_output.sum()
+
+    loss.backward()
+    expected_loss.backward()
     for each, parameter in ours.named_parameters():
-        expected = theirs.get_parameter(names[each]).grad
-        if (
-            each in ("embeddings.word.weight", "embeddings.position.weight")
-            and config.pad_token_id is not None
-        ):
-            # transformers gives no gradient to the padding's own row
-            row = torch.tensor([config.pad_token_id])
-            expected = expected.index_copy(0, row, parameter.grad[row])
-        expected = torch.zeros_like(parameter) if expected is None else expected
+        expected = gradient_of(theirs, names[each], parameter, config.pad_token_id)
         assert_parity(f"{variant} gradient of {each}", parameter.grad, expected, GRADIENT)
 
 
-# ------------------------------------------------------------------------------ batches and packed
-# rows
+# ------------------------------------------------------------------------ batches and packed rows
 
 
 @pytest.mark.parametrize(
-    ("name", "side"), [(name, "right") for name in NAMES] + [(name, "left") for name in ROTARY]
+    ("name", "side"),
+    [
+        ("mpnet", "right"),
+        ("modernbert", "right"),
+        ("modernbert", "left"),
+        ("qwen3", "right"),
+        ("qwen3", "left"),
+        ("gemma", "right"),
+        ("gemma", "left"),
+    ],
 )
 def test_a_text_alone_and_in_a_batch(name, side):
     """Pads beyond the window of every real token too: their own states must be numbers, or they
     spoil the others.
     """
-    model, (ids, mask) = random_model(name), batch()
-    mask = mask.flip(1) if side == "left" else mask
+    model = random_model(name)
+    ids, mask = batch()
+    if side == "left":
+        mask = mask.flip(1)
     together = model(ids, mask)
     for row, real, states in zip(ids, mask, together, strict=True):
         assert_parity("alone", states[real], model(row[real][None])[0], PIECE)
@@ -191,7 +223,9 @@ def test_a_text_alone_and_in_a_batch(name, side):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_texts_that_share_a_row_do_not_see_each_other(name):
-    model, (ids, mask) = random_model(name), batch()
+    """Each has the states that it has in a padded batch, whatever dtype the mask has."""
+    model = random_model(name)
+    ids, mask = batch()
     positions = torch.cat([torch.arange(length) for length in LENGTHS])[None]
     owner = torch.repeat_interleave(torch.arange(4), LENGTHS)[None]
     same = owner[:, None, :, None] == owner[:, None, None, :]
@@ -202,7 +236,9 @@ def test_texts_that_share_a_row_do_not_see_each_other(name):
 
 @pytest.mark.parametrize("name", ROTARY)
 def test_only_distances_count(name):
-    model, (ids, _) = random_model(name), batch()
+    """All positions may be shifted: pads before a text move nothing."""
+    model = random_model(name)
+    ids, _ = batch()
     moved = model(ids, positions=torch.arange(100, 117)[None].expand(4, -1))
     assert_parity("moved", moved, model(ids), PIECE)
 
@@ -210,13 +246,15 @@ def test_only_distances_count(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_exported_graph_has_the_same_vectors(name):
+    """Of the example's sizes, and of others."""
     positions = torch.tensor([[0, 1, 2, 3, 0, 1, 0], [0, 1, 0, 1, 2, 3, 4]])
     owner = torch.tensor([[0, 0, 0, 0, 1, 1, -1], [2, 2, 3, 3, 3, 3, 3]])
     places = torch.tensor(
         [[0, 1, 2, 3, -1], [4, 5, -1, -1, -1], [7, 8, -1, -1, -1], [9, 10, 11, 12, 13]]
     )
     inputs = torch.randint(5, 131, owner.shape), positions, owner, places
-    vectors, auto = VectorGraph(SentenceEncoder.load(folder_of(name))), torch.export.Dim.AUTO
+    vectors = VectorGraph(SentenceEncoder.load(folder_of(name)))
+    auto = torch.export.Dim.AUTO
     with torch.no_grad():
         exported = torch.export.export(
             vectors, inputs, dynamic_shapes=[{0: auto, 1: auto}] * 4
@@ -226,12 +264,12 @@ def test_the_exported_graph_has_the_same_vectors(name):
         assert_parity("more rows", exported(*longer, places), vectors(*longer, places), 1e-6)
 
 
-# ----------------------------------------------------------------------------------------------
-# training
+# ------------------------------------------------------------------------------------- training
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fresh_model_starts_as_the_book_does(name):
+    """With normal weights of the config's deviation, biases of 0 and norms that change nothing."""
     family = family_of(name)
     raw = raw_config(name, initializer_range=0.3, attention_bias=True)
     torch.manual_seed(0)
@@ -251,27 +289,27 @@ def test_a_fresh_model_starts_as_the_book_does(name):
     ("name", "setting"),
     [
         ("mpnet", "attention_probs_dropout_prob"),
-        *(
-            ("modernbert", each)
-            for each in ("embedding_dropout", "attention_dropout", "mlp_dropout")
-        ),
+        ("modernbert", "embedding_dropout"),
+        ("modernbert", "attention_dropout"),
+        ("modernbert", "mlp_dropout"),
         ("qwen3", "attention_dropout"),
         ("gemma", "attention_dropout"),
     ],
 )
 def test_dropout_is_only_in_training(name, setting):
-    none = (
-        {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} if name == "mpnet" else {}
-    )
+    """And each setting is read: without it nothing is dropped."""
+    without = {}
+    if name == "mpnet":  # whose default is not 0
+        without = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     ids, mask = batch()
-    plain, model = random_model(name, **none), random_model(name, **none | {setting: 0.5})
+    plain = random_model(name, **without)
+    model = random_model(name, **without | {setting: 0.5})
     assert torch.equal(plain.train()(ids, mask), plain.eval()(ids, mask))
     assert torch.equal(model(ids, mask), plain(ids, mask))
     assert not torch.equal(model.train()(ids, mask), plain(ids, mask))
 
 
-# ---------------------------------------------------------------------------- folders, here and
-# elsewhere
+# ------------------------------------------------------------------- folders, here and elsewhere
 
 
 def qwen3_of_2025(folder: Path) -> None:
@@ -439,17 +477,17 @@ def test_a_masked_language_model_is_an_encoder_and_a_head_to_skip(copy, name, pr
     assert (SentenceEncoder.load(folder).encode(SENTENCES) == expected).all()
 
 
-def test_layers_of_any_order_are_saved():
-    for name in ("modernbert", "gemma"):
-        family = family_of(name)
-        for kinds in ([LOCAL, GLOBAL] * 2, [GLOBAL] * 4, [LOCAL] * 4):
-            config = family.read(raw_config(name, num_hidden_layers=4, layer_types=kinds))
-            assert config.layer_types == tuple(kinds)
-            assert family.read(family.write(vars(config))) == config
+@pytest.mark.parametrize("name", ["modernbert", "gemma"])
+@pytest.mark.parametrize("kinds", [[LOCAL, GLOBAL] * 2, [GLOBAL] * 4, [LOCAL] * 4])
+def test_layers_of_any_order_are_saved(name, kinds):
+    """Also an order that the older form of the settings cannot say."""
+    family = family_of(name)
+    config = family.read(raw_config(name, num_hidden_layers=4, layer_types=kinds))
+    assert config.layer_types == tuple(kinds)
+    assert family.read(family.write(vars(config))) == config
 
 
-# ------------------------------------------------------------------------------------------- bad
-# input
+# ------------------------------------------------------------------------------------ bad input
 
 
 @pytest.mark.parametrize(

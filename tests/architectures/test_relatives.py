@@ -31,7 +31,7 @@ SMALL = Family(
 
 
 def test_names_of_every_layer_and_of_the_pooler():
-    """A table has a weight, a module a weight and a bias, a layer's as often as there are layers."""
+    """A table has a weight, a module a weight and a bias, in each layer if it is a layer's."""
     names = SMALL.names(2, pooler=True)
     assert len(names) == 1 + 2 * 2 * 2 + 2
     assert names["embeddings.word.weight"] == "words.weight"

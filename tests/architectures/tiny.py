@@ -1,4 +1,4 @@
-"""The tiny models in git, copies of them with changes, and random ones of the same architectures."""
+"""The tiny models in git, copies of them with changes, and random ones of the same kinds."""
 
 import json
 from collections.abc import Callable

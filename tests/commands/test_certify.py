@@ -192,7 +192,7 @@ def certified(encoder: SentenceEncoder, vectors: np.ndarray, **options: object) 
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_vectors_are_named_or_have_no_cause(encoder, name):
+def test_wrong_vectors_are_named_or_have_no_cause(written_out, encoder, name):
     """A wrong name is worse than none: it sends its reader to the wrong place."""
     causes, make = WRONG[name]
     found = certified(encoder, make(encoder))

@@ -201,7 +201,9 @@ def test_a_broken_list_of_modules(folder, content):
 
 
 def test_vectors_equal_those_of_the_fast_encoder(tiny):
-    slow, fast = SentenceEncoder.load(tiny), sentence_encoder.SentenceEncoder.load(tiny)
+    """Which makes other batches of the same texts."""
+    slow = SentenceEncoder.load(tiny)
+    fast = sentence_encoder.SentenceEncoder.load(tiny)
     vectors = slow.encode(TEXTS)
     assert (vectors.shape, vectors.dtype) == ((5, 24), np.float32)
     np.testing.assert_allclose(vectors, fast.encode(TEXTS), atol=MINILM_VECTOR, rtol=0)
@@ -211,39 +213,60 @@ def test_vectors_equal_those_of_the_fast_encoder(tiny):
 
 
 def test_padding_and_the_batch_size_do_not_matter(tiny):
+    """A text's vector is its own, whatever is computed beside it."""
     encoder = SentenceEncoder.load(tiny).double()
     alone = np.concatenate([encoder.encode([text]) for text in TEXTS])
     for batch_size in (1, 2, 3, 32):
         np.testing.assert_allclose(encoder.encode(TEXTS, batch_size), alone, atol=PIECE, rtol=0)
-    ids = torch.tensor(
-        [encoder.tokenizer.encode(TEXTS).ids[1] + [7, 0, 9]]
-    )  # anything may be in a pad
-    mask = torch.arange(ids.shape[1])[None] < ids.shape[1] - 3
-    np.testing.assert_allclose(encoder(ids, mask).detach().numpy()[0], alone[1], atol=PIECE, rtol=0)
-    with pytest.raises(ValueError, match="mask"):
-        encoder(ids, mask & False)
+
+
+@torch.no_grad()
+def test_anything_may_be_in_a_pad(tiny):
+    """The mask alone says what is one, in training too."""
+    encoder = SentenceEncoder.load(tiny).double()
+    row = encoder.tokenizer.encode(TEXTS).ids[1]
+    ids = torch.tensor([[*row, 7, 0, 9]])
+    mask = torch.arange(ids.shape[1])[None] < len(row)
+    expected = encoder.encode([TEXTS[1]])
+    np.testing.assert_allclose(encoder(ids, mask).numpy(), expected, atol=PIECE, rtol=0)
+
+
+def test_a_row_of_pads_alone_is_refused(tiny):
+    """Its attention would be 0/0."""
+    encoder = SentenceEncoder.load(tiny)
+    ids = torch.tensor([[2, 58, 3], [0, 0, 0]])
+    with pytest.raises(ValueError, match="each row of the mask must have a real token"):
+        encoder(ids, ids != 0)
 
 
 def test_each_text_is_computed_once(tiny):
-    encoder, sizes = SentenceEncoder.load(tiny), []
+    """In batches of texts of like length, the shortest first."""
+    encoder = SentenceEncoder.load(tiny)
+    sizes = []
     encoder.bert.register_forward_pre_hook(lambda _, inputs: sizes.append(tuple(inputs[0].shape)))
     encoder.encode(TEXTS, batch_size=2)
     assert sizes == [(2, 3), (2, 8), (1, 16)]
-    assert encoder.encode([]).shape == (0, 24)
+
+
+def test_no_texts_have_no_vectors(tiny):
+    """But as many columns as others."""
+    assert SentenceEncoder.load(tiny).encode([]).shape == (0, 24)
+
+
+def test_what_is_no_text_is_named(tiny):
+    """By its number in the list."""
     with pytest.raises(InputError, match="text 1 is not a string"):
-        encoder.encode(["a cat", None])
+        SentenceEncoder.load(tiny).encode(["a cat", None])
 
 
 def test_similarity_by_hand(tiny):
+    """In the finer dtype of the two; one vector alone is one row."""
     encoder = SentenceEncoder.load(tiny)
-    a, b = (
-        np.array([[2.0, 0.0], [3.0, 4.0]], np.float32),
-        np.array([[0.0, 5.0], [1.0, 0.0], [-3.0, -4.0]], np.float32),
-    )
+    a = np.array([[2.0, 0.0], [3.0, 4.0]], np.float32)
+    b = np.array([[0.0, 5.0], [1.0, 0.0], [-3.0, -4.0]], np.float32)
     found = encoder.similarity(a, b)
-    np.testing.assert_allclose(
-        found, [[0.0, 1.0, -0.6], [0.8, 0.6, -1.0]], rtol=0, atol=2e-6
-    )  # float32
+    expected = [[0.0, 1.0, -0.6], [0.8, 0.6, -1.0]]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)  # float32
     assert found.dtype == np.float32
     assert encoder.similarity(a, b.astype(np.float64)).dtype == np.float64
     assert encoder.similarity(a[0], b).shape == (1, 3)
@@ -253,17 +276,18 @@ def test_similarity_by_hand(tiny):
 
 @pytest.mark.parametrize("value", [1e200, np.float32(1e20), np.nan, np.inf])
 def test_similarity_refuses_vectors_without_a_finite_length(tiny, value):
-    encoder, one, bad = (
-        SentenceEncoder.load(tiny),
-        np.ones((2, 3), np.float32),
-        np.full((2, 3), value),
-    )
-    for a, b in ((one, bad), (bad, one)):
-        with pytest.raises(ValueError, match="not finite"):
-            encoder.similarity(a, b)
-    long = np.full(
-        (3, 1), 1.5e19, np.float32
-    )  # the square of each length is a float32, their sum is not
-    np.testing.assert_allclose(
-        encoder.similarity(long, -long), np.full((3, 3), -1), rtol=0, atol=2e-6
-    )
+    """Their cosine is not a number, and a search would put them anywhere."""
+    encoder = SentenceEncoder.load(tiny)
+    one = np.ones((2, 3), np.float32)
+    bad = np.full((2, 3), value)
+    with pytest.raises(ValueError, match="b has a vector whose length is not finite"):
+        encoder.similarity(one, bad)
+    with pytest.raises(ValueError, match="a has a vector whose length is not finite"):
+        encoder.similarity(bad, one)
+
+
+def test_similarity_of_long_vectors(tiny):
+    """The square of each length is a float32, the sum of the squares is not."""
+    long = np.full((3, 1), 1.5e19, np.float32)
+    found = SentenceEncoder.load(tiny).similarity(long, -long)
+    np.testing.assert_allclose(found, np.full((3, 3), -1), rtol=0, atol=2e-6)

@@ -55,8 +55,8 @@ class Port:
         ("pooler without tanh", "pooler", ROOT / "weights" / "tiny"),
         ("mean over pads", "pooled", ROOT / "weights" / "tiny"),
         ("one layer short", "pooler", ROOT / "weights" / "tiny"),
-        ("positions forgotten", "embeddings", REFERENCE / "tiny-roberta"),
-        ("positions forgotten", "embeddings", REFERENCE / "tiny-distiluse"),
+        ("no gamma", "embeddings", REFERENCE / "tiny-roberta"),
+        ("no gamma", "embeddings", REFERENCE / "tiny-distiluse"),
     ],
 )
 def test_a_planted_mistake_is_named(name, first, folder):

@@ -72,13 +72,22 @@ def test_helpers_are_functions_that_are_not_pieces_of_the_same_lesson():
     assert "import logsigmoid" in lesson_stubs(15)
 
 
+def test_tables_that_a_card_names_are_imported():
+    """The tables of names are data, not what a learner is to write."""
+    assert helpers_of(3) == ["from minisbert.core.weights import IN_LAYER, NORMS, POOLER, TABLES"]
+
+
+def test_pytorchs_operation_for_a_formula_does_not_show():
+    """The master asks for ``FUSED``; what it then calls would be the answer."""
+    assert "FUSED" not in lesson_stubs(6)
+    assert "import nn" not in lesson_stubs(6)
+
+
 def test_a_class_says_what_its_objects_have_and_inherit():
     text = lesson_stubs(5)
     assert "    #   self.query = nn.Linear(width, width)\n" in text
     assert "    #   self.split(x)\n" not in text  # a piece of this lesson
     assert text.count("class Attention:") == 1
-    assert "    #   norms: dict[str, str]  # " in lesson_stubs(3)
-    assert "skipped" not in lesson_stubs(3)  # no piece of the lesson uses it
     text = lesson_stubs(15).split("class CrossAttention:")[1].split("def forward")[0]
     for line in ("self.query = nn.Linear(width, width)", "self.split(x)", "self.merge(x)"):
         assert f"    #   {line}\n" in text
