@@ -293,8 +293,8 @@ assert shares[50] < 0.1, "that is what train.py does"
 guess.answer("over 40 %")
 
 # %% [markdown]
-# **Exercise 3.** A cache of vectors by text, kept on disk: what must its key hold? (`minisbert/search/index.py` has
-# an answer.)
+# **Exercise 3.** A cache of vectors by text, kept on disk: what must its key hold? (`minisbert/models/index.py` has an
+# answer.)
 
 # %% [markdown]
 # ## Break it

@@ -1,9 +1,13 @@
 """Search embeddings, find paraphrases and communities, under sentence-transformers' names.
 
-from minisbert import SentenceEncoder, util hits = util.semantic_search(encoder.encode_query("a
-cat?"), encoder.encode_document(documents), top_k=5) pairs = util.paraphrase_mining(encoder,
-sentences) triplets = util.mine_hard_negatives([("a cat?", "A cat sits."), ("rain?", "It rains.")],
-encoder, documents)
+Examples:
+
+    from minisbert import SentenceEncoder, util
+
+    queries = encoder.encode_query(["a cat?"])
+    hits = util.semantic_search(queries, encoder.encode_document(documents), top_k=5)
+    pairs = util.paraphrase_mining(encoder, sentences)
+    triplets = util.mine_hard_negatives([("a cat?", "A cat sits.")], encoder, documents)
 """
 
 from collections.abc import Callable, Sequence
@@ -44,38 +48,55 @@ def semantic_search(
     top_k: int = 10,
     score_function: str | Callable[[Tensor, Tensor], Any] = "cosine",
 ) -> list[list[dict[str, Any]]]:
-    """Find for each query (Q, D), or one (D,), the ``top_k`` rows of the corpus (N, D) with the
-    highest score.
+    """Find for each query the ``top_k`` rows of the corpus with the highest score.
 
-    ``score_function`` is "cosine", "dot", "euclidean", "manhattan", or a function of tensors (Q, D)
-    and (N, D) such as ``encoder.similarity``; vectors do not say which one their model was trained
-    for: give ``encoder.similarity_fn_name``. A name is searched in blocks, a function query by
-    query. Returns ``[[{"corpus_id": 3, "score": 0.91}, ...], ...]``, best first, ties by number;
-    exact. Raises ``InputError`` as ``minisbert.search.dense.top_k``.
+    Queries are (Q, D), or one (D,); the corpus is (N, D). ``score_function`` is "cosine", "dot",
+    "euclidean", "manhattan", or a function of tensors (Q, D) and (N, D) such as
+    ``encoder.similarity``; vectors do not say which one their model was trained for: give
+    ``encoder.similarity_fn_name``. A name is searched in blocks, a function query by query. Returns
+    ``[[{"corpus_id": 3, "score": 0.91}, ...], ...]``, best first, ties by number; exact. Raises
+    ``InputError`` as ``minisbert.search.dense.top_k``.
     """
     check_count("top_k", top_k)
-    queries, corpus = as_rows(query_embeddings), as_rows(corpus_embeddings)
+    queries = as_rows(query_embeddings)
+    corpus = as_rows(corpus_embeddings)
     if not len(queries) or not len(corpus):
         return [[] for _ in queries]
-    # the two that nearly everybody passes have a fast way
-    fast: dict[Any, str] = {cos_sim: "cosine", dot_score: "dot"}
-    score = fast.get(score_function, score_function) if callable(score_function) else score_function
+    # The two functions that nearly everybody passes have a fast way.
+    if score_function is cos_sim:
+        score_function = "cosine"
+    elif score_function is dot_score:
+        score_function = "dot"
+
     k = min(top_k, len(corpus))
-    if callable(score):
-        left, right = torch.tensor(queries), torch.tensor(corpus)
-
-        def scores_of_query(query: int) -> np.ndarray:
-            return np.asarray(score(left[query : query + 1], right), np.float32)[0]
-
-        scores, rows = rank(scores_of_query, queries.shape, corpus.shape, k, progress=False)
+    if callable(score_function):
+        scores, rows = ranked_by(score_function, queries, corpus, k)
     else:
-        scores, rows = dense.top_k(queries, corpus, k, similarity=score)
-    hits = []
+        scores, rows = dense.top_k(queries, corpus, k, similarity=score_function)
+    results = []
     for best, numbers in zip(scores.tolist(), rows.tolist(), strict=True):
-        hits.append(
-            [{"corpus_id": row, "score": score} for score, row in zip(best, numbers, strict=True)]
-        )
-    return hits
+        hits = []
+        for score, row in zip(best, numbers, strict=True):
+            hits.append({"corpus_id": row, "score": score})
+        results.append(hits)
+    return results
+
+
+def ranked_by(
+    score_function: Callable[[Tensor, Tensor], Any],
+    queries: np.ndarray,
+    corpus: np.ndarray,
+    k: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k highest scores of each query and their rows, (Q, k) each, query by query."""
+    left = torch.tensor(queries)
+    right = torch.tensor(corpus)
+
+    def scores_of_query(query: int) -> np.ndarray:
+        """The scores (N,) of one query with all of the corpus."""
+        return np.asarray(score_function(left[query : query + 1], right), np.float32)[0]
+
+    return rank(scores_of_query, queries.shape, corpus.shape, k, progress=False)
 
 
 def paraphrase_mining(
@@ -86,10 +107,10 @@ def paraphrase_mining(
     show_progress_bar: bool = False,
     **options: Any,
 ) -> list[list[float | int]]:
-    """Find the ``max_pairs`` most similar pairs of sentences: ``[[score, i, j], ...]``, i < j, best
-    first.
+    """Find the ``max_pairs`` most similar pairs of sentences.
 
-    Compares every pair by the model's own similarity. ``options`` are those of ``encode``.
+    Returns ``[[score, i, j], ...]``, i < j, best first. Compares every pair by the model's own
+    similarity. ``options`` are those of ``encode``.
     """
     check_count("max_pairs", max_pairs)
     check_encoder(model)
@@ -100,7 +121,10 @@ def paraphrase_mining(
     vectors = model.encode(sentences, show_progress_bar=show_progress_bar, **options)
     most = min(max_pairs, count * (count - 1) // 2)
     scores, pairs = dense.closest_pairs(vectors, most, show_progress_bar, model.similarity_fn_name)
-    return [[score, *pair] for score, pair in zip(scores.tolist(), pairs.tolist(), strict=True)]
+    results: list[list[float | int]] = []
+    for score, (i, j) in zip(scores.tolist(), pairs.tolist(), strict=True):
+        results.append([score, i, j])
+    return results
 
 
 def check_encoder(model: object) -> None:
@@ -119,14 +143,14 @@ def mine_hard_negatives(
     show_progress_bar: bool = False,
     **rules: Any,
 ) -> list[Triplet]:
-    """Find negatives for (anchor, positive) pairs that the model finds close to the anchor:
-    triplets to train on.
+    """Find negatives for (anchor, positive) pairs: triplets to train on.
 
-    Looks in ``corpus`` and in the positives of other anchors, by the model's own similarity;
-    anchors are encoded as queries, the others as documents. ``rules`` are the fields of
-    ``minisbert.search.mining.Rules``: num_negatives=3, range_min, range_max, absolute_margin,
-    relative_margin, max_score, min_score. An anchor for which nothing is left is not in the result.
-    Raises ``InputError`` for rules that no candidate can meet.
+    A negative is a text that the model finds close to the anchor. Looks in ``corpus`` and in the
+    positives of other anchors, by the model's own similarity; anchors are encoded as queries, the
+    others as documents. ``rules`` are the fields of ``minisbert.search.mining.Rules``:
+    num_negatives=3, range_min, range_max, absolute_margin, relative_margin, max_score, min_score.
+    An anchor for which nothing is left is not in the result. Raises ``InputError`` for rules that
+    no candidate can meet.
     """
     chosen = Rules(**rules)
     check_encoder(model)
@@ -134,29 +158,24 @@ def mine_hard_negatives(
     anchors, documents = encode_both(
         model, task.anchors, task.documents, show_progress_bar=show_progress_bar
     )
-    return [
-        *triplets(
-            task,
-            mine(anchors, documents, task, chosen, show_progress_bar, model.similarity_fn_name),
-        )
-    ]
+    mined = mine(anchors, documents, task, chosen, show_progress_bar, model.similarity_fn_name)
+    return list(triplets(task, mined))
 
 
 def community_detection(
     embeddings: np.ndarray | Tensor, *, threshold: float = 0.75, min_community_size: int = 10
 ) -> list[list[int]]:
-    """Group rows of (N, D) whose cosine with their group's first row, its centre, is ``threshold``
-    or more.
+    """Group rows of (N, D) that are near their group's first row, its centre.
 
-    Returns the largest group first. No row is in two groups: the larger one takes it. Groups of
-    fewer than ``min_community_size`` rows are left out.
+    A row is near if its cosine with the centre is ``threshold`` or more. Returns the largest group
+    first. No row is in two groups: the larger one takes it. Groups of fewer than
+    ``min_community_size`` rows are left out.
     """
     check_count("min_community_size", min_community_size)
     if not isinstance(threshold, int | float) or not -1 <= threshold <= 1:
         raise InputError(f"threshold must be a number from -1 to 1, not {one_line(threshold)}")
-    vectors = torch.nn.functional.normalize(
-        torch.tensor(as_rows(embeddings), dtype=torch.float32)
-    )  # (N, D)
+    vectors = torch.tensor(as_rows(embeddings), dtype=torch.float32)  # (N, D)
+    vectors = torch.nn.functional.normalize(vectors)
 
     # First only the sizes: the members of all groups at once could be N lists of N rows.
     sizes = torch.empty(len(vectors), dtype=torch.long)
@@ -169,8 +188,8 @@ def community_detection(
     # Then the members, the largest group first. Most centres are taken before it is their turn.
     taken = torch.zeros(len(vectors), dtype=torch.bool)
     communities = []
-    for some in candidates.split(COMMUNITY_ROWS):
-        centres = some[~taken[some]]
+    for block in candidates.split(COMMUNITY_ROWS):
+        centres = block[~taken[block]]
         for centre, cosines in zip(centres.tolist(), vectors[centres] @ vectors.T, strict=True):
             if taken[centre]:
                 continue
@@ -178,8 +197,9 @@ def community_detection(
             if len(members) < min_community_size:
                 continue
             order = cosines[members].argsort(descending=True, stable=True)
-            # Not all centres are members: rounding may leave a cosine with itself below a threshold
-            # of 1.
-            communities.append([centre] + [row for row in members[order].tolist() if row != centre])
+            # The centre comes first. It may not be among the members: rounding may leave its cosine
+            # with itself below a threshold of 1.
+            others = [row for row in members[order].tolist() if row != centre]
+            communities.append([centre, *others])
             taken[members] = True
     return sorted(communities, key=len, reverse=True)

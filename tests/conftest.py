@@ -5,9 +5,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from hypothesis import settings
 from minisbert.backends.package import COMPILERS
 from minisbert.core import InputError, bert
 from minisbert.diagnosis.tracing import unfused
+from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import torch_internals
 from minisbert.system.assets import ensure
 from tests import toys
@@ -109,6 +111,20 @@ def fused() -> Iterator[None]:
     bert.FUSED = True
     yield
     bert.FUSED = True
+
+
+@pytest.fixture
+def encoded_texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that ``SentenceEncoder.encode`` gets, in order, from the last ``clear`` on."""
+    texts: list[str] = []
+    encode = SentenceEncoder.encode
+
+    def noted(self: SentenceEncoder, sentences: Sequence[str], *rest: Any, **options: Any) -> Any:
+        texts.extend(sentences)
+        return encode(self, sentences, *rest, **options)
+
+    monkeypatch.setattr(SentenceEncoder, "encode", noted)
+    return texts
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from minisbert.core.heads import siamese
 from minisbert.evaluation.evaluators import EmbeddingSimilarityEvaluator
 from minisbert.evaluation.retrieval import retrieval_from_pairs
 from minisbert.integrations.engines import EncodeBatch
+from minisbert.models.index import indexed_vectors
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.search.index import indexed_vectors
 from minisbert.search.mining import candidates_of
 from minisbert.training.objectives.masked import train_vocabulary
 from minisbert.util import paraphrase_mining, semantic_search

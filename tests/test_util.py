@@ -15,106 +15,174 @@ CORPUS = np.array([[3.0, 4], [0, 1], [-1, 0]])  # cosines with the queries: .6, 
 TEXTS = ["the cat sits", "a cat sits", "a dog", "the dog sits", "moon"]
 
 
+@pytest.fixture
+def encoder(tiny) -> SentenceEncoder:
+    return SentenceEncoder.load(tiny)
+
+
+def rows_of(hits: list[dict]) -> list[int]:
+    return [hit["corpus_id"] for hit in hits]
+
+
+def scores_of(hits: list[dict]) -> list[float]:
+    return [hit["score"] for hit in hits]
+
+
+# ------------------------------------------------------------------------------------------ search
+
+
 def test_semantic_search_by_hand():
-    found = util.semantic_search(QUERIES, torch.tensor(CORPUS), top_k=2)
-    assert [[hit["corpus_id"] for hit in hits] for hits in found] == [[0, 1], [1, 0]]
-    assert [hit["score"] for hits in found for hit in hits] == pytest.approx(
-        [0.6, 0, 1, 0.8], abs=1e-6
-    )
-    for dot in ("dot", lambda a, b: a @ b.T):
-        hits = util.semantic_search(QUERIES, CORPUS, top_k=3, score_function=dot)
-        products = np.asarray(QUERIES, np.float32) @ np.asarray(CORPUS, np.float32).T
-        for row, found_row in zip(products, hits, strict=True):
-            order = np.argsort(-row, kind="stable")
-            assert [hit["corpus_id"] for hit in found_row] == order.tolist()
-            assert [hit["score"] for hit in found_row] == pytest.approx(row[order].tolist())
-    assert len(util.semantic_search(QUERIES[0], CORPUS)[0]) == 3, "of fewer rows than top_k all"
+    first, second = util.semantic_search(QUERIES, torch.tensor(CORPUS), top_k=2)
+    assert rows_of(first) == [0, 1]
+    assert scores_of(first) == pytest.approx([0.6, 0], abs=1e-6)
+    assert rows_of(second) == [1, 0]
+    assert scores_of(second) == pytest.approx([1, 0.8], abs=1e-6)
+
+
+def products(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A caller's own function of vectors."""
+    return a @ b.T
+
+
+@pytest.mark.parametrize("score_function", ["dot", util.dot_score, products])
+def test_semantic_search_by_dot_products(score_function):
+    """By name, by the function of that name, and by any function."""
+    first, second = util.semantic_search(QUERIES, CORPUS, score_function=score_function)
+    assert rows_of(first) == [0, 1, 2]
+    assert scores_of(first) == pytest.approx([3, 0, -1])
+    assert rows_of(second) == [0, 1, 2]
+    assert scores_of(second) == pytest.approx([8, 2, 0])
+
+
+def test_semantic_search_by_the_function_of_the_cosine():
+    """It takes the fast way, whose results are those of the name."""
+    by_name = util.semantic_search(QUERIES, CORPUS)
+    assert util.semantic_search(QUERIES, CORPUS, score_function=util.cos_sim) == by_name
+
+
+def test_one_query_and_fewer_rows_than_asked_for():
+    (hits,) = util.semantic_search(QUERIES[0], CORPUS)
+    assert len(hits) == 3
+
+
+def test_semantic_search_in_nothing():
+    assert util.semantic_search(QUERIES, CORPUS[:0]) == [[], []]
+
+
+# ------------------------------------------------------------------------------------- communities
 
 
 def test_communities_by_hand():
     """Angles 0, 10, 20, 90, 100: within 15 degrees of 10 lie three rows, of 90 two."""
     angles = np.deg2rad([0, 10, 20, 90, 100])
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    found = util.community_detection(
-        vectors, threshold=float(np.cos(np.deg2rad(15))), min_community_size=2
-    )
-    assert [(group[0], sorted(group)) for group in found] == [(1, [0, 1, 2]), (3, [3, 4])]
+    near = float(np.cos(np.deg2rad(15)))
+    groups = util.community_detection(vectors, threshold=near, min_community_size=2)
+    assert [group[0] for group in groups] == [1, 3], "the centre comes first"
+    assert [sorted(group) for group in groups] == [[0, 1, 2], [3, 4]]
 
 
 def test_many_equal_rows_are_one_community_in_little_memory():
+    """2,500 numbers, not 2,500 lists of them, which would be 200 MB."""
     tracemalloc.start()
-    assert util.community_detection(np.ones((2500, 8))) == [list(range(2500))]
+    groups = util.community_detection(np.ones((2500, 8)))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 5e6, "2,500 numbers, not 2,500 lists of them: 200 MB"
-    rows = np.concatenate(
-        [np.zeros((3, 2)), np.ones((2, 2))]
-    )  # a row without a direction is nobody's neighbour
+    assert groups == [list(range(2500))]
+    assert peak < 5e6
+
+
+def test_a_row_without_a_direction_is_nobodys_neighbour():
+    rows = np.array([[0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [1.0, 1.0], [1.0, 1.0]])
     assert util.community_detection(rows, min_community_size=2) == [[3, 4]]
 
 
-def test_bad_input(tiny):
-    for call in (
-        lambda: util.semantic_search(QUERIES, CORPUS, top_k=0),
-        lambda: util.semantic_search("text", CORPUS),
-        lambda: util.community_detection(CORPUS, threshold="high"),
-        lambda: util.community_detection(CORPUS, min_community_size=2.5),
-        lambda: util.paraphrase_mining(SentenceEncoder.load(tiny), ["a", None]),
-        lambda: util.paraphrase_mining(SentenceEncoder.load(tiny), ["a"], max_pairs=0),
-        lambda: util.semantic_search(QUERIES, CORPUS, score_function=["dot"]),
-        lambda: util.paraphrase_mining("all-MiniLM-L6-v2", ["a", "b"]),
-        lambda: util.mine_hard_negatives([("a", "b")], None),
-        *(
-            lambda pairs=pairs: util.mine_hard_negatives(pairs, SentenceEncoder.load(tiny))
-            for pairs in (5, [("a",)], [7])
-        ),
-        lambda: SentenceEncoder.load(tiny).save(None),
-    ):
-        with pytest.raises(InputError):
-            call()
-    assert util.paraphrase_mining(SentenceEncoder.load(tiny), ["a"]) == []
+# --------------------------------------------------------------------------------------- bad input
+
+
+def test_options_that_semantic_search_refuses():
+    with pytest.raises(InputError, match="top_k"):
+        util.semantic_search(QUERIES, CORPUS, top_k=0)
+    with pytest.raises(InputError):
+        util.semantic_search("text", CORPUS)
+    with pytest.raises(InputError, match="similarity"):
+        util.semantic_search(QUERIES, CORPUS, score_function=["dot"])
+
+
+def test_options_that_community_detection_refuses():
+    with pytest.raises(InputError, match="threshold"):
+        util.community_detection(CORPUS, threshold="high")
+    with pytest.raises(InputError, match="min_community_size"):
+        util.community_detection(CORPUS, min_community_size=2.5)
+
+
+def test_what_paraphrase_mining_refuses(encoder):
+    with pytest.raises(InputError, match="text 1"):
+        util.paraphrase_mining(encoder, ["a", None])
+    with pytest.raises(InputError, match="max_pairs"):
+        util.paraphrase_mining(encoder, ["a"], max_pairs=0)
+    with pytest.raises(InputError, match="must be an encoder"):
+        util.paraphrase_mining("all-MiniLM-L6-v2", ["a", "b"])
+
+
+def test_one_sentence_has_no_pairs(encoder):
+    assert util.paraphrase_mining(encoder, ["a"]) == []
+
+
+@pytest.mark.parametrize("pairs", [5, [("a",)], [7]])
+def test_what_is_no_pair_of_anchor_and_positive(encoder, pairs):
+    with pytest.raises(InputError, match="pairs of anchor and positive"):
+        util.mine_hard_negatives(pairs, encoder)
+
+
+def test_mining_needs_an_encoder():
+    with pytest.raises(InputError, match="must be an encoder"):
+        util.mine_hard_negatives([("a", "b")], None)
+
+
+# -------------------------------------------------------------------------- sentence-transformers
+
+
+@pytest.fixture
+def reference():
+    return pytest.importorskip("sentence_transformers", reason="needs the reference extra")
 
 
 @pytest.mark.reference
-def test_results_are_those_of_sentence_transformers(tiny):
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers import util as reference
-
-    ours, theirs = SentenceEncoder.load(tiny), SentenceTransformer(str(tiny), device="cpu")
-    vectors = theirs.encode(TEXTS)
-    expected = reference.semantic_search(
-        torch.from_numpy(vectors[:2]), torch.from_numpy(vectors), top_k=3
-    )
-    found = util.semantic_search(vectors[:2], vectors, top_k=3)
-    for hits, others in zip(found, expected, strict=True):
-        assert [hit["corpus_id"] for hit in hits] == [hit["corpus_id"] for hit in others]
-        assert [hit["score"] for hit in hits] == pytest.approx(
-            [hit["score"] for hit in others], abs=2e-6
-        )
-    pairs, others = util.paraphrase_mining(ours, TEXTS), reference.paraphrase_mining(theirs, TEXTS)
-    assert [pair[1:] for pair in pairs] == [pair[1:] for pair in others]
-    assert [pair[0] for pair in pairs] == pytest.approx([pair[0] for pair in others], abs=2e-6)
-    rows = torch.nn.functional.normalize(
-        torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
-    )
-    for size in (1, 3, 5):
-        assert util.community_detection(
-            rows, min_community_size=size
-        ) == reference.community_detection(rows, min_community_size=size)
+def test_hits_are_those_of_sentence_transformers(encoder, reference):
+    vectors = encoder.encode(TEXTS)
+    tensors = torch.from_numpy(vectors)
+    expected = reference.util.semantic_search(tensors[:2], tensors, top_k=3)
+    results = util.semantic_search(vectors[:2], vectors, top_k=3)
+    for hits, others in zip(results, expected, strict=True):
+        assert rows_of(hits) == rows_of(others)
+        assert scores_of(hits) == pytest.approx(scores_of(others), abs=2e-6)
 
 
 @pytest.mark.reference
-def test_mined_triplets_are_those_of_sentence_transformers(tiny):
-    """Texts that either library encodes; no two candidates' scores, and none and the limit, are
-    nearer than 1e-3.
-    """
-    reference = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+def test_paraphrases_are_those_of_sentence_transformers(tiny, encoder, reference):
+    theirs = reference.SentenceTransformer(str(tiny), device="cpu")
+    expected = reference.util.paraphrase_mining(theirs, TEXTS)
+    pairs = util.paraphrase_mining(encoder, TEXTS)
+    assert [pair[1:] for pair in pairs] == [pair[1:] for pair in expected]
+    assert [pair[0] for pair in pairs] == pytest.approx([pair[0] for pair in expected], abs=2e-6)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_communities_are_those_of_sentence_transformers(reference, size):
+    rows = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+    rows = torch.nn.functional.normalize(rows)
+    expected = reference.util.community_detection(rows, min_community_size=size)
+    assert util.community_detection(rows, min_community_size=size) == expected
+
+
+@pytest.mark.reference
+def test_mined_triplets_are_those_of_sentence_transformers(tiny, encoder, reference):
+    """No two candidates' scores, and none and the limit, are nearer than 1e-3."""
     datasets = pytest.importorskip("datasets")
-    pairs = [
-        ("a cat?", "A cat sits."),
-        ("rain?", "It rains."),
-        ("who reads?", "A man reads a book."),
-    ]
+    anchors = ["a cat?", "rain?", "who reads?"]
+    positives = ["A cat sits.", "It rains.", "A man reads a book."]
     corpus = [
         "The dog sleeps.",
         "Shares fell.",
@@ -122,16 +190,14 @@ def test_mined_triplets_are_those_of_sentence_transformers(tiny):
         "A woman plays the guitar.",
     ]
     rules = {"num_negatives": 2, "range_min": 1, "max_score": 0.9}
-    data = datasets.Dataset.from_dict(
-        {"anchor": [a for a, _ in pairs], "positive": [p for _, p in pairs]}
-    )
     theirs = reference.util.mine_hard_negatives(
-        data,
+        datasets.Dataset.from_dict({"anchor": anchors, "positive": positives}),
         reference.SentenceTransformer(str(tiny), device="cpu"),
         corpus=corpus,
         verbose=False,
         **rules,
     )
-    expected = [*zip(theirs["anchor"], theirs["positive"], theirs["negative"], strict=True)]
-    assert util.mine_hard_negatives(pairs, SentenceEncoder.load(tiny), corpus, **rules) == expected
+    expected = list(zip(theirs["anchor"], theirs["positive"], theirs["negative"], strict=True))
     assert expected
+    pairs = list(zip(anchors, positives, strict=True))
+    assert util.mine_hard_negatives(pairs, encoder, corpus, **rules) == expected

@@ -153,8 +153,9 @@ def write_vectors(
     """
     from minisbert.checkpoints.weights import write_safetensors
     from minisbert.loading import uncompiled
+    from minisbert.models.index import INDEX_MARK, made_from, write_npy
     from minisbert.models.properties import choose_prompt
-    from minisbert.search.index import INDEX_MARK, made_from, write_codes, write_npy
+    from minisbert.search.codes import write_codes
 
     with atomic_file(options.out) as partial:
         if options.out.suffix == ".npy":

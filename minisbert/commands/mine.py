@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> None:
     from minisbert.data.formats import PAIRS, read_file
     from minisbert.data.lines import Rows
     from minisbert.loading import load_dense
-    from minisbert.search.index import encode_with_progress
+    from minisbert.models.index import encode_with_progress
     from minisbert.search.mining import Rules, candidates_of, mine, triplets
 
     # absent options leave the defaults to ``Rules``, which also checks the others

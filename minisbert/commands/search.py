@@ -50,8 +50,9 @@ def main(arguments: list[str] | None = None) -> None:
         ),
     )
     from minisbert.evaluation.retrieval import rerank
+    from minisbert.models.index import encode_with_progress
     from minisbert.models.pair_model import PairModel
-    from minisbert.search.index import RESCORE, Bits, encode_with_progress
+    from minisbert.search.codes import RESCORE, Bits
 
     # a wrong name of a model or prompt should not cost the hour of encoding the corpus
     top = count = min(options.top, len(corpus))

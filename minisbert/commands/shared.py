@@ -299,7 +299,7 @@ def stored_codes(options: argparse.Namespace) -> dict[str, str]:
     """Return what ``encode --quantize`` noted in the file of ``--index``; {} for an index, which
     may be made anew.
     """
-    from minisbert.search.index import index_metadata
+    from minisbert.models.index import index_metadata
 
     check_output(options.index, local_path(options.model))
     made = index_metadata(options.index) or {}
@@ -317,7 +317,7 @@ def corpus_vectors(
 ) -> Any:
     """Return the vectors of the texts, from ``--index`` if it is given."""
     from minisbert.loading import uncompiled
-    from minisbert.search.index import encode_with_progress, indexed_vectors
+    from minisbert.models.index import encode_with_progress, indexed_vectors
 
     if index is None:
         return encode_with_progress(encoder, texts, prompt)

@@ -1,10 +1,12 @@
-"""Evaluators, under sentence-transformers' names and with the keys of its results, and the rows of
-a file for them.
+"""Evaluators, under sentence-transformers' names and with the keys of its results.
 
-from minisbert.evaluation.evaluators import EmbeddingSimilarityEvaluator
-evaluator = EmbeddingSimilarityEvaluator(["A cat sits.", "It rains."], ["A dog sits.", "Rain falls."], [0.2, 0.9])
-evaluator(encoder)  # {"pearson_cosine": 1.0, "spearman_cosine": 1.0}
-evaluator.primary_metric  # "spearman_cosine"
+And the rows of a file for them. An example:
+
+    firsts = ["A cat sits.", "It rains."]
+    seconds = ["A dog sits.", "Rain falls."]
+    evaluator = EmbeddingSimilarityEvaluator(firsts, seconds, [0.2, 0.9])
+    evaluator(encoder)  # {"pearson_cosine": 1.0, "spearman_cosine": 1.0}
+    evaluator.primary_metric  # "spearman_cosine"
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -64,22 +66,24 @@ def encode_pairs(
 
 
 def row_scores(model: Any, u: Any, v: Any, name: str) -> np.ndarray:
-    """Compare what the model made of texts i and i -> (N,), in float64; of distances their
-    negative.
+    """Compare what the model made of the i-th first and the i-th second text.
+
+    (N,), in float64; for a distance its negative.
     """
     if model.vectors_are == "per token":
-        return np.array(
-            [model.similarity(u[i : i + 1], v[i : i + 1])[0, 0] for i in range(len(u))],
-            dtype=np.float64,
-        )
-    return np.asarray(
-        similarity_pairwise(np.asarray(u, np.float64), np.asarray(v, np.float64), name)
-    )
+        scores = []
+        for i in range(len(u)):
+            scores.append(model.similarity(u[i : i + 1], v[i : i + 1])[0, 0])
+        return np.array(scores, dtype=np.float64)
+    u = np.asarray(u, np.float64)
+    v = np.asarray(v, np.float64)
+    return np.asarray(similarity_pairwise(u, v, name))
 
 
 def correlate(what: str, values: np.ndarray, scores: ArrayLike) -> dict[str, float]:
-    """Return ``{"pearson": r, "spearman": rho}`` of values and scores (N,); ``InputError`` if one
-    is constant.
+    """Return ``{"pearson": r, "spearman": rho}`` of values and scores, (N,) each.
+
+    ``InputError`` if one of them is constant.
     """
     try:
         return {"pearson": pearson(values, scores), "spearman": spearman(values, scores)}
@@ -99,22 +103,20 @@ class Evaluator:
 
     def __init__(self, *, show_progress_bar: bool = False) -> None:
         self.primary_metric = ""
-        self.options = {"show_progress_bar": show_progress_bar}  # of encode
+        self.options = {"show_progress_bar": show_progress_bar}  # for encode
 
     def __call__(self, model: Any) -> dict[str, float]:
         own = model.similarity_fn_name
         self.primary_metric = self.key.format(similarity=own, metric=self.primary)
         return self.flat(self.compute_metrics(model, [own]))
 
-    def flat(self, found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-        """Join the names of similarities and metrics as sentence-transformers does:
-        ``cosine_ap``.
-        """
-        named = {}
-        for name, values in found.items():
+    def flat(self, computed: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+        """Join the names of similarities and metrics as in sentence-transformers: ``cosine_ap``."""
+        results = {}
+        for similarity, values in computed.items():
             for metric, value in values.items():
-                named[self.key.format(similarity=name, metric=metric)] = value
-        return named
+                results[self.key.format(similarity=similarity, metric=metric)] = value
+        return results
 
     def compute_metrics(
         self, model: TextEncoder, names: Sequence[str]
@@ -124,18 +126,23 @@ class Evaluator:
 
 
 def columns(texts: Mapping[str, Sequence[str]], **numbers: Sequence) -> list[list]:
-    """Return columns of texts and of numbers as lists; ``InputError`` for what is no text, and for
-    other lengths.
+    """Return columns of texts and of numbers as lists.
+
+    ``InputError`` for what is no text or no list, and for columns of different lengths.
     """
     for name, values in numbers.items():
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise InputError(f"{name} must be a list, not {one_line(values)}")
-    lists = [*map(check_texts, texts.values()), *map(list, numbers.values())]
-    if len({*map(len, lists)}) > 1:
-        lengths = ", ".join(str(len(values)) for values in lists)
-        raise InputError(
-            f"{', '.join([*texts, *numbers])} must have the same length, not {lengths}"
-        )
+    lists: list[list] = []
+    for column in texts.values():
+        lists.append(check_texts(column))
+    for values in numbers.values():
+        lists.append(list(values))
+    lengths = [len(values) for values in lists]
+    if len(set(lengths)) > 1:
+        names = ", ".join([*texts, *numbers])
+        counts = ", ".join(str(length) for length in lengths)
+        raise InputError(f"{names} must have the same length, not {counts}")
     return lists
 
 
@@ -147,7 +154,8 @@ class EmbeddingSimilarityEvaluator(Evaluator):
     lengths, and if all scores or all similarities are equal.
     """
 
-    key, primary = "{metric}_{similarity}", "spearman"
+    key = "{metric}_{similarity}"
+    primary = "spearman"
 
     def __init__(
         self,
@@ -164,11 +172,11 @@ class EmbeddingSimilarityEvaluator(Evaluator):
         self, model: TextEncoder, names: Sequence[str]
     ) -> dict[str, dict[str, float]]:
         u, v = encode_pairs(model, self.sentences1, self.sentences2, **self.options)
-        found = {}
+        results = {}
         for name in names:
             values = row_scores(model, u, v, name)  # (N,)
-            found[name] = correlate(f"{name} similarity against the scores", values, self.scores)
-        return found
+            results[name] = correlate(f"{name} similarity against the scores", values, self.scores)
+        return results
 
 
 class BinaryClassificationEvaluator(Evaluator):
@@ -199,15 +207,20 @@ class BinaryClassificationEvaluator(Evaluator):
     ) -> dict[str, dict[str, float]]:
         u, v = encode_pairs(model, self.sentences1, self.sentences2, **self.options)
         labels = np.array(self.labels)
-        found = {}
+        results = {}
         for name in names:
             scores = row_scores(model, u, v, name)  # (N,)
             accuracy_threshold, accuracy = metrics.best_threshold(scores, labels, "accuracy")
             f1_threshold, _ = metrics.best_threshold(scores, labels)
             predicted = scores >= f1_threshold
             precision, recall, f1 = metrics.precision_recall_f1(predicted, labels)
-            sign = -1 if name in ("euclidean", "manhattan") else 1  # compared as minus the distance
-            found[name] = {
+            # Matthews' correlation is Pearson's of predictions and labels.
+            mcc = 0.0
+            if 0 < predicted.sum() < len(labels):
+                mcc = pearson(predicted, labels)
+            # Distances are compared as their negatives; the threshold is a distance again.
+            sign = -1 if name in ("euclidean", "manhattan") else 1
+            results[name] = {
                 "accuracy": accuracy,
                 "accuracy_threshold": sign * accuracy_threshold,
                 "f1": f1,
@@ -215,9 +228,9 @@ class BinaryClassificationEvaluator(Evaluator):
                 "precision": precision,
                 "recall": recall,
                 "ap": metrics.average_precision(scores, labels),
-                "mcc": pearson(predicted, labels) if 0 < predicted.sum() < len(labels) else 0.0,
+                "mcc": mcc,
             }
-        return found
+        return results
 
 
 class TripletEvaluator(Evaluator):
@@ -246,10 +259,11 @@ class TripletEvaluator(Evaluator):
         anchors, documents = encode_both(
             model, self.texts[0], self.texts[1] + self.texts[2], **self.options
         )
-        positives, negatives = documents[:count], documents[count:]
-        found = {}
+        positives = documents[:count]
+        negatives = documents[count:]
+        results = {}
         for name in names:
             near = row_scores(model, anchors, positives, name)  # (N,)
             far = row_scores(model, anchors, negatives, name)  # (N,)
-            found[name] = {"accuracy": float((near > far).mean())}
-        return found
+            results[name] = {"accuracy": float((near > far).mean())}
+        return results

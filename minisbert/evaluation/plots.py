@@ -1,9 +1,9 @@
-"""Pictures: histograms of a file, heat maps of similarities, curves of runs. Needs matplotlib
-(extra ``plots``).
+"""Pictures: histograms of a file, heat maps of similarities, curves of runs.
+
+They need matplotlib, the extra ``plots``.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,14 @@ import numpy as np
 from minisbert.core import InputError
 from minisbert.system.files import atomic_file
 
-# of a picture's file, and what says when and by which program it was made: left out, so that equal
-# pictures are equal
+# What a picture's file says of when and by which program it was made is left out, so that equal
+# pictures have equal files.
 METADATA = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-MAX_NUMBERS = 15  # texts of a heat map; in more cells numbers would overlap
+MAX_NUMBERS = 15  # texts of a heat map with numbers; in smaller cells they would overlap
 
 
 def require() -> Any:
-    """Return matplotlib's ``Figure``; ``InputError`` if it is missing. Call it before the work, not
-    after.
-    """
+    """Return matplotlib's ``Figure``; ``InputError`` if it is missing. Call it before the work."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -36,10 +34,12 @@ def new_figure(width: float, height: float) -> Any:
 def draw_histograms(
     lengths: Mapping[str, Sequence[int]], unit: str, scores: Mapping[str, Sequence[float]]
 ) -> Any:
-    """Draw a ``Figure`` with a row for each file: the lengths of its texts in ``unit``, and its
-    scores, if any.
+    """Draw a ``Figure`` with a row for each file.
+
+    It shows the lengths of the file's texts, in ``unit``, and its scores, if any file has some.
     """
-    columns = 2 if any(map(len, scores.values())) else 1
+    has_scores = any(len(values) > 0 for values in scores.values())
+    columns = 2 if has_scores else 1
     figure = new_figure(6 * columns, 3 * len(lengths))
     panels = figure.subplots(len(lengths), columns, squeeze=False)
     for row, name in zip(panels, lengths, strict=True):
@@ -48,102 +48,125 @@ def draw_histograms(
         if lengths[name]:
             longest = max(lengths[name])
             width = -(-longest // 100)  # lengths per bar, for at most 100 bars
-            # integers fall inside a bar, not on its edge
-            row[0].hist(lengths[name], np.arange(longest, -width, -width)[::-1] + 0.5)
-        for axes in row[1:]:
-            axes.set(xlabel="score of a pair", ylabel="pairs")
-            axes.hist(scores[name], 25)
-            axes.set_visible(bool(scores[name]))
+            # The edges end in .5, so that integers fall inside a bar.
+            edges = np.arange(longest, -width, -width)[::-1] + 0.5
+            row[0].hist(lengths[name], edges)
+        if has_scores:
+            row[1].set(xlabel="score of a pair", ylabel="pairs")
+            row[1].hist(scores[name], 25)
+            row[1].set_visible(bool(scores[name]))
     return figure
 
 
 def draw_heatmap(texts: Sequence[str], matrix: np.ndarray, similarity: str) -> Any:
-    """Draw the ``similarity`` (N, N) of each text with each other as a ``Figure``, like texts
-    beside each other.
+    """Draw the ``similarity`` (N, N) of each text with each other as a ``Figure``.
 
-    Cosines are coloured on a fixed scale of 0 to 1, so that two pictures can be compared.
+    Texts that are alike are beside each other. Cosines are coloured on a fixed scale of 0 to 1, so
+    that two pictures can be compared.
     """
     order = by_likeness(matrix)
-    texts, matrix = [texts[i] for i in order], matrix[np.ix_(order, order)]
-    size = 0.55 * len(texts) if len(texts) <= MAX_NUMBERS else 0.28 * len(texts)  # inches
+    texts = [texts[i] for i in order]
+    matrix = matrix[np.ix_(order, order)]
+    with_numbers = len(texts) <= MAX_NUMBERS
+    cell = 0.55 if with_numbers else 0.28  # inches
+    size = cell * len(texts)
     figure = new_figure(size + 5, size + 3.5)
     axes = figure.subplots()
-    scale = {"vmin": 0, "vmax": 1} if similarity == "cosine" else {}
+    scale = {}
+    if similarity == "cosine":
+        scale = {"vmin": 0, "vmax": 1}
     image = axes.imshow(matrix, cmap="viridis", **scale)
     labels = [shorten(" ".join(text.split()), 48) for text in texts]
     axes.set_xticks(
         range(len(texts)), labels, rotation=45, ha="right", rotation_mode="anchor", parse_math=False
     )
     axes.set_yticks(range(len(texts)), labels, parse_math=False)
-    if len(texts) <= MAX_NUMBERS:
+    if with_numbers:
         for (row, column), value in np.ndenumerate(matrix):
-            dark = image.norm(value) < 0.6  # the map runs from dark blue to yellow
-            axes.text(
-                column,
-                row,
-                f"{value:z.2f}",
-                ha="center",
-                va="center",
-                color="white" if dark else "black",
-            )
+            is_dark = image.norm(value) < 0.6  # the map runs from dark blue to yellow
+            color = "white" if is_dark else "black"
+            axes.text(column, row, f"{value:z.2f}", ha="center", va="center", color=color)
     figure.colorbar(image, label=similarity, shrink=0.7)
     return figure
 
 
 def by_likeness(matrix: np.ndarray) -> list[int]:
-    """Order N texts by average linkage over their similarities (N, N): the closest groups merge,
-    like ends meeting.
+    """Order N texts by their similarities (N, N), so that texts that are alike are neighbours.
+
+    Average linkage: the two closest groups merge, again and again, until one is left. A group is as
+    close to another as their members are on average.
     """
-    near = matrix.astype(np.float64)
-    np.fill_diagonal(near, -np.inf)
+    closeness = matrix.astype(np.float64)  # (N, N), of the groups; minus infinity: one is gone
+    np.fill_diagonal(closeness, -np.inf)
     groups = [[i] for i in range(len(matrix))]
     for _ in range(len(matrix) - 1):
-        i, j = map(int, np.unravel_index(near.argmax(), near.shape))
-        a, b = groups[i], groups[j]
-        # a group is to others as its members are on average; the other one of the two is gone
-        near[i] = near[:, i] = (len(a) * near[i] + len(b) * near[j]) / (len(a) + len(b))
-        near[j] = near[:, j] = near[i, i] = -np.inf
-        ends = product((a, a[::-1]), (b, b[::-1]))
-        left, right = max(ends, key=lambda pair: matrix[pair[0][-1], pair[1][0]])
-        groups[i] = left + right
+        place = np.unravel_index(closeness.argmax(), closeness.shape)
+        i, j = int(place[0]), int(place[1])
+        size_i = len(groups[i])
+        size_j = len(groups[j])
+        # The merged group takes the place of i.
+        average = (size_i * closeness[i] + size_j * closeness[j]) / (size_i + size_j)
+        closeness[i] = average
+        closeness[:, i] = average
+        closeness[i, i] = -np.inf
+        closeness[j] = -np.inf
+        closeness[:, j] = -np.inf
+        groups[i] = joined(groups[i], groups[j], matrix)
+        groups[j] = []
     return max(groups, key=len, default=[])
 
 
+def joined(a: list[int], b: list[int], matrix: np.ndarray) -> list[int]:
+    """Join two rows of texts at those of their ends that are most alike; either may be turned."""
+    pairs = [(a, b), (a, b[::-1]), (a[::-1], b), (a[::-1], b[::-1])]
+    likeness = [matrix[left[-1], right[0]] for left, right in pairs]
+    left, right = pairs[int(np.argmax(likeness))]
+    return left + right
+
+
 def draw_curves(runs: Mapping[str, Mapping[str, Mapping[int, float]]], title: str) -> Any:
-    """Draw a ``Figure`` with a panel for each metric: its values by step, a colour for each run
-    that has it.
+    """Draw a ``Figure`` with a panel for each metric.
+
+    It shows the metric's values by step, in a colour for each run that has it.
     """
-    labels = list(
-        dict.fromkeys(chain.from_iterable(zip(*runs.values(), strict=True)))
-    )  # the losses first
+    labels = labels_of(runs)
     figure = new_figure(9, 1 + 2.2 * len(labels))
     panels = figure.subplots(len(labels), sharex=True, squeeze=False)[:, 0]
     lines = []
     for number, curves in enumerate(runs.values()):
         for label, curve in curves.items():
-            # a few points are marked: those of a warm-up, or of an evaluation at each epoch
+            # A few points are marked: those of a warm-up, or of an evaluation at each epoch.
             marker = "." if len(curve) < 60 else None
-            (line,) = panels[labels.index(label)].plot(
-                list(curve), list(curve.values()), f"C{number}", marker=marker
-            )
-        lines.append(line)
+            panel = panels[labels.index(label)]
+            (line,) = panel.plot(list(curve), list(curve.values()), f"C{number}", marker=marker)
+        lines.append(line)  # one of each run, for the legend
     for axes, label in zip(panels, labels, strict=True):
         axes.set_ylabel(label)
         axes.grid(alpha=0.3)
     panels[-1].set_xlabel("step")
     figure.suptitle(title, parse_math=False)
     if len(runs) > 1:
-        legend = figure.legend(
-            lines, [shorten(name, 100) for name in runs], loc="outside lower left"
-        )
+        names = [shorten(name, 100) for name in runs]
+        legend = figure.legend(lines, names, loc="outside lower left")
         for text in legend.get_texts():
             text.set_parse_math(False)
     return figure
 
 
+def labels_of(runs: Mapping[str, Mapping[str, Mapping[int, float]]]) -> list[str]:
+    """Return the metrics of all runs, each once: the first of every run, then the second, ..."""
+    labels: list[str] = []
+    for of_runs in zip(*runs.values(), strict=True):
+        for label in of_runs:
+            if label not in labels:
+                labels.append(label)
+    return labels
+
+
 def shorten(text: str, most: int) -> str:
     """Cut a text to ``most`` characters, and escape those that a file cannot hold."""
-    text = text if len(text) <= most else text[: most - 3] + "..."
+    if len(text) > most:
+        text = text[: most - 3] + "..."
     return text.encode(errors="backslashreplace").decode()
 
 

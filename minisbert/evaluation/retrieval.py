@@ -1,5 +1,4 @@
-"""Evaluate by retrieval: does the exact search find the documents that people judged relevant to a
-query?
+"""Evaluate by retrieval: does the exact search find the documents that people judged relevant?
 
 The files have BEIR's layout (Thakur et al. 2021): queries and corpus as .jsonl, the relevance
 judgements, called qrels, as .tsv. The formulas are in ``metrics``; the command is ``minisbert
@@ -23,9 +22,8 @@ from minisbert.search.dense import top_k
 from minisbert.system.console import say
 from minisbert.system.reading import reading
 
-Search = Callable[
-    ..., tuple[np.ndarray, np.ndarray]
-]  # queries, corpus, k, progress -> scores and indices, (Q, k) each
+# queries, corpus, k, progress -> scores and indices, (Q, k) each
+Search = Callable[..., tuple[np.ndarray, np.ndarray]]
 CUTOFFS = (1, 3, 5, 10, 100)
 REPORTED = ("accuracy@1", "recall@10", "mrr@10", "ndcg@10", "map@100")  # of a training run
 QRELS = ("query-id", "corpus-id", "score")
@@ -37,9 +35,8 @@ class Retrieval:
 
     queries: list[str]
     corpus: list[str]
-    grades: list[
-        dict[int, int]
-    ]  # of each query: row of a judged document -> its grade, above 0 if relevant
+    # of each query: row of a judged document -> its grade, above 0 if relevant
+    grades: list[dict[int, int]]
     skipped: list[int | None]  # of each query: row of a document that is excluded from its ranking
     unjudged: int = 0  # queries of the file without a relevant document, which are not evaluated
 
@@ -49,9 +46,9 @@ def load_retrieval(
 ) -> Retrieval:
     """Read three files in BEIR's layout:
 
-    - queries: a line is an object with ``_id`` and ``text``
-    - corpus: the same, and maybe a ``title``, which is put before the text
-    - qrels: tab-separated query-id, corpus-id, score, with such a header or without; scores are whole numbers
+    - queries: a line is an object with ``_id`` and ``text`` - corpus: the same, and maybe a
+    ``title``, which is put before the text - qrels: tab-separated query-id, corpus-id, score, with
+    such a header or without; scores are whole numbers
 
     ``ignore_identical_ids`` excludes the document with the query's own id from its ranking, for
     data whose queries are documents themselves. A judged document that the corpus lacks counts as
@@ -59,7 +56,8 @@ def load_retrieval(
     file, a repeated id, a judgement on an unknown query, an empty corpus, and if no document is
     relevant.
     """
-    texts, documents = texts_by_id(queries), texts_by_id(corpus)
+    texts = texts_by_id(queries)
+    documents = texts_by_id(corpus)
     rows = {identity: row for row, identity in enumerate(documents)}
     grades = read_qrels(qrels, texts, rows)
     missing = len(rows) - len(documents)  # read_qrels has given them rows after the corpus
@@ -68,9 +66,11 @@ def load_retrieval(
             f"{qrels}: {missing:,} judged documents are not in the corpus; they count as never "
             f"found, as in trec_eval"
         )
-    judged = [
-        identity for identity in texts if max(grades.get(identity, {}).values(), default=0) > 0
-    ]
+    judged = []
+    for identity in texts:
+        of_query = grades.get(identity, {})
+        if any(grade > 0 for grade in of_query.values()):
+            judged.append(identity)
     if not judged:
         raise InputError(f"{qrels}: no query has a relevant document (a score above 0)")
     skipped: list[int | None] = [None] * len(judged)
@@ -86,10 +86,10 @@ def load_retrieval(
 
 
 def load_retrieval_folder(folder: str | Path) -> dict[str, Retrieval | None]:
-    """Load dev and test of a folder with queries.jsonl, corpus.jsonl, qrels/dev.tsv and maybe
-    qrels/test.tsv.
+    """Load dev and test of a folder in BEIR's layout.
 
-    Raises ``InputError`` as ``load_retrieval`` does.
+    It has queries.jsonl, corpus.jsonl, qrels/dev.tsv and maybe qrels/test.tsv. Raises
+    ``InputError`` as ``load_retrieval`` does.
     """
     folder = Path(folder)
     splits: dict[str, Retrieval | None] = {"dev": None, "test": None}
@@ -202,19 +202,18 @@ def retrieval_scores(
     cutoffs: Sequence[int] = CUTOFFS,
     **options: Any,
 ) -> dict[str, float]:
-    """Return ``{"accuracy@1": ..., "ndcg@10": ..., ...}``: every metric at every cutoff, over all
-    queries, in 0..1.
+    """Return every metric at every cutoff, over all queries, in 0..1.
 
-    Documents are ranked by ``search``, or by the encoder's ``top_k``, which compares by the model's
-    own similarity, ties in the order of the corpus. Queries and documents get the prompts that the
-    model has for them. ``encoder.truncated`` counts the texts that were cut. ``options`` are those
-    of ``encode``.
+    ``{"accuracy@1": ..., "ndcg@10": ..., ...}``. Documents are ranked by ``search``, or by the
+    encoder's ``top_k``, which compares by the model's own similarity, ties in the order of the
+    corpus. Queries and documents get the prompts that the model has for them. ``encoder.truncated``
+    counts the texts that were cut. ``options`` are those of ``encode``.
     """
     options |= encoder.search_options | {"show_progress_bar": show_progress_bar}
     queries, corpus = encode_both(encoder, task.queries, task.corpus, **options)  # (Q, D), (N, D)
-    ranked = ranked_grades(
-        task, queries, corpus, show_progress_bar, search or encoder.top_k, max(cutoffs)
-    )
+    if search is None:
+        search = encoder.top_k
+    ranked = ranked_grades(task, queries, corpus, show_progress_bar, search, max(cutoffs))
     judged = padded([list(grades.values()) for grades in task.grades])
     scores = {}
     for k in cutoffs:
@@ -230,11 +229,11 @@ def encode_both(
 
     ``model.truncated`` counts the texts of both that were cut.
     """
-    encoded = model.encode_query(queries, **options)
-    cut = model.truncated
-    vectors = model.encode_document(documents, **options)
-    model.truncated += cut
-    return encoded, vectors
+    query_vectors = model.encode_query(queries, **options)
+    cut_queries = model.truncated
+    document_vectors = model.encode_document(documents, **options)
+    model.truncated += cut_queries
+    return query_vectors, document_vectors
 
 
 def ranked_grades(
@@ -245,21 +244,25 @@ def ranked_grades(
     search: Callable = top_k,
     most: int = max(CUTOFFS),
 ) -> np.ndarray:
-    """Return the grades of the ``most`` best documents of each query, best first: (Q, most), or (Q,
-    N) of fewer.
+    """Return the grades of the ``most`` best documents of each query, best first.
+
+    (Q, most), or (Q, N) if the corpus has fewer.
     """
-    spare = any(row is not None for row in task.skipped)  # one more, because one may be excluded
-    _, indices = search(queries, corpus, min(most + spare, len(corpus)), progress)  # (Q, k)
+    count = most
+    if any(row is not None for row in task.skipped):
+        count += 1  # because one document may be excluded
+    _, indices = search(queries, corpus, min(count, len(corpus)), progress)  # (Q, k)
     ranked = []
     for rows, grades, skipped in zip(indices.tolist(), task.grades, task.skipped, strict=True):
-        found = [grades.get(row, 0) for row in rows if row != skipped]
-        ranked.append(found[:most])
+        row_grades = [grades.get(row, 0) for row in rows if row != skipped]
+        ranked.append(row_grades[:most])
     return padded(ranked)
 
 
 def padded(rows: list[list[int]]) -> np.ndarray:
     """Fill ragged rows up with 0: (Q, longest)."""
-    result = np.zeros((len(rows), max(1, *map(len, rows))), dtype=np.int64)
+    longest = max([1] + [len(values) for values in rows])
+    result = np.zeros((len(rows), longest), dtype=np.int64)
     for row, values in enumerate(rows):
         result[row, : len(values)] = values
     return result
@@ -268,12 +271,14 @@ def padded(rows: list[list[int]]) -> np.ndarray:
 def rerank(
     model: PairScorer, queries: Sequence[str], texts: Sequence[str], indices: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sort the candidates (Q, C) by the model's scores of query and text, ties as they were: scores
-    and indices.
+    """Sort the candidates (Q, C) by the model's scores of query and text, ties as they were.
 
-    Raises ``InputError`` for a model of classes, which has no score for a pair.
+    Returns scores and indices, (Q, C) each. Raises ``InputError`` for a model of classes, which has
+    no score for a pair.
     """
-    pairs = [(query, texts[i]) for query, row in zip(queries, indices, strict=True) for i in row]
+    pairs = []
+    for query, candidates in zip(queries, indices, strict=True):
+        pairs += [(query, texts[i]) for i in candidates]
     scores = model.predict(pairs, show_progress_bar=True)
     if scores.ndim > 1:
         raise InputError("reranking needs a model with one score for a pair, not one of classes")
@@ -285,17 +290,19 @@ def rerank(
 def two_stage_search(
     search: Search, model: PairScorer, queries: Sequence[str], texts: Sequence[str], candidates: int
 ) -> Search:
-    """Make a search by vectors whose best ``candidates`` for each query ``model`` sorts; the others
-    follow.
+    """Make a search by vectors, whose best ``candidates`` for each query ``model`` sorts.
+
+    The others follow.
     """
 
     def both(
         query_vectors: np.ndarray, corpus: np.ndarray, k: int, progress: bool
     ) -> tuple[np.ndarray, np.ndarray]:
+        """Search, then sort the first columns of the result."""
         scores, indices = search(query_vectors, corpus, k, progress)
-        scores[:, :candidates], indices[:, :candidates] = rerank(
-            model, queries, texts, indices[:, :candidates]
-        )
+        best_scores, best_indices = rerank(model, queries, texts, indices[:, :candidates])
+        scores[:, :candidates] = best_scores
+        indices[:, :candidates] = best_indices
         return scores, indices
 
     return both

@@ -1,6 +1,6 @@
-"""Evaluate on the STS suite: STS12 to STS16, the STS Benchmark and SICK-R, as the papers since
-SBERT report them.
+"""Evaluate on the STS suite, as the papers since SBERT report it.
 
+STS12 to STS16, the STS Benchmark and SICK-R.
 The score of a year is Spearman's correlation over all pairs of its sets together ("all"; Gao et al.
 2021, appendix B, compare it with the mean of the sets). SICK-R is given twice: for the 4,927 pairs
 of its test split, as papers report it, and for all 9,927 pairs, as MTEB does.
@@ -36,6 +36,16 @@ SICK_FILES = {
     "trial": "SICK_trial.txt",
 }
 AVERAGED = (*YEARS, "STS-B", "SICK-R")  # the tasks of SimCSE's table, in its order
+# The asset that each of them is read from.
+SOURCES = {
+    "STS12": "sts12",
+    "STS13": "sts13",
+    "STS14": "sts14",
+    "STS15": "sts15",
+    "STS16": "sts16",
+    "STS-B": "stsb",
+    "SICK-R": "sick",
+}
 SICK_ALL = "SICK-R, all"
 
 
@@ -57,8 +67,7 @@ class Task:
 
 
 def load_suite() -> tuple[list[Task], dict[str, str]]:
-    """Load the tasks that are there or can be fetched; the reasons for the others come second, by
-    name.
+    """Load the tasks that are there or can be fetched, and the reasons for the others, by name.
 
     Raises ``InputError`` for a folder with a missing or changed file, and for a file that cannot be
     read.
@@ -66,21 +75,20 @@ def load_suite() -> tuple[list[Task], dict[str, str]]:
     tasks: list[Task] = []
     missing: dict[str, str] = {}
     for name in AVERAGED:
-        source = {"STS-B": "stsb", "SICK-R": "sick"}.get(name, name.lower())
+        source = SOURCES[name]
         folder = asset(source).folder
         if not folder.exists():
             try:
                 ensure(source)
             except InputError as error:
-                missing[name] = (
-                    str(error).splitlines()[0].removesuffix(":")
-                )  # ensure has printed the rest
+                reason = str(error).splitlines()[0]  # ensure has printed the rest
+                missing[name] = reason.removesuffix(":")
                 continue
         # A changed file would give another score without a word, so every hash is compared.
         if wrong := problems(asset(source)):
             raise InputError(f"{wrong[0]}; fetch it again: minisbert assets fetch {source}")
         tasks += load_task(name, folder)
-    return sorted(tasks, key=lambda task: task.name == SICK_ALL), missing
+    return tasks, missing
 
 
 def load_task(name: str, folder: Path) -> list[Task]:
@@ -88,24 +96,28 @@ def load_task(name: str, folder: Path) -> list[Task]:
     if name == "STS-B":
         return [Task(name, "test split", {"test": load_scored_pairs("stsb", "test")})]
     if name == "SICK-R":
-        # pair_ID, sentence_A, sentence_B, relatedness from 1 to 5, under a header
-        sets = {
-            split: read_pairs(folder / file, (3, 1, 2), header=1)
-            for split, file in SICK_FILES.items()
-        }
-        papers = Task(name, "test split, as in SimCSE", {"test": sets["test"]})
-        return [papers, Task(SICK_ALL, "train, trial and test, as in MTEB", sets)]
+        return load_sick(folder)
     sets = {}
-    for one in YEARS[name]:
+    for name_of_set in YEARS[name]:
         if name == "STS16":
-            sets[one] = read_pairs(
-                folder / f"{one}.test.tsv"
-            )  # score, sentence1, sentence2, sources
+            # score, sentence1, sentence2, sources
+            pairs = read_pairs(folder / f"{name_of_set}.test.tsv")
         else:
-            sets[one] = read_pairs(
-                folder / f"STS.input.{one}.txt", gold=folder / f"STS.gs.{one}.txt"
-            )
+            gold = folder / f"STS.gs.{name_of_set}.txt"
+            pairs = read_pairs(folder / f"STS.input.{name_of_set}.txt", gold=gold)
+        sets[name_of_set] = pairs
     return [Task(name, f"all pairs of {len(sets)} sets", sets)]
+
+
+def load_sick(folder: Path) -> list[Task]:
+    """Load SICK-R as papers report it, and with all of its pairs."""
+    sets = {}
+    for split, file in SICK_FILES.items():
+        # pair_ID, sentence_A, sentence_B, relatedness from 1 to 5, under a header
+        sets[split] = read_pairs(folder / file, (3, 1, 2), header=1)
+    papers = Task("SICK-R", "test split, as in SimCSE", {"test": sets["test"]})
+    everything = Task(SICK_ALL, "train, trial and test, as in MTEB", sets)
+    return [papers, everything]
 
 
 def read_pairs(
@@ -144,18 +156,23 @@ def evaluate_suite(
     Returns a dict for each task: ``spearman`` is that of all pairs, ``sets`` has each set's,
     ``mean`` and ``weighted_mean`` are over the sets, the latter weighted by their pairs.
     """
-    # in one call, so that each of the sentences that tasks share is encoded once
-    pairs = [pair for task in tasks for pair in task.pairs]
-    columns = [pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]
-    name = encoder.similarity_fn_name
-    values = row_scores(
-        encoder, *encode_pairs(encoder, *columns, show_progress_bar=progress), name
-    )  # (N,)
-    lines = []
+    # In one call, so that each of the sentences that tasks share is encoded once.
+    firsts = []
+    seconds = []
     for task in tasks:
-        count = len(task.pairs)
-        lines.append(task_scores(task, values[:count], name))
-        values = values[count:]
+        for pair in task.pairs:
+            firsts.append(pair.sentence1)
+            seconds.append(pair.sentence2)
+    name = encoder.similarity_fn_name
+    u, v = encode_pairs(encoder, firsts, seconds, show_progress_bar=progress)
+    values = row_scores(encoder, u, v, name)  # (N,), those of one task after those of another
+
+    lines = []
+    start = 0
+    for task in tasks:
+        end = start + len(task.pairs)
+        lines.append(task_scores(task, values[start:end], name))
+        start = end
     return lines
 
 
@@ -163,31 +180,34 @@ def task_scores(task: Task, values: np.ndarray, similarity: str) -> dict[str, An
     """Score one task whose pairs have these similarities, (N,)."""
     what = f"{task.name}: {similarity} similarity against the scores"
     human = np.array([pair.score for pair in task.pairs])  # (N,)
-    sets, start = {}, 0
+    sets = {}
+    correlations = []
+    counts = []
+    start = 0
     for name, pairs in task.sets.items():
         here = slice(start, start + len(pairs))
-        sets[name] = {
-            "pairs": len(pairs),
-            "spearman": correlate(what, values[here], human[here])["spearman"],
-        }
+        spearman = correlate(what, values[here], human[here])["spearman"]
+        sets[name] = {"pairs": len(pairs), "spearman": spearman}
+        correlations.append(spearman)
+        counts.append(len(pairs))
         start += len(pairs)
-    correlations = [one["spearman"] for one in sets.values()]
     return {
         "task": task.name,
         "protocol": task.protocol,
         "pairs": len(values),
         "spearman": correlate(what, values, human)["spearman"],
         "mean": mean(correlations),
-        "weighted_mean": float(
-            np.average(correlations, weights=[one["pairs"] for one in sets.values()])
-        ),
+        "weighted_mean": float(np.average(correlations, weights=counts)),
         "sets": sets,
     }
 
 
 def average(lines: Sequence[dict[str, Any]]) -> float | None:
-    """Average the seven tasks, x 100, each rounded to two digits first as in SimCSE; None if one is
-    missing.
+    """Average the seven tasks, x 100, each rounded to two digits first as in SimCSE.
+
+    None if one is missing.
     """
     scores = {line["task"]: float(f"{100 * line['spearman']:.2f}") for line in lines}
-    return mean(scores[name] for name in AVERAGED) if set(AVERAGED) <= scores.keys() else None
+    if not set(AVERAGED) <= scores.keys():
+        return None
+    return mean(scores[name] for name in AVERAGED)

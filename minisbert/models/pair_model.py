@@ -306,7 +306,7 @@ def to_scores(
 
 
 def compare_in_blocks(head: ConcatHead, u: Tensor, v: Tensor, pairs: int = HEAD_PAIRS) -> Tensor:
-    """The head's outputs for N pairs of vectors, (N, D) each -> (N, C), so many ``pairs`` at a time.
+    """The head's outputs for N pairs of vectors, (N, D) each -> (N, C), a block at a time.
 
     The features of all pairs at once would take several times as much memory as the vectors.
     """

@@ -1,6 +1,5 @@
-"""Exact search: dense vectors, int8 codes and bits, sparse vectors by an inverted index, late
-interaction.
+"""Exact search, on arrays and tensors.
 
-Formulas on arrays and tensors, hard negatives, and files of vectors; no models. Imports the rooms
-up to ``checkpoints``.
+Dense vectors, int8 codes and bits, sparse vectors by an inverted index, late interaction; hard
+negatives, and files of codes. No models. Imports the rooms up to ``checkpoints``.
 """

@@ -1,5 +1,4 @@
-"""Search by tokens, exactly: a weight for each word of the vocabulary, or a vector for each token
-of a text.
+"""Search by tokens, exactly: by a weight for each word, or by a vector for each token of a text.
 
 Legend: N texts, V words of the vocabulary, Q queries, K columns of a token's vector. Sparse vectors
 are torch's CSR tensors: row i has the columns ``indices[indptr[i] : indptr[i + 1]]``, ascending,
@@ -22,14 +21,10 @@ from minisbert.core import InputError
 from minisbert.search.dense import check_k
 from minisbert.system.progress import Bar
 
-CSR = ("indptr", "indices", "values", "width")  # names of the tensors in a file
-
 
 @contextmanager
 def no_beta_warning() -> Iterator[None]:
-    """Leave out what torch says of the first CSR tensor in a process: that such tensors are in
-    beta.
-    """
+    """Silence what torch says of a process's first CSR tensor: that such tensors are in beta."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
         yield
@@ -37,11 +32,12 @@ def no_beta_warning() -> Iterator[None]:
 
 @no_beta_warning()
 def sparse_rows(dense: Tensor, top: int | None = None) -> Tensor:
-    """Convert dense rows (N, V) to CSR; with ``top`` only the largest numbers of each row, ties by
-    column.
+    """Convert dense rows (N, V) to CSR.
+
+    With ``top`` only so many numbers of each row, the largest, ties by column.
     """
     if top is not None:
-        # a stable sort and not topk, which chooses freely among equal numbers
+        # A stable sort and not topk, which chooses freely among equal numbers.
         best = dense.argsort(dim=1, descending=True, stable=True)[:, :top]
         dense = torch.zeros_like(dense).scatter_(1, best, dense.gather(1, best))
     return dense.to_sparse_csr()
@@ -49,31 +45,38 @@ def sparse_rows(dense: Tensor, top: int | None = None) -> Tensor:
 
 def sparse_tensors(rows: Tensor) -> dict[str, Tensor]:
     """Return CSR rows (N, V) as the four tensors of a file."""
-    width = torch.tensor(rows.shape[1])
-    return dict(
-        zip(CSR, (rows.crow_indices(), rows.col_indices(), rows.values(), width), strict=True)
-    )
+    return {
+        "indptr": rows.crow_indices(),
+        "indices": rows.col_indices(),
+        "values": rows.values(),
+        "width": torch.tensor(rows.shape[1]),
+    }
 
 
 @no_beta_warning()
 def from_sparse_tensors(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Invert ``sparse_tensors``; ``KeyError`` for a missing tensor, ``ValueError`` if they do not
-    fit together.
+    """Invert ``sparse_tensors``.
+
+    ``KeyError`` for a missing tensor, ``ValueError`` if they do not fit together.
     """
-    indptr, indices, values, width = (tensors[name] for name in CSR)
+    indptr = tensors["indptr"]
+    indices = tensors["indices"]
+    values = tensors["values"]
+    width = tensors["width"]
     try:
-        return torch.sparse_csr_tensor(
-            indptr, indices, values, (len(indptr) - 1, int(width)), check_invariants=True
-        )
+        shape = (len(indptr) - 1, int(width))
+        return torch.sparse_csr_tensor(indptr, indices, values, shape, check_invariants=True)
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"the tensors of sparse rows do not fit together: {error}") from error
 
 
 def numbers_of(rows: Tensor, similarity: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row, column and weight of each number of CSR rows (N, V); for the cosine each row is scaled
-    to length 1.
+    """Row, column and weight of each number of CSR rows (N, V).
+
+    For the cosine each row is scaled to length 1.
     """
-    counts, values = rows.crow_indices().diff().numpy(), rows.values().numpy()
+    counts = rows.crow_indices().diff().numpy()
+    values = rows.values().numpy()
     row_of = np.repeat(np.arange(len(counts)), counts)
     weights = values.astype(np.float64)
     if similarity == "cosine":
@@ -83,11 +86,11 @@ def numbers_of(rows: Tensor, similarity: str) -> tuple[np.ndarray, np.ndarray, n
 
 
 class InvertedIndex:
-    """For each word the documents that have it, and with which weight: a corpus (N, V) in CSR,
-    sorted by word.
+    """For each word the documents that have it, and with which weight.
 
-    These posting lists lie one behind the other in two arrays, and a query reads only those of its
-    words. Sorting takes longer than many searches: keep the index to search again.
+    It is a corpus (N, V) in CSR, sorted by word. These posting lists lie one behind the other in
+    two arrays, and a query reads only those of its words. Sorting takes longer than many searches:
+    keep the index to search again.
     """
 
     def __init__(self, corpus: Tensor, similarity: str = "dot"):
@@ -95,15 +98,15 @@ class InvertedIndex:
             raise InputError(
                 f"sparse vectors are searched by their dot products or cosines, not by {similarity}"
             )
-        self.similarity, self.shape = similarity, (corpus.shape[0], corpus.shape[1])
+        self.similarity = similarity
+        self.shape = (corpus.shape[0], corpus.shape[1])
         documents, words, weights = numbers_of(corpus, similarity)
-        order = np.argsort(
-            words, kind="stable"
-        )  # by word, and for each word its documents in order
-        self.documents, self.weights = documents[order], weights[order]
-        self.starts = np.concatenate(
-            [[0], np.cumsum(np.bincount(words, minlength=corpus.shape[1]))]
-        )  # (V + 1,)
+        # By word, and for each word its documents in their order.
+        order = np.argsort(words, kind="stable")
+        self.documents = documents[order]
+        self.weights = weights[order]
+        counts = np.bincount(words, minlength=corpus.shape[1])  # (V,), documents of each word
+        self.starts = np.concatenate([[0], np.cumsum(counts)])  # (V + 1,)
 
     def top_k(
         self, queries: Tensor, k: int, progress: bool = False
@@ -113,26 +116,26 @@ class InvertedIndex:
         rows = queries.crow_indices().numpy()
 
         def scores(query: int) -> np.ndarray:
-            # in float64 a product of two float32 numbers is exact, so the order of the sum changes
-            # no score
+            """Add up, word by word of the query, what each document has of it."""
+            # In float64 a product of two float32 numbers is exact, so the order of the sum changes
+            # no score.
             sums = np.zeros(self.shape[0])
             for i in range(rows[query], rows[query + 1]):
                 posting = slice(self.starts[words[i]], self.starts[words[i] + 1])
-                # no document twice: += adds each
+                # A posting list has no document twice, so that += adds each number.
                 sums[self.documents[posting]] += weights[i] * self.weights[posting]
             return sums.astype(np.float32)
 
         return rank(scores, (queries.shape[0], queries.shape[1]), self.shape, k, progress)
 
 
-# ------------------------------------------------------------------------------------ late
-# interaction
+# -------------------------------------------------------------------------------- late interaction
 
 
 def max_sim(query: Tensor, document: Tensor) -> Tensor:
-    """Sum, over the query's tokens, of the highest similarity to any document token: (Tq, K), (Td,
-    K) -> scalar.
+    """Sum, over the query's tokens, of the highest similarity to any token of the document.
 
+    (Tq, K), (Td, K) -> scalar.
     [[1, 0], [0, 1]] and [[.6, .8], [1, 0], [0, -1]] give 1 + .8 = 1.8; exchanged, .8 + 1 + 0.
     """
     return (query @ document.T).max(dim=1).values.sum()
@@ -140,8 +143,9 @@ def max_sim(query: Tensor, document: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Matrices:
-    """Matrices (T, K) of N texts: all rows in one array, (sum of T, K), and where each text begins,
-    (N + 1,).
+    """Matrices (T, K) of N texts.
+
+    All ``rows`` are in one array, (sum of T, K); ``starts`` (N + 1,) says where each text begins.
     """
 
     rows: np.ndarray
@@ -149,8 +153,9 @@ class Matrices:
 
     @classmethod
     def of(cls, matrices: Sequence[np.ndarray], width: int) -> "Matrices":
-        starts = np.cumsum([0, *map(len, matrices)])
-        return cls(np.concatenate([np.empty((0, width), np.float32), *matrices]), starts)
+        starts = np.cumsum([0] + [len(matrix) for matrix in matrices])
+        empty = np.empty((0, width), np.float32)  # for the width, if there are no texts
+        return cls(np.concatenate([empty, *matrices]), starts)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -168,17 +173,17 @@ class Matrices:
         return len(self), self.rows.shape[1]
 
     def scores(self, query: np.ndarray) -> np.ndarray:
-        """Compute ``max_sim`` of a query (Tq, K) with each text, (N,); minus infinity for a text
-        without tokens.
+        """Compute ``max_sim`` of a query (Tq, K) with each text, (N,).
+
+        It is minus infinity for a text without tokens.
         """
         best = np.full((len(self), len(query)), -np.inf, self.rows.dtype)  # (N, Tq)
+        # subtle: reduceat takes an empty segment for one row, so texts without tokens are left out
         full = np.flatnonzero(np.diff(self.starts))
-        if len(
-            full
-            # subtle: reduceat takes an empty segment for one row, so texts without tokens are left out
-        ):
-            # one product with all tokens of all texts, then the maximum of each text's segment
-            best[full] = np.maximum.reduceat(self.rows @ query.T, self.starts[full])
+        if len(full):
+            # One product with all tokens of all texts, then the maximum of each text's segment.
+            similarities = self.rows @ query.T  # (sum of T, Tq)
+            best[full] = np.maximum.reduceat(similarities, self.starts[full])
         return best.sum(axis=1)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -187,9 +192,13 @@ class Matrices:
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Matrices":
         """Invert ``tensors``; ``ValueError`` if they do not fit together."""
-        rows, starts = tensors["rows"].numpy(), tensors["starts"].numpy()
+        rows = tensors["rows"].numpy()
+        starts = tensors["starts"].numpy()
         fits = starts.ndim == 1 and rows.ndim == 2 and len(starts) > 0
-        if not fits or [starts[0], starts[-1]] != [0, len(rows)] or (np.diff(starts) < 0).any():
+        if fits:
+            ascend = (np.diff(starts) >= 0).all()
+            fits = starts[0] == 0 and starts[-1] == len(rows) and bool(ascend)
+        if not fits:
             raise ValueError("starts do not divide the rows")
         return cls(rows, starts)
 
@@ -198,7 +207,12 @@ def late_top_k(
     queries: Matrices, corpus: Matrices, k: int, progress: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return scores and texts, (Q, k) each, by ``max_sim`` with every text, in ``rank``'s order."""
-    return rank(lambda i: corpus.scores(queries[i]), queries.shape, corpus.shape, k, progress)
+
+    def scores(query: int) -> np.ndarray:
+        """The scores (N,) of one query with every text."""
+        return corpus.scores(queries[query])
+
+    return rank(scores, queries.shape, corpus.shape, k, progress)
 
 
 def rank(
@@ -208,11 +222,11 @@ def rank(
     k: int,
     progress: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k highest scores of each query and their documents, (Q, k) each: best first, ties
-    by index.
+    """Return the k highest scores of each query and their documents, (Q, k) each.
 
-    ``scores(i)`` are those of query i with all N documents. Raises ``InputError`` if the widths of
-    the shapes ``queries`` (Q, V) and ``corpus`` (N, V) differ, and if k exceeds N.
+    Best first, ties by index. ``scores(i)`` are those of query i with all N documents. Raises
+    ``InputError`` if the widths of the shapes ``queries`` (Q, V) and ``corpus`` (N, V) differ, and
+    if k exceeds N.
     """
     if queries[1] != corpus[1]:
         raise InputError(
@@ -224,7 +238,7 @@ def rank(
     for i in Bar(range(queries[0]), desc="searching", unit=" queries", shown=progress):
         row = -scores(i)
         lowest = np.partition(row, k - 1)[k - 1]
-        # only the k best and their ties are sorted; not row <= lowest, which leaves out NaN
+        # Only the k best and their ties are sorted. Not row <= lowest, which would leave out NaN.
         candidates = np.flatnonzero(~(row > lowest))
         places[i] = candidates[np.argsort(row[candidates], kind="stable")[:k]]
         best[i] = -row[places[i]]

@@ -1,5 +1,4 @@
-"""Mine hard negatives for (anchor, positive) pairs: texts close to an anchor, by a model, that are
-not its positives.
+"""Mine hard negatives for (anchor, positive) pairs: other texts that are close to the anchor.
 
 Rules, defaults and results are those of sentence-transformers' ``mine_hard_negatives`` with
 ``output_format="triplet"`` and ``sampling_strategy="top"``. One is added: near-duplicates of the
@@ -16,7 +15,7 @@ import torch
 
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
-from minisbert.search.dense import Source, Vectors, scores_of, top_k
+from minisbert.search.dense import Vectors, VectorSource, scores_of, top_k
 from minisbert.system.progress import Bar
 
 ANCHOR_BLOCK = 1024  # anchors at a time
@@ -33,20 +32,18 @@ class Triplet(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules that choose negatives among candidates. Raises ``InputError`` for rules that no
-    candidate can meet.
+    """Rules that choose negatives among candidates.
 
     With the lowest score p of an anchor and its positives, a candidate with the score c is left out
     if c + absolute_margin > p, c > p - relative_margin |p|, c > max_score or c < min_score. Of
     those that remain, best first, ``range_min`` are skipped, and the next ``num_negatives`` are
-    taken.
+    taken. ``range_max`` is how many candidates of each anchor are looked at; None: as many as will
+    probably do (``depth``). Raises ``InputError`` for rules that no candidate can meet.
     """
 
     num_negatives: int = 3
     range_min: int = 0
-    range_max: int | None = (
-        None  # candidates of each anchor; None: as many as will probably do (``depth``)
-    )
+    range_max: int | None = None
     absolute_margin: float | None = None
     relative_margin: float | None = None
     max_score: float | None = None
@@ -68,22 +65,26 @@ class Rules:
             )
 
     def depth(self, most: int) -> int:
-        """Return how many ranks to search for an anchor; ``most`` is the largest number of
-        positives of any anchor.
+        """Return how many ranks to search for an anchor.
+
+        ``most`` is the largest number of positives of any anchor.
         """
         if self.range_max is not None:
             return self.range_max + most
         count = self.num_negatives
-        # min_score is left out: it only removes the last ranks
-        if not (self.absolute_margin is self.relative_margin is self.max_score is None):
-            count *= 10  # some will fail
+        # Some candidates will fail these rules. min_score is none of them: it only removes the last
+        # ranks.
+        limits = (self.absolute_margin, self.relative_margin, self.max_score)
+        if any(limit is not None for limit in limits):
+            count *= 10
         return self.range_min + count + 2 * most
 
     def failures(
         self, scores: np.ndarray, positive: np.ndarray
     ) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield each rule and which candidates fail it: scores (A, C), lowest positive (A, 1) ->
-        (A, C).
+        """Yield each rule and which candidates fail it, (A, C).
+
+        scores (A, C) are the candidates'; ``positive`` (A, 1) is that of the lowest positive.
         """
         if self.absolute_margin is not None:
             yield "absolute margin", scores + self.absolute_margin > positive
@@ -98,49 +99,63 @@ class Rules:
 
 @dataclass(frozen=True)
 class Candidates:
-    """A anchors and N documents, no text twice in either. Documents are a corpus, then the
-    positives that it lacks.
+    """A anchors and N documents, no text twice in either.
+
+    Documents are a corpus, then the positives that it lacks.
     """
 
     anchors: list[str]
     documents: list[str]
     positives: RowLists
     copies: RowLists  # near-duplicates of the anchor or its positives
-    most: int  # pairs of one anchor
+    most: int  # the largest number of pairs that an anchor is in
 
 
 def candidates_of(pairs: Sequence[tuple[str, str]], corpus: Sequence[str] = ()) -> Candidates:
-    """Group the pairs by anchor, in the order of their first; documents in the order of corpus and
-    pairs.
+    """Group the pairs by anchor, in the order of their first.
+
+    The documents are in the order of the corpus and the pairs.
     """
     corpus = check_texts(corpus)
-    for pair in pairs if isinstance(pairs, Iterable) else [pairs]:
-        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
-            raise InputError(f"pairs of anchor and positive are needed, not {one_line(pair)}")
-    # dictionaries, not sets: results must not depend on the order of hashes
-    documents = list(dict.fromkeys([*corpus, *(positive for _, positive in pairs)]))
-    rows = {text: row for row, text in enumerate(documents)}
-    alike: dict[str, list[int]] = {}
+    check_pairs(pairs)
+    # Dictionaries, not sets: results must not depend on the order of hashes.
+    rows: dict[str, int] = {}
+    for text in corpus:
+        rows.setdefault(text, len(rows))
+    for _, positive in pairs:
+        rows.setdefault(positive, len(rows))
+
+    alike: dict[str, list[int]] = {}  # rows whose texts are equal but for case and white space
     for text, row in rows.items():
         alike.setdefault(plain(text), []).append(row)
-    by_anchor: dict[str, list[int]] = {}
+
+    by_anchor: dict[str, list[str]] = {}
     for anchor, positive in pairs:
-        by_anchor.setdefault(anchor, []).append(rows[positive])
-    positives, copies = [], []
-    for anchor, with_repeats in by_anchor.items():
-        anchor_rows = list(dict.fromkeys(with_repeats))
-        texts = {plain(anchor), *(plain(documents[row]) for row in anchor_rows)}
-        positives.append(anchor_rows)
-        copies.append(
-            [row for text in texts for row in alike.get(text, []) if row not in anchor_rows]
-        )
-    return Candidates(
-        list(by_anchor), documents, positives, copies, most=max(map(len, by_anchor.values()))
-    )
+        by_anchor.setdefault(anchor, []).append(positive)
+    positives = []
+    copies = []
+    for anchor, texts in by_anchor.items():
+        own = list(dict.fromkeys(rows[text] for text in texts))
+        positives.append(own)
+        others = []
+        for text in dict.fromkeys(plain(text) for text in [anchor, *texts]):
+            others += [row for row in alike.get(text, []) if row not in own]
+        copies.append(others)
+    most = max(len(texts) for texts in by_anchor.values())
+    return Candidates(list(by_anchor), list(rows), positives, copies, most)
+
+
+def check_pairs(pairs: object) -> None:
+    """Raise ``InputError`` for anything but pairs."""
+    if not isinstance(pairs, Iterable):
+        pairs = [pairs]
+    for pair in pairs:
+        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise InputError(f"pairs of anchor and positive are needed, not {one_line(pair)}")
 
 
 def plain(text: str) -> str:
-    """``plain(" A  Cat") = "a cat"``."""
+    """Lower case, and one space for any white space: ``plain(" A  Cat") = "a cat"``."""
     return " ".join(text.lower().split())
 
 
@@ -148,88 +163,101 @@ def plain(text: str) -> str:
 class Mined:
     """The negatives of each anchor, and what became of the other candidates."""
 
-    negatives: RowLists = field(default_factory=list)  # best first
-    scores: list[list[float]] = field(default_factory=list)  # their similarities to the anchor
-    positive_scores: list[list[float]] = field(
-        default_factory=list
-    )  # of each anchor and its positives
-    failed: dict[str, int] = field(
-        default_factory=dict
-    )  # candidates by the first rule that they failed
+    # Of each anchor: its negatives, best first, and their similarities to it.
+    negatives: RowLists = field(default_factory=list)
+    scores: list[list[float]] = field(default_factory=list)
+    # The similarities of each anchor to its positives.
+    positive_scores: list[list[float]] = field(default_factory=list)
+    # How many candidates failed each rule; one that fails several counts for the first.
+    failed: dict[str, int] = field(default_factory=dict)
 
 
 def mine(
     anchors: np.ndarray,
-    documents: Source,
+    documents: VectorSource,
     task: Candidates,
     rules: Rules,
     progress: bool = False,
     similarity: str = "cosine",
+    *,
+    block: int = ANCHOR_BLOCK,
 ) -> Mined:
     """Find negatives by exact search in vectors of anchors (A, D) and documents (N, D).
 
-    ``similarity`` is one of ``top_k``'s. Equal scores are in the order of the documents. Raises
-    ``InputError`` as ``top_k`` does.
+    ``similarity`` is one of ``top_k``'s; ``block`` anchors are searched at a time. Equal scores are
+    in the order of the documents. Raises ``InputError`` as ``top_k`` does.
     """
-    mined, count, depth = Mined(), len(documents), rules.depth(task.most)
-    for start in Bar(
-        range(0, len(anchors), ANCHOR_BLOCK),
-        desc="comparing",
-        unit=" blocks of anchors",
-        shown=progress,
-    ):
-        some = slice(start, start + ANCHOR_BLOCK)
-        positives, copies = task.positives[some], task.copies[some]
-        # copies take no rank: search for so many more, then move them behind all others and cut
-        most = min(depth + max(map(len, copies)), count)
-        scores, rows = top_k(anchors[some], documents, most, similarity=similarity)  # (A, C)
-        copied = belongs(rows, copies, count)
-        order = copied.argsort(axis=1, kind="stable")[:, :depth]
-        scores, rows, copied = (
-            np.take_along_axis(x, order, axis=1) for x in (scores, rows, copied)
-        )
+    mined = Mined()
+    count = len(documents)
+    depth = rules.depth(task.most)
+    starts = range(0, len(anchors), block)
+    for start in Bar(starts, desc="comparing", unit=" blocks of anchors", shown=progress):
+        here = slice(start, start + block)
+        some_anchors = anchors[here]
+        positives = task.positives[here]
+        copies = task.copies[here]
 
-        # the positives may rank too low to be among them
-        counts = list(map(len, positives))
-        which = torch.arange(len(counts)).repeat_interleave(
-            torch.tensor(counts)
-        )  # (n,), the anchor of each score
-        positive_rows = torch.tensor([row for own in positives for row in own])[:, None]  # (n, 1)
-        left, right = (
-            Vectors(anchors[some], "anchors", similarity),
-            Vectors(documents, "documents", similarity),
-        )
-        of_positives = scores_of(left, which, right, positive_rows).flatten().split(counts)
-        lowest = torch.stack([part.min() for part in of_positives])[:, None].numpy()  # (A, 1)
-        remaining = ~belongs(rows, positives, count) & ~copied
+        # Copies take no rank: search for so many more, then move them behind all others and cut.
+        most_copies = max(len(rows) for rows in copies)
+        scores, rows = top_k(
+            some_anchors, documents, min(depth + most_copies, count), similarity=similarity
+        )  # (A, C)
+        is_copy = belongs(rows, copies, count)
+        order = is_copy.argsort(axis=1, kind="stable")[:, :depth]
+        scores = np.take_along_axis(scores, order, axis=1)
+        rows = np.take_along_axis(rows, order, axis=1)
+        is_copy = np.take_along_axis(is_copy, order, axis=1)
+
+        # The positives' scores are computed by themselves: they may rank too low to be found.
+        positive_scores = scores_of_lists(some_anchors, documents, positives, similarity)
+        lowest = np.array([[own.min()] for own in positive_scores])  # (A, 1)
+        remaining = ~belongs(rows, positives, count) & ~is_copy
         for name, fails in rules.failures(scores, lowest):
             mined.failed[name] = mined.failed.get(name, 0) + int((remaining & fails).sum())
             remaining &= ~fails
 
-        # ranks from 0, of those that remain: range_min skips candidates, not rows of the search
+        # Ranks from 0, of those that remain: range_min skips candidates, not rows of the search.
         rank = remaining.cumsum(axis=1) - 1
         remaining &= (rank >= rules.range_min) & (rank < rules.range_min + rules.num_negatives)
         for row, row_scores, chosen in zip(rows, scores, remaining, strict=True):
             mined.negatives.append(row[chosen].tolist())
             mined.scores.append(row_scores[chosen].tolist())
-        mined.positive_scores += [part.tolist() for part in of_positives]
+        mined.positive_scores += [own.tolist() for own in positive_scores]
     return mined
 
 
+def scores_of_lists(
+    anchors: np.ndarray, documents: VectorSource, lists: RowLists, similarity: str
+) -> list[np.ndarray]:
+    """Compare each anchor with the documents of its list: an array of scores for each anchor."""
+    counts = [len(rows) for rows in lists]
+    owners = torch.arange(len(lists)).repeat_interleave(torch.tensor(counts))  # (n,)
+    rows: list[int] = []
+    for own in lists:
+        rows += own
+    left = Vectors(anchors, "anchors", similarity)
+    right = Vectors(documents, "documents", similarity)
+    scores = scores_of(left, owners, right, torch.tensor(rows)[:, None]).flatten()  # (n,)
+    return [part.numpy() for part in scores.split(counts)]
+
+
 def belongs(rows: np.ndarray, lists: RowLists, count: int) -> np.ndarray:
-    """Return which of the rows (A, C), numbers below ``count``, are in the list of their anchor:
-    (A, C).
+    """Return which of the rows (A, C), numbers below ``count``, are in the list of their anchor.
+
+    (A, C), booleans.
     """
-    # (anchor, row) as one number, so that one look-up serves all anchors
-    members = [anchor * count + row for anchor, some in enumerate(lists) for row in some]
-    return np.isin(np.arange(len(rows))[:, None] * count + rows, np.array(members, dtype=np.int64))
+    # An anchor and a row make one number, so that one look-up serves all anchors.
+    members: list[int] = []
+    for anchor, own in enumerate(lists):
+        members += [anchor * count + row for row in own]
+    numbers = np.arange(len(rows))[:, None] * count + rows
+    return np.isin(numbers, np.array(members, dtype=np.int64))
 
 
 def triplets(task: Candidates, mined: Mined) -> Iterator[Triplet]:
     """Yield (anchor, positive, negative) for every positive and every negative of an anchor."""
-    for anchor, positives, negatives in zip(
-        task.anchors, task.positives, mined.negatives, strict=True
-    ):
+    anchors = zip(task.anchors, task.positives, mined.negatives, strict=True)
+    for anchor, positives, negatives in anchors:
         for positive in positives:
             for negative in negatives:
                 yield Triplet(anchor, task.documents[positive], task.documents[negative])

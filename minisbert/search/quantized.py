@@ -1,10 +1,11 @@
-"""Vectors in fewer bytes: int8 and single bits, Hamming distances, and rescoring with float
-queries.
+"""Vectors in fewer bytes: int8 and single bits, Hamming distances, rescoring with float queries.
 
-    ranges = calibrate(corpus)                              # (2, D), of the documents; keep them with the codes
-    codes, bits = to_int8(corpus, ranges), to_bits(corpus)  # (N, D) int8, (N, D / 8) uint8
-    _, candidates = hamming_top_k(queries, bits, 40)        # (Q, 40)
-    scores, indices = rescore(queries, candidates, from_int8(codes[candidates], ranges), 10)  # (Q, 10) each
+    ranges = calibrate(corpus)  # (2, D), of the documents; keep them with the codes
+    codes = to_int8(corpus, ranges)  # (N, D) int8
+    bits = to_bits(corpus)  # (N, D / 8) uint8
+    _, candidates = hamming_top_k(queries, bits, 40)  # (Q, 40)
+    vectors = from_int8(codes[candidates], ranges)  # (Q, 40, D)
+    scores, indices = rescore(queries, candidates, vectors, 10)  # (Q, 10) each
 
 A float32 vector has 4 D bytes, its int8 code D, its bits D / 8. Codes and bits are byte for byte
 those of sentence-transformers' ``quantize_embeddings``. Vectors may be arrays, tensors or lists.
@@ -24,7 +25,8 @@ from minisbert.system.console import say
 INT8_STEPS = 255  # between the lowest and the highest of 256 codes
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")  # sentence-transformers' names
 CALIBRATED = 100  # of fewer vectors the ranges are chance
-BITS_SET = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
+# How many bits are set in each of the 256 bytes.
+BITS_SET = np.array([byte.bit_count() for byte in range(256)], dtype=np.uint8)
 
 
 def check_dtype(name: str, codes: np.ndarray, dtype: type) -> None:
@@ -34,11 +36,10 @@ def check_dtype(name: str, codes: np.ndarray, dtype: type) -> None:
 
 
 def calibrate(vectors: ArrayLike) -> np.ndarray:
-    """Return the lowest and the highest value of each column, (2, D) float32: the ranges that
-    ``to_int8`` divides.
+    """Return the ranges that ``to_int8`` divides: each column's lowest and highest value.
 
-    Calibrate on the corpus, or a few thousand vectors like it; never on the queries. Says so for
-    fewer than 100. ``[[0, 5], [2, 1]] -> [[0, 1], [2, 5]]``.
+    (N, D) -> (2, D) float32. Calibrate on the corpus, or a few thousand vectors like it; never on
+    the queries. Prints a warning for fewer than 100. ``[[0, 5], [2, 1]] -> [[0, 1], [2, 5]]``.
     """
     x = as_floats(vectors)
     check_shape("vectors", x, None, None)
@@ -53,16 +54,15 @@ def calibrate(vectors: ArrayLike) -> np.ndarray:
 
 
 def to_int8(vectors: ArrayLike, ranges: np.ndarray) -> np.ndarray:
-    """Divide each column's range into 255 equal steps: vectors (N, D), ranges (2, D) of
-    ``calibrate`` -> (N, D) int8.
+    """Divide each column's range into 255 equal steps: vectors (N, D) -> (N, D) int8.
 
-    The lowest value becomes -128, the highest 127; values outside the range count as its end. A
-    column whose range is empty has steps of 1. With the range 0 to 255, ``[0, 1.9, 300] -> [-128,
-    -127, 127]``.
+    ``ranges`` (2, D) are those of ``calibrate``. The lowest value becomes -128, the highest 127;
+    values outside the range count as its end. A column whose range is empty has steps of 1. With
+    the range 0 to 255, ``[0, 1.9, 300] -> [-128, -127, 127]``.
     """
     x = as_floats(vectors)
     check_shape("vectors", x, None, None)
-    # float32 throughout, in this order: the codes equal sentence-transformers' byte for byte
+    # In float32 throughout, and in this order, the codes equal sentence-transformers' byte for byte
     low, step = steps(ranges, x.shape[-1])
     step = np.where(step == 0, np.float32(1), step)
     levels = np.floor((x - low) / step).clip(0, INT8_STEPS)  # (N, D), whole numbers from 0 to 255
@@ -70,11 +70,11 @@ def to_int8(vectors: ArrayLike, ranges: np.ndarray) -> np.ndarray:
 
 
 def from_int8(codes: np.ndarray, ranges: np.ndarray) -> np.ndarray:
-    """Return the middle of each code's step: codes (..., D) int8, ranges (2, D) -> (..., D)
-    float32.
+    """Return the middle of each code's step: codes (..., D) int8 -> (..., D) float32.
 
-    A value inside its range comes back with an error of at most half a step. (sentence-transformers
-    takes the step's lower end.) With the range 0 to 255, ``[-128, -127] -> [0.5, 1.5]``.
+    ``ranges`` (2, D) are those of ``to_int8``. A value inside its range comes back with an error of
+    at most half a step. (sentence-transformers takes the step's lower end.) With the range 0 to
+    255, ``[-128, -127] -> [0.5, 1.5]``.
     """
     check_dtype("codes", codes, np.int8)
     low, step = steps(ranges, codes.shape[-1])
@@ -96,51 +96,52 @@ def to_bits(vectors: ArrayLike) -> np.ndarray:
 
 
 def from_bits(bits: np.ndarray, width: int) -> np.ndarray:
-    """Return 1 for each set bit, -1 for the others: bits (..., ceil(D / 8)) uint8 -> (..., D =
-    width) float32.
+    """Return 1 for each set bit, -1 for the others.
+
+    bits (..., ceil(D / 8)) uint8 -> (..., D) float32, D being ``width``.
     """
     check_dtype("bits", bits, np.uint8)
-    if -(-width // 8) != bits.shape[-1]:
-        raise ValueError(f"{width} columns need {-(-width // 8)} bytes, got {bits.shape[-1]}")
+    needed = -(-width // 8)
+    if bits.shape[-1] != needed:
+        raise ValueError(f"{width} columns need {needed} bytes, got {bits.shape[-1]}")
     return 2 * np.unpackbits(bits, axis=-1, count=width).astype(np.float32) - 1
 
 
 def quantize(vectors: ArrayLike, precision: str) -> np.ndarray:
-    """Convert vectors (N, D) to one of ``PRECISIONS``, like sentence-transformers'
-    ``quantize_embeddings``, no ranges.
+    """Convert vectors (N, D) to one of ``PRECISIONS``.
 
-    "int8" and "uint8" divide the range of these very vectors, which are two at least: codes of two
-    calls cannot be compared. "binary" is "ubinary" less 128.
+    Like sentence-transformers' ``quantize_embeddings`` without ranges: "int8" and "uint8" divide
+    the range of these very vectors, which are two at least: codes of two calls cannot be compared.
+    "binary" is "ubinary" less 128.
     """
     if precision == "float32":
         return as_floats(vectors)
     if precision in ("int8", "uint8"):
         codes = to_int8(vectors, calibrate(vectors))
         if precision == "uint8":
-            codes = (
-                codes.view(np.uint8) ^ 128
-            )  # in two's complement flipping the sign's bit adds 128
+            # In two's complement, flipping the sign's bit adds 128.
+            codes = codes.view(np.uint8) ^ 128
         return codes
     bits = to_bits(vectors)
     if precision == "binary":
-        bits = (bits ^ 128).view(np.int8)  # and here it takes 128 off
+        bits = (bits ^ 128).view(np.int8)  # here it takes 128 off
     return bits
 
 
 def hamming(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Count the bits that differ, for each row of a with each of b: (Q, W) and (N, W) uint8 -> (Q,
-    N) int64.
+    """Count the bits that differ, for each row of a with each of b.
 
+    (Q, W) and (N, W) uint8 -> (Q, N) int64.
     ``[[129]]`` and ``[[128], [127]]``, in bits 10000001, 10000000 and 01111111, gives ``[[1, 7]]``.
     """
     check_shape("a", a, None, None)
     check_shape("b", b, None, a.shape[1])
     check_dtype("a", a, np.uint8)
     check_dtype("b", b, np.uint8)
-    # compare eight bytes at once, as a number of 64 bits: (Q, W / 8) and (N, W / 8); padding bytes
-    # are equal in both
+    # Eight bytes are compared at once, as a number of 64 bits. Padding bytes are equal in both.
     padding = ((0, 0), (0, -a.shape[1] % 8))
-    words_a, words_b = np.pad(a, padding).view(np.uint64), np.pad(b, padding).view(np.uint64)
+    words_a = np.pad(a, padding).view(np.uint64)  # (Q, W / 8)
+    words_b = np.pad(b, padding).view(np.uint64)  # (N, W / 8)
     distances = np.zeros((len(a), len(b)), dtype=np.int64)
     for word in range(words_a.shape[1]):
         distances += bit_count(words_a[:, word, None] ^ words_b[None, :, word])  # (Q, N)
@@ -148,18 +149,19 @@ def hamming(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def hamming_top_k(queries: ArrayLike, bits: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Find the k rows of a corpus of bits (N, W) that differ least from each query's: distances,
-    indices, (Q, k) int64.
+    """Find the k rows of a corpus of bits (N, W) that differ least from those of each query.
 
-    queries (Q, D) are vectors; their bits are taken here. Sorted by distance, ties by index.
+    queries (Q, D) are vectors; their bits are taken here. Returns distances and indices, (Q, k)
+    int64 each, sorted by distance, ties by index.
     """
     query_bits = to_bits(queries)  # (Q, W)
     check_k(k, len(bits), "the corpus size")
     best = np.empty((len(query_bits), k), dtype=np.int64)
-    for row in range(len(query_bits)):  # one at a time: N distances are in memory, not Q x N
+    # One query at a time: N distances are in memory, not Q x N.
+    for row in range(len(query_bits)):
         distances = hamming(query_bits[row : row + 1], bits)[0]  # (N,)
-        # distance and index in one number, so that no two are equal and a partition, which is
-        # unstable, may choose
+        # Distance and index make one number: no two are equal, so that a partition, which leaves
+        # the order of equal ones open, may choose.
         numbers = distances * len(bits) + np.arange(len(bits))
         best[row] = np.sort(np.partition(numbers, k - 1)[:k])
     return best // len(bits), best % len(bits)
@@ -168,23 +170,25 @@ def hamming_top_k(queries: ArrayLike, bits: np.ndarray, k: int) -> tuple[np.ndar
 def rescore(
     queries: ArrayLike, candidates: np.ndarray, vectors: ArrayLike, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k candidates with the highest cosine to each query: scores, float32, indices,
-    int64, (Q, k) each.
+    """Return the k candidates with the highest cosine to each query.
 
     queries (Q, D) are floats, not quantised: they cost nothing beside the corpus (as in Yamada et
     al. 2021, *Efficient Passage Retrieval with Hashing for Open-domain Question Answering*).
     candidates (Q, C) are rows of the corpus, vectors (Q, C, D) theirs:
-    ``from_int8(codes[candidates], ranges)``, ``from_bits(bits[candidates], D)``, or floats. Sorted
-    by score, ties by row. Computed in float64 and rounded to float32.
+    ``from_int8(codes[candidates], ranges)``, ``from_bits(bits[candidates], D)``, or floats.
+
+    Returns scores, float32, and rows, int64, (Q, k) each, sorted by score, ties by row. Computed in
+    float64 and rounded to float32.
     """
-    q, v = as_floats(queries, np.float64), as_floats(vectors, np.float64)
+    q = as_floats(queries, np.float64)
+    v = as_floats(vectors, np.float64)
     check_shape("queries", q, None, None)
     check_shape("candidates", candidates, len(q), None)
     check_shape("vectors", v, *candidates.shape, q.shape[1])
     check_k(k, v.shape[1], "the number of candidates")
     q = q / np.linalg.norm(q, axis=-1, keepdims=True).clip(1e-12)
     v = v / np.linalg.norm(v, axis=-1, keepdims=True).clip(1e-12)
-    # not a matrix product: each query has candidates of its own
+    # Not a matrix product, because each query has candidates of its own.
     scores = np.einsum("qd,qcd->qc", q, v).astype(np.float32)  # (Q, C)
     order = np.lexsort((candidates, -scores))[:, :k]  # (Q, k): by score, then by row
     return np.take_along_axis(scores, order, axis=1), np.take_along_axis(candidates, order, axis=1)
@@ -192,9 +196,11 @@ def rescore(
 
 def bit_count(words: np.ndarray) -> np.ndarray:
     """Count the bits that are set in each number of 64 bits."""
-    if hasattr(np, "bitwise_count"):  # since numpy 2.0
+    if hasattr(np, "bitwise_count"):
         return np.bitwise_count(words)
-    return BITS_SET[words.view(np.uint8)].reshape(*words.shape, 8).sum(axis=-1, dtype=np.int64)
+    # NumPy 1 has no such operation: look up each of a number's eight bytes.
+    of_bytes = BITS_SET[words.view(np.uint8)].reshape(*words.shape, 8)
+    return of_bytes.sum(axis=-1, dtype=np.int64)
 
 
 def as_floats(vectors: ArrayLike, dtype: type | None = None) -> np.ndarray:
@@ -215,8 +221,9 @@ def as_floats(vectors: ArrayLike, dtype: type | None = None) -> np.ndarray:
 
 
 def steps(ranges: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return where the codes of each column begin and the size of its steps, (D,) each, from ranges
-    (2, D).
+    """Return where the codes of each column begin, and the size of its steps, (D,) each.
+
+    ``ValueError`` unless ``ranges`` are (2, D), the lowest and the highest values.
     """
     fits = np.shape(ranges) == (2, width) and np.isfinite(ranges).all()
     if not fits or (ranges[0] > ranges[1]).any():

@@ -16,26 +16,15 @@ def test_nothing_predicted_has_precision_0():
     ("scores", "labels", "metric", "expected"),
     [
         ([0.9, 0.8, 0.8, 0.1], [1, 1, 0, 0], "f1", (0.45, 0.8)),  # 2 of 3 are right: 4 / 5
-        (
-            [0.9, 0.8, 0.8, 0.1],
-            [1, 1, 0, 0],
-            "accuracy",
-            (0.85, 0.75),
-        ),  # as good as 0.45; the higher one wins
-        ([5, 5, 5], [0, 1, 1], "f1", (5, 0.8)),  # the only cuts are all and nothing
-        (
-            [4, 3, 2, 1],
-            [0, 0, 0, 1],
-            "accuracy",
-            (math.nextafter(4, 5), 0.75),
-        ),  # best to call nothing 1
+        # as good as 0.45; the higher one wins
+        ([0.9, 0.8, 0.8, 0.1], [1, 1, 0, 0], "accuracy", (0.85, 0.75)),
+        # the only cuts are all and nothing
+        ([5, 5, 5], [0, 1, 1], "f1", (5, 0.8)),
+        # best to call nothing 1
+        ([4, 3, 2, 1], [0, 0, 0, 1], "accuracy", (math.nextafter(4, 5), 0.75)),
         ([7], [0], "accuracy", (math.nextafter(7, 8), 1.0)),
-        (
-            [2.0**1023, 1.5 * 2.0**1023],
-            [0, 1],
-            "f1",
-            (1.25 * 2.0**1023, 1.0),
-        ),  # the middle does not overflow
+        # the middle does not overflow
+        ([2.0**1023, 1.5 * 2.0**1023], [0, 1], "f1", (1.25 * 2.0**1023, 1.0)),
     ],
 )
 def test_best_threshold_by_hand(scores, labels, metric, expected):
@@ -47,18 +36,13 @@ def test_best_threshold_by_hand(scores, labels, metric, expected):
 def test_a_threshold_between_adjacent_floats(dtype, upper_label):
     """Scores compared in their own precision or in double fall on the same side."""
     low = dtype(0.7)
-    scores, labels = (
-        np.array([low, np.nextafter(low, dtype(1))]),
-        np.array([1 - upper_label, upper_label]),
-    )
+    scores = np.array([low, np.nextafter(low, dtype(1))])
+    labels = np.array([1 - upper_label, upper_label])
     threshold, value = best_threshold(scores, labels, "accuracy")
-    for called in (
-        scores >= threshold,
-        scores.astype(np.float64) >= threshold,
-        scores >= dtype(threshold),
-    ):
-        assert (called == labels).mean() == value
     assert value == (1.0 if upper_label else 0.5)
+    assert ((scores >= threshold) == labels).mean() == value
+    assert ((scores.astype(np.float64) >= threshold) == labels).mean() == value
+    assert ((scores >= dtype(threshold)) == labels).mean() == value
 
 
 @pytest.mark.parametrize(

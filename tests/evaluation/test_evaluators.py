@@ -20,64 +20,80 @@ def test_two_pairs_are_perfectly_correlated_or_its_opposite(tiny):
     assert alike(encoder) == pytest.approx({"pearson_cosine": 1.0, "spearman_cosine": 1.0})
 
 
-@pytest.mark.parametrize("model", ["tiny-colbert", "tiny-splade"])
-def test_encoders_of_many_vectors_and_of_sparse_ones_are_evaluated_too(model):
-    """A text's similarity to itself is the largest of the list's: the first anchor is its own
-    negative.
-    """
-    encoder = load(ROOT / "tests" / "reference" / "architectures" / model)
-    cat, dog, music = "the cat", "a small dog", "the music"
-    found = evaluators.TripletEvaluator([cat, dog, music], [dog, dog, music], [cat, music, cat])(
-        encoder
-    )
-    name = encoder.similarity_fn_name
-    assert found == {f"{name}_accuracy": pytest.approx(2 / 3)}
-    assert (
-        -1 <= EmbeddingSimilarityEvaluator(FIRST, SECOND, SCORES)(encoder)[f"spearman_{name}"] <= 1
-    )
+@pytest.fixture(params=["tiny-colbert", "tiny-splade"])
+def encoder(request):
+    """Of a vector per token, and of sparse vectors."""
+    return load(ROOT / "tests" / "reference" / "architectures" / request.param)
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "message"),
-    [
-        ("EmbeddingSimilarityEvaluator", (["a", "b"], ["c", "d"], [1.0]), "scores"),
-        ("TripletEvaluator", (["a"], ["b"], []), "negatives"),
-        *(
-            ("EmbeddingSimilarityEvaluator", (["a"], ["b"], scores), "scores")
-            for scores in (None, 5, "x")
-        ),
-    ],
-)
-def test_what_cannot_be_evaluated_is_refused(name, arguments, message):
-    with pytest.raises(InputError, match=message):
-        getattr(evaluators, name)(*arguments)
+def test_encoders_of_other_vectors_tell_triplets_apart(encoder):
+    """A text is most similar to itself; the first anchor's negative is the anchor."""
+    anchors = ["the cat", "a small dog", "the music"]
+    positives = ["a small dog", "a small dog", "the music"]
+    negatives = ["the cat", "the music", "the cat"]
+    results = evaluators.TripletEvaluator(anchors, positives, negatives)(encoder)
+    assert results == {f"{encoder.similarity_fn_name}_accuracy": pytest.approx(2 / 3)}
+
+
+def test_encoders_of_other_vectors_are_correlated(encoder):
+    results = EmbeddingSimilarityEvaluator(FIRST, SECOND, SCORES)(encoder)
+    assert -1 <= results[f"spearman_{encoder.similarity_fn_name}"] <= 1
+
+
+def test_columns_of_different_lengths():
+    with pytest.raises(InputError, match="scores must have the same length, not 2, 2, 1"):
+        EmbeddingSimilarityEvaluator(["a", "b"], ["c", "d"], [1.0])
+    with pytest.raises(InputError, match="negatives must have the same length, not 1, 1, 0"):
+        evaluators.TripletEvaluator(["a"], ["b"], [])
+
+
+@pytest.mark.parametrize("scores", [None, 5, "x"])
+def test_scores_that_are_no_list(scores):
+    with pytest.raises(InputError, match="scores must be a list"):
+        EmbeddingSimilarityEvaluator(["a"], ["b"], scores)
+
+
+CASES = [
+    (
+        "BinaryClassificationEvaluator",
+        (FIRST + SECOND, SECOND + FIRST[::-1], [1, 0, 0, 1, 0, 1, 1, 0]),
+    ),
+    ("TripletEvaluator", (FIRST, SECOND, SECOND[::-1])),
+    ("EmbeddingSimilarityEvaluator", (FIRST, SECOND, SCORES)),
+]
+
+
+@pytest.fixture
+def reference(tiny):
+    """sentence-transformers' evaluators, and its model."""
+    library = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    evaluation = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
+    return evaluation, library.SentenceTransformer(str(tiny), device="cpu")
+
+
+def assert_same_values(results: dict, expected: dict) -> None:
+    """Every value of sentence-transformers', but its maxima over several similarities."""
+    for key, value in expected.items():
+        if "max" not in key:
+            assert results[key] == pytest.approx(float(value), abs=1e-5), key
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        (
-            "BinaryClassificationEvaluator",
-            (FIRST + SECOND, SECOND + FIRST[::-1], [1, 0, 0, 1, 0, 1, 1, 0]),
-        ),
-        ("TripletEvaluator", (FIRST, SECOND, SECOND[::-1])),
-        ("EmbeddingSimilarityEvaluator", (FIRST, SECOND, SCORES)),
-    ],
-)
-def test_results_equal_those_of_sentence_transformers(tiny, name, arguments):
-    """All keys and values, by the model's own similarity and by each, and the primary metric."""
-    reference = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
-    evaluation = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
-    model, encoder = (
-        reference.SentenceTransformer(str(tiny), device="cpu"),
-        SentenceEncoder.load(tiny),
-    )
-    theirs, ours = getattr(evaluation, name)(*arguments), getattr(evaluators, name)(*arguments)
-    pairs = [(theirs(model), ours(encoder))]
+@pytest.mark.parametrize(("name", "arguments"), CASES)
+def test_results_equal_those_of_sentence_transformers(tiny, reference, name, arguments):
+    """All keys and values by the model's own similarity, and the primary metric."""
+    evaluation, model = reference
+    theirs = getattr(evaluation, name)(*arguments)
+    ours = getattr(evaluators, name)(*arguments)
+    assert_same_values(ours(SentenceEncoder.load(tiny)), theirs(model))
     assert ours.primary_metric == theirs.primary_metric
-    by_each = getattr(evaluation, name)(*arguments, similarity_fn_names=[*SIMILARITIES])
-    pairs.append((by_each(model), ours.flat(ours.compute_metrics(encoder, SIMILARITIES))))
-    for expected, found in pairs:
-        wanted = {key: float(value) for key, value in expected.items() if "max" not in key}
-        assert {key: found[key] for key in wanted} == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(("name", "arguments"), CASES)
+def test_results_by_each_similarity_equal_theirs(tiny, reference, name, arguments):
+    evaluation, model = reference
+    theirs = getattr(evaluation, name)(*arguments, similarity_fn_names=list(SIMILARITIES))
+    ours = getattr(evaluators, name)(*arguments)
+    results = ours.flat(ours.compute_metrics(SentenceEncoder.load(tiny), SIMILARITIES))
+    assert_same_values(results, theirs(model))

@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 from minisbert.commands import certify, convert, encode, evaluate, search
 from minisbert.core import InputError
 from minisbert.loading import open_kind
+from minisbert.models.index import model_hash
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.by_tokens import max_sim
-from minisbert.search.index import model_hash
 from minisbert.system import devices
 from tests.architectures.tiny import alter, folder_of
 from tests.parity import GRADIENT, PIECE, assert_parity, golden

@@ -15,8 +15,8 @@ import minisbert
 from minisbert.checkpoints.layout import SENTENCE
 from minisbert.commands.shared import ROLES, prompt_of
 from minisbert.evaluation.retrieval import Retrieval, retrieval_scores
+from minisbert.models.index import encode_with_progress
 from minisbert.models.properties import say_unused
-from minisbert.search.index import encode_with_progress
 from minisbert.util import mine_hard_negatives
 from tests.architectures.tiny import alter
 from tests.conftest import ROOT

@@ -10,25 +10,22 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from minisbert.core import InputError
-from minisbert.search import dense as search
-from minisbert.search.dense import ReadByRows, by_score, closest_pairs, top_k
+from minisbert.search.dense import ReadByRows, by_score, closest_pairs, score_dtype, top_k
+
+# Many blocks, and float32 products however many results are asked for.
+SMALL = {"block": 8, "dtype": torch.float32}
 
 
 def normal(rows: int, width: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
 
 
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """Many blocks, and float32 products however many results are asked for."""
-    monkeypatch.setattr(search, "BLOCK", 8)
-    monkeypatch.setattr(search, "ALONE", 1e-9)
-
-
 def cosines(queries: np.ndarray, corpus: np.ndarray) -> np.ndarray:
     """All cosines (Q, N), from float64 rounded to float32."""
-    u, v = (x.astype(np.float64) for x in (queries, corpus))
-    u, v = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in (u, v))
+    u = queries.astype(np.float64)
+    v = corpus.astype(np.float64)
+    u = u / np.maximum(np.linalg.norm(u, axis=1, keepdims=True), 1e-12)
+    v = v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12)
     return (u @ v.T).astype(np.float32)
 
 
@@ -36,17 +33,15 @@ def assert_nearest(queries: np.ndarray, corpus: np.ndarray, k: int) -> None:
     """The scores of a full sort, and of vectors that float32 can tell apart the same rows."""
     expected = cosines(queries, corpus)
     ranked = -np.sort(-expected, axis=1)
-    scores, indices = top_k(queries, corpus, k)
+    scores, indices = top_k(queries, corpus, k, **SMALL)
     bound = np.full(scores.shape, 1.2e-7)
-    if k < len(
-        corpus
-    ):  # the exception that top_k documents: a row beyond place k that is nearer than 1e-6 may swap
+    # The exception that top_k documents: a row beyond place k that is nearer than 1e-6 may swap.
+    if k < len(corpus):
         bound[ranked[:, :k] - ranked[:, k : k + 1] < 1e-6] = 1e-6
     assert (abs(scores - ranked[:, :k]) <= bound).all()
-    np.testing.assert_allclose(
-        scores, np.take_along_axis(expected, indices, axis=1), atol=1.2e-7, rtol=0
-    )
-    assert all(len({*row}) == k for row in indices.tolist())
+    of_indices = np.take_along_axis(expected, indices, axis=1)
+    np.testing.assert_allclose(scores, of_indices, atol=1.2e-7, rtol=0)
+    assert all(len(set(row)) == k for row in indices.tolist())
 
 
 # ------------------------------------------------------------------------------------------- top_k
@@ -57,71 +52,113 @@ def assert_nearest(queries: np.ndarray, corpus: np.ndarray, k: int) -> None:
     st.permutations(range(7)),
 )
 def test_sorted_by_score_then_by_row(scores, rows):
-    found = by_score(torch.from_numpy(scores), torch.tensor(rows).expand(3, 7))
+    """Ties would otherwise depend on blocks and on the CPU."""
+    best, order = by_score(torch.from_numpy(scores), torch.tensor(rows).expand(3, 7))
     for row in range(3):
-        order = sorted(
-            zip(scores[row].tolist(), rows, strict=True), key=lambda pair: (-pair[0], pair[1])
-        )
-        assert [*zip(found[0][row].tolist(), found[1][row].tolist(), strict=True)] == order
+        pairs = list(zip(scores[row].tolist(), rows, strict=True))
+        expected = sorted(pairs, key=lambda pair: (-pair[0], pair[1]))
+        assert list(zip(best[row].tolist(), order[row].tolist(), strict=True)) == expected
 
 
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("alone", [64, 1e-9])  # float64 for so many results, or float32
-@pytest.mark.parametrize("name", ["dot", "euclidean", "manhattan"])
-@pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16])
-def test_other_similarities_are_a_full_sort(monkeypatch, name, kind, alone):
-    """Vectors of very different lengths, against float64."""
-    monkeypatch.setattr(search, "ALONE", alone)
+def test_float64_compares_if_most_scores_would_be_computed_again():
+    """One alone costs as much as 64 in a block; distances are never compared in float32."""
+    assert score_dtype(10, 641, "cosine") == torch.float32
+    assert score_dtype(10, 640, "cosine") == torch.float64
+    assert score_dtype(10, 10**6, "dot") == torch.float32
+    assert score_dtype(10, 10**6, "euclidean") == torch.float64
+
+
+@pytest.fixture(scope="module")
+def of_all_lengths() -> np.ndarray:
+    """70 vectors, from short to long."""
     generator = np.random.default_rng(5)
-    vectors = (generator.normal(size=(70, 9)) * generator.uniform(0.1, 20, size=(70, 1))).astype(
-        kind
-    )
-    x = vectors.astype(np.float64)
-    every = x @ x.T
-    if name != "dot":
-        every = -np.linalg.norm(
-            x[:, None] - x[None], axis=2, ord={"euclidean": 2, "manhattan": 1}[name]
-        )
+    return generator.normal(size=(70, 9)) * generator.uniform(0.1, 20, size=(70, 1))
+
+
+def all_scores(x: np.ndarray, similarity: str) -> np.ndarray:
+    """Every score of every vector with every other, (N, N), in float64."""
+    x = x.astype(np.float64)
+    if similarity == "dot":
+        return x @ x.T
+    norm = {"euclidean": 2, "manhattan": 1}[similarity]
+    return -np.linalg.norm(x[:, None] - x[None], axis=2, ord=norm)
+
+
+CASES = [
+    ("dot", None),  # float64, for so many results of so few vectors
+    ("dot", torch.float32),
+    ("euclidean", None),
+    ("manhattan", None),
+]
+
+
+@pytest.mark.parametrize(("similarity", "dtype"), CASES)
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16])
+def test_top_k_by_other_similarities_is_a_full_sort(of_all_lengths, similarity, dtype, kind):
+    vectors = of_all_lengths.astype(kind)
+    every = all_scores(vectors, similarity)
     order = np.argsort(-every, axis=1, kind="stable")[:, :12]
-    scores, indices = top_k(vectors, vectors, 12, similarity=name)
+    scores, indices = top_k(vectors, vectors, 12, similarity=similarity, block=8, dtype=dtype)
     assert indices.tolist() == order.tolist()
-    np.testing.assert_allclose(
-        scores, np.take_along_axis(every, order, axis=1), rtol=2e-7, atol=1e-12
-    )
-    scores, pairs = closest_pairs(vectors, 40, similarity=name)
-    expected = sorted((-every[i, j], i, j) for i in range(70) for j in range(i + 1, 70))[:40]
+    expected = np.take_along_axis(every, order, axis=1)
+    np.testing.assert_allclose(scores, expected, rtol=2e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize(("similarity", "dtype"), CASES)
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16])
+def test_closest_pairs_by_other_similarities_are_a_full_sort(
+    of_all_lengths, similarity, dtype, kind
+):
+    vectors = of_all_lengths.astype(kind)
+    every = all_scores(vectors, similarity)
+    expected = []
+    for i in range(70):
+        expected += [(-every[i, j], i, j) for j in range(i + 1, 70)]
+    expected = sorted(expected)[:40]
+    scores, pairs = closest_pairs(vectors, 40, similarity=similarity, block=8, dtype=dtype)
     assert pairs.tolist() == [[i, j] for _, i, j in expected]
     np.testing.assert_allclose(scores, [-score for score, _, _ in expected], rtol=2e-7, atol=1e-12)
 
 
-def test_what_no_similarity_can_compare_is_refused():
+def test_a_similarity_that_there_is_not():
     with pytest.raises(InputError, match="similarity"):
         top_k(normal(2, 3), normal(2, 3), 1, similarity="maxsim")
-    for name in (
-        "dot",
-        "euclidean",
-    ):  # squares that fit float64, and products that do not fit float32
-        with pytest.raises(InputError, match="row 1"):
-            top_k(normal(2, 3), np.array([[1.0, 0, 0], [1e30, 0, 0]]), 1, similarity=name)
 
 
-@pytest.mark.parametrize("alone", [64, 1e-9])  # float64 for so many results, or float32
+@pytest.mark.parametrize("similarity", ["dot", "euclidean"])
+def test_numbers_too_large_for_scores_that_are_not_scaled(similarity):
+    """Squares that fit float64, and products that do not fit float32."""
+    too_large = np.array([[1.0, 0, 0], [1e30, 0, 0]])
+    with pytest.raises(InputError, match="row 1"):
+        top_k(normal(2, 3), too_large, 1, similarity=similarity)
+
+
+@pytest.fixture(scope="module")
+def copies() -> np.ndarray:
+    """78 vectors: row 0, 40 others, and 37 copies of row 0."""
+    first = normal(5, 384)[:1]
+    return np.concatenate([first, normal(40, 384, seed=1), np.repeat(first, 37, axis=0)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("block", [1, 7, 64, 5000])
-def test_copies_tie_by_row_in_any_position(monkeypatch, block, alone):
-    monkeypatch.setattr(search, "BLOCK", block)
-    monkeypatch.setattr(search, "ALONE", alone)
-    vectors = normal(5, 384)
-    corpus = np.concatenate([vectors[:1], normal(40, 384, seed=1), vectors[[0] * 37]])
-    for k in (3, 38):
-        scores, indices = top_k(vectors, corpus, k)
-        assert indices[0].tolist() == [0, *range(41, 78)][:k]
-        assert (scores[0] == 1).all()
-    scores, pairs = closest_pairs(corpus, 60)
-    assert pairs.tolist() == [[0, j] for j in range(41, 78)] + [[41, j] for j in range(42, 65)]
+@pytest.mark.parametrize("k", [3, 38])
+def test_copies_tie_by_row_in_any_position(copies, block, dtype, k):
+    """A product of float32 gives copies other last bits in other blocks."""
+    scores, indices = top_k(normal(5, 384), copies, k, block=block, dtype=dtype)
+    assert indices[0].tolist() == [0, *range(41, 78)][:k]
+    assert (scores[0] == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("block", [1, 7, 64, 5000])
+def test_pairs_of_copies_tie_by_their_rows(copies, block, dtype):
+    scores, pairs = closest_pairs(copies, 60, block=block, dtype=dtype)
+    assert pairs[:37].tolist() == [[0, j] for j in range(41, 78)]
+    assert pairs[37:].tolist() == [[41, j] for j in range(42, 65)]
     assert (scores == 1).all()
 
 
-@pytest.mark.usefixtures("small_blocks")
 @given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 90), st.integers(2, 40), st.data())
 def test_top_k_is_a_full_sort(seed, count, size, width, data):
     """Some rows are multiples of others, and one is zero."""
@@ -133,69 +170,107 @@ def test_top_k_is_a_full_sort(seed, count, size, width, data):
     assert_nearest(queries, corpus, data.draw(st.integers(1, size)))
 
 
-@pytest.mark.parametrize("kind", ["better and better", "worse and worse", "all equal", "few"])
 @pytest.mark.parametrize("k", [1, 20])
-@pytest.mark.usefixtures("small_blocks")
-def test_a_corpus_of_any_order(kind, k):
-    """Every block has new results, or more ties than results."""
+@pytest.mark.parametrize("step", [1, -1], ids=["better and better", "worse and worse"])
+def test_a_corpus_in_the_order_of_its_scores(k, step):
+    """Every block has new results, or none after the first."""
     generator = np.random.default_rng(3)
-    queries, corpus = generator.normal(size=(7, 33)), generator.normal(size=(300, 33))
-    if "better" in kind or "worse" in kind:
-        corpus = corpus[np.argsort(cosines(queries[:1], corpus)[0])][
-            :: 1 if "better" in kind else -1
-        ]
-    if kind == "all equal":
-        corpus = np.repeat(corpus[:1], 300, axis=0)
-        assert top_k(queries, corpus, k)[1].tolist() == [[*range(k)]] * 7
-    if kind == "few":
-        corpus, queries = np.sign(corpus[:, :3]) * [1, 1, 0], queries[:, :3]
+    queries = generator.normal(size=(7, 33))
+    corpus = generator.normal(size=(300, 33))
+    order = np.argsort(cosines(queries[:1], corpus)[0])
+    assert_nearest(queries, corpus[order][::step], k)
+
+
+@pytest.mark.parametrize("k", [1, 20])
+def test_a_corpus_of_one_vector(k):
+    """Every block has more ties than results."""
+    generator = np.random.default_rng(3)
+    queries = generator.normal(size=(7, 33))
+    corpus = np.repeat(generator.normal(size=(1, 33)), 300, axis=0)
+    _, indices = top_k(queries, corpus, k, **SMALL)
+    assert indices.tolist() == [list(range(k))] * 7
     assert_nearest(queries, corpus, k)
 
 
-@pytest.mark.parametrize("kind", ["float32", "float16"])
-def test_vectors_on_disk_are_never_read_as_a_whole(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(search, "BLOCK", 2)
-    vectors = normal(23, 8).astype(kind)
+@pytest.mark.parametrize("k", [1, 20])
+def test_a_corpus_of_few_different_scores(k):
+    generator = np.random.default_rng(3)
+    queries = generator.normal(size=(7, 3))
+    corpus = np.sign(generator.normal(size=(300, 3))) * [1, 1, 0]
+    assert_nearest(queries, corpus, k)
+
+
+@pytest.fixture(params=["float32", "float16"])
+def stored(request, tmp_path) -> np.ndarray:
+    """23 vectors on disk, four of them equal."""
+    vectors = normal(23, 8).astype(request.param)
     vectors[[5, 6, 19]] = vectors[14]
     np.save(tmp_path / "vectors.npy", vectors)
-    stored, sizes = np.load(tmp_path / "vectors.npy", mmap_mode="r"), []
-
-    class Counted(ReadByRows):
-        shape, dtype = stored.shape, stored.dtype
-
-        def __getitem__(self, rows):
-            sizes.append(len(stored[rows]))
-            return stored[rows]
-
-    for k in (1, 9, 23):
-        for source in (stored, Counted()):
-            for ours, expected in zip(
-                top_k(vectors[:2], source, k), top_k(vectors[:2], vectors, k), strict=True
-            ):
-                np.testing.assert_array_equal(ours, expected)
-        if k == 1:
-            assert max(sizes) <= 4 * 2
-    for ours, expected in zip(
-        closest_pairs(Counted(), 253), closest_pairs(vectors, 253), strict=True
-    ):
-        np.testing.assert_array_equal(ours, expected)
+    return np.load(tmp_path / "vectors.npy", mmap_mode="r")
 
 
-@pytest.mark.parametrize("scale", [1e30, 1e150, 1e-100, 3e-12])
-@pytest.mark.parametrize("mixed", [False, True])
-def test_cosines_of_numbers_whose_squares_overflow_or_vanish_in_float32(scale, mixed):
+class Counted(ReadByRows):
+    """Counts the rows of every read."""
+
+    def __init__(self, vectors: np.ndarray):
+        self.vectors = vectors
+        self.shape = vectors.shape
+        self.dtype = vectors.dtype
+        self.counts: list[int] = []
+
+    def __getitem__(self, rows):
+        block = self.vectors[rows]
+        self.counts.append(len(block))
+        return block
+
+
+@pytest.mark.parametrize("k", [1, 9, 23])
+def test_vectors_on_disk_are_searched_as_those_in_memory(stored, k):
+    in_memory = np.array(stored)
+    scores, indices = top_k(in_memory[:2], in_memory, k, block=2)
+    for source in (stored, Counted(stored)):
+        again, rows = top_k(in_memory[:2], source, k, block=2)
+        np.testing.assert_array_equal(again, scores)
+        np.testing.assert_array_equal(rows, indices)
+
+
+def test_pairs_of_vectors_on_disk_are_those_in_memory(stored):
+    scores, pairs = closest_pairs(np.array(stored), 253, block=2)
+    again, rows = closest_pairs(Counted(stored), 253, block=2)
+    np.testing.assert_array_equal(again, scores)
+    np.testing.assert_array_equal(rows, pairs)
+
+
+def test_vectors_on_disk_are_never_read_as_a_whole(stored):
+    """They may be larger than the memory."""
+    source = Counted(stored)
+    top_k(np.array(stored[:2]), source, 1, block=2)
+    assert max(source.counts) <= 4 * 2
+
+
+@pytest.mark.parametrize(
+    ("scale", "kind"),
+    [
+        (1e150, np.float64),
+        (1e-100, np.float64),
+        (1e30, np.float64),
+        (1e30, np.float32),
+        (3e-12, np.float64),
+        (3e-12, np.float32),
+    ],
+)
+@pytest.mark.parametrize("scaled", [[0, 1], [0, 1, 2, 3]])
+def test_cosines_of_numbers_whose_squares_overflow_or_vanish_in_float32(scale, kind, scaled):
     """[3, 4] and [1, 0] have cosine 0.6 at any scale, and a zero vector keeps cosine 0."""
     vectors = np.array([[3.0, 4.0], [1.0, 0.0], [0.0, 0.0], [0.0, 2.0]])
-    vectors[[0, 1] if mixed else slice(None)] *= scale
-    for same in (
-        [vectors] if scale > 1e38 or scale < 1e-37 else [vectors, vectors.astype(np.float32)]
-    ):
-        scores, indices = top_k(same[:1], same, 4)
-        np.testing.assert_allclose(scores, [[1.0, 0.8, 0.6, 0.0]], atol=1e-7, rtol=0)  # float32
-        assert indices.tolist() == [[0, 3, 1, 2]]
-        scores, pairs = closest_pairs(same, 2)
-        np.testing.assert_allclose(scores, [0.8, 0.6], atol=1e-7, rtol=0)
-        assert pairs.tolist() == [[0, 3], [0, 1]]
+    vectors[scaled] *= scale
+    vectors = vectors.astype(kind)
+    scores, indices = top_k(vectors[:1], vectors, 4)
+    np.testing.assert_allclose(scores, [[1.0, 0.8, 0.6, 0.0]], atol=1e-7, rtol=0)  # float32
+    assert indices.tolist() == [[0, 3, 1, 2]]
+    scores, pairs = closest_pairs(vectors, 2)
+    np.testing.assert_allclose(scores, [0.8, 0.6], atol=1e-7, rtol=0)
+    assert pairs.tolist() == [[0, 3], [0, 1]]
 
 
 NUMBERS = np.array([[1.0, 0.5], [-2.0, 1.0], [0.25, 4.0]])
@@ -217,7 +292,8 @@ SAME = {
 def test_vectors_of_every_kind(kind):
     scores, indices = top_k(SAME[kind], SAME[kind], 3)
     assert indices.tolist() == [[0, 2, 1], [1, 2, 0], [2, 0, 1]]
-    assert (type(scores), scores.dtype) == (np.ndarray, np.float32)
+    assert type(scores) is np.ndarray
+    assert scores.dtype == np.float32
 
 
 def bad(row: int, value: float, rows: int = 4) -> np.ndarray:
@@ -226,7 +302,8 @@ def bad(row: int, value: float, rows: int = 4) -> np.ndarray:
     return vectors
 
 
-ONE, FOUR = np.ones((1, 2)), np.ones((4, 2))
+ONE = np.ones((1, 2))
+FOUR = np.ones((4, 2))
 
 
 @pytest.mark.parametrize(
@@ -243,28 +320,30 @@ ONE, FOUR = np.ones((1, 2)), np.ones((4, 2))
         ([["a cat"]], FOUR, 1, "the queries .* <U5"),
         (ONE, [[1, 2], [3]], 1, "the corpus: .*inhomogeneous"),
         (ONE, FOUR * 1j, 1, "the corpus .* complex128"),
-        (None, FOUR, 7, r"between 1 and 6 \(the number of pairs\)"),
     ],
 )
-def test_invalid_input_is_an_error(queries, corpus, k, message):
+def test_what_cannot_be_searched_is_refused_by_name(queries, corpus, k, message):
     with pytest.raises(InputError, match=message):
-        closest_pairs(corpus, k) if queries is None else top_k(queries, corpus, k)
+        top_k(queries, corpus, k)
 
 
 # ----------------------------------------------------------------------------------- closest_pairs
 
 
-@pytest.mark.usefixtures("small_blocks")
+def test_more_pairs_than_there_are():
+    with pytest.raises(InputError, match=r"between 1 and 6 \(the number of pairs\)"):
+        closest_pairs(FOUR, 7)
+
+
 @settings(max_examples=30)
 @given(st.integers(0, 2**32), st.integers(2, 40), st.data())
 def test_closest_pairs_are_a_full_sort(seed, count, data):
     vectors = np.random.default_rng(seed).normal(size=(count, 12))
     k = data.draw(st.integers(1, count * (count - 1) // 2))
-    expected, (rows, columns) = cosines(vectors, vectors), np.triu_indices(count, 1)
-    scores, pairs = closest_pairs(vectors, k)
-    np.testing.assert_allclose(
-        scores, np.sort(expected[rows, columns])[::-1][:k], atol=1.2e-7, rtol=0
-    )
-    np.testing.assert_allclose(scores, expected[tuple(pairs.T)], atol=1.2e-7, rtol=0)
+    every = cosines(vectors, vectors)
+    expected = np.sort(every[np.triu_indices(count, 1)])[::-1][:k]
+    scores, pairs = closest_pairs(vectors, k, **SMALL)
+    np.testing.assert_allclose(scores, expected, atol=1.2e-7, rtol=0)
+    np.testing.assert_allclose(scores, every[pairs[:, 0], pairs[:, 1]], atol=1.2e-7, rtol=0)
     assert (pairs[:, 0] < pairs[:, 1]).all()
-    assert len({*map(tuple, pairs.tolist())}) == k
+    assert len(set(map(tuple, pairs.tolist()))) == k

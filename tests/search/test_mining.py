@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from minisbert.core import InputError
-from minisbert.search import mining
 from minisbert.search.mining import Rules, candidates_of, mine, triplets
 
 PAIRS = [
@@ -20,64 +19,70 @@ CORPUS = ["snow", "kitten", "storm", "CAT", "snow", "  Tomcat"]
 
 
 def random_task(seed: int, own: bool = False):
-    """Pairs, a corpus and a vector for each text; close to each other, so that every rule leaves
-    some out.
+    """Pairs, a corpus and a vector for each text.
+
+    The vectors are close to each other, so that every rule leaves some texts out. With ``own`` the
+    documents are the positives alone.
     """
     generator = np.random.default_rng(seed)
-    pairs = [(f"a{i}", f"p{generator.integers(60)}") for i in generator.integers(0, 40, 90)]
-    corpus = [] if own else [f"c{i}" for i in generator.integers(0, 200, 150)] + ["p3", "p4"]
-    texts = dict.fromkeys([*corpus, *(text for pair in pairs for text in pair)])
+    pairs = []
+    for i in generator.integers(0, 40, 90):
+        pairs.append((f"a{i}", f"p{generator.integers(60)}"))
+    corpus = []
+    if not own:
+        corpus = [f"c{i}" for i in generator.integers(0, 200, 150)] + ["p3", "p4"]
+    texts = list(corpus)
+    for pair in pairs:
+        texts += pair
     centre = generator.normal(size=12)
-    vectors = {text: (centre + generator.normal(size=12)).astype(np.float32) for text in texts}
-    return (
-        pairs,
-        corpus,
-        {text: vector / np.linalg.norm(vector) for text, vector in vectors.items()},
-    )
+    vectors = {}
+    for text in dict.fromkeys(texts):
+        vector = (centre + generator.normal(size=12)).astype(np.float32)
+        vectors[text] = vector / np.linalg.norm(vector)
+    return pairs, corpus, vectors
 
 
-def run(pairs, corpus, vectors, rules: Rules):
+def run(pairs, corpus, vectors, rules: Rules, **options: int):
+    """The task of pairs and corpus, and what is mined."""
     task = candidates_of(pairs, corpus)
-    anchors, documents = (
-        np.stack([vectors[text] for text in texts]) for texts in (task.anchors, task.documents)
-    )
-    return task, mine(anchors, documents, task, rules)
+    anchors = np.stack([vectors[text] for text in task.anchors])
+    documents = np.stack([vectors[text] for text in task.documents])
+    return task, mine(anchors, documents, task, rules, **options)
 
 
 def slow(pairs, corpus, vectors, rules: Rules) -> list[tuple[str, str, str]]:
-    """The rules one candidate after the other, as the issue and the docstring have them."""
+    """The rules one candidate after the other, as the docstring has them."""
     documents = list(dict.fromkeys([*corpus, *(positive for _, positive in pairs)]))
     own: dict[str, list[str]] = {}
-    most: dict[str, int] = {}
     for anchor, positive in pairs:
         own.setdefault(anchor, []).append(positive)
-        most[anchor] = most.get(anchor, 0) + 1
+    most = max(len(positives) for positives in own.values())
     rows = []
     for anchor, positives in own.items():
         cosine = {text: float(vectors[anchor].astype(float) @ vectors[text]) for text in documents}
         lowest = min(cosine[text] for text in positives)
-        ranked = sorted(documents, key=lambda text: -cosine[text])[
-            : rules.depth(max(most.values()))
-        ]
-        kept = [text for text in ranked if text not in positives]
-        if rules.absolute_margin is not None:
-            kept = [text for text in kept if lowest - cosine[text] >= rules.absolute_margin]
-        if rules.relative_margin is not None:
-            kept = [
-                text
-                for text in kept
-                if lowest - cosine[text] >= rules.relative_margin * abs(lowest)
-            ]
-        kept = [
-            text
-            for text in kept
-            if (rules.min_score or -1) <= cosine[text] <= (rules.max_score or 1)
-        ]
+        ranked = sorted(documents, key=lambda text: -cosine[text])
+        kept = []
+        for text in ranked[: rules.depth(most)]:
+            if text not in positives and meets(rules, cosine[text], lowest):
+                kept.append(text)
         chosen = kept[rules.range_min :][: rules.num_negatives]
-        rows += [
-            (anchor, positive, text) for positive in dict.fromkeys(positives) for text in chosen
-        ]
+        for positive in dict.fromkeys(positives):
+            for text in chosen:
+                rows.append((anchor, positive, text))
     return rows
+
+
+def meets(rules: Rules, score: float, positive: float) -> bool:
+    """Whether a candidate's score meets every rule, given the lowest of the positives."""
+    if rules.absolute_margin is not None and positive - score < rules.absolute_margin:
+        return False
+    relative = rules.relative_margin
+    if relative is not None and positive - score < relative * abs(positive):
+        return False
+    if rules.max_score is not None and score > rules.max_score:
+        return False
+    return rules.min_score is None or score >= rules.min_score
 
 
 RULES = [
@@ -94,18 +99,27 @@ RULES = [
 
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("rules", RULES)
-def test_negatives_equal_a_slow_loop(rules, own, monkeypatch):
-    monkeypatch.setattr(mining, "ANCHOR_BLOCK", 16)
+def test_negatives_equal_a_slow_loop(rules, own):
+    """In several blocks of anchors."""
     pairs, corpus, vectors = random_task(1, own)
-    task, mined = run(pairs, corpus, vectors, rules)
+    task, mined = run(pairs, corpus, vectors, rules, block=16)
     expected = slow(pairs, corpus, vectors, rules)
     assert expected
-    # negatives whose cosines with the anchor nearly tie may be exchanged by rounding
-    for (anchor, positive, negative), other in zip(triplets(task, mined), expected, strict=True):
-        assert (anchor, positive) == other[:2]
-        assert (
-            abs(vectors[anchor] @ vectors[negative] - vectors[anchor] @ vectors[other[2]]) <= 2e-6
-        ), negative
+    for triplet, other in zip(triplets(task, mined), expected, strict=True):
+        anchor, positive, negative = other
+        assert (triplet.anchor, triplet.positive) == (anchor, positive)
+        # Negatives whose cosines with the anchor nearly tie may be exchanged by rounding.
+        difference = (
+            vectors[anchor] @ vectors[triplet.negative] - vectors[anchor] @ vectors[negative]
+        )
+        assert abs(difference) <= 2e-6, triplet.negative
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_scores_are_the_cosines_of_anchor_and_negative(rules):
+    """People choose thresholds by them."""
+    pairs, corpus, vectors = random_task(1)
+    task, mined = run(pairs, corpus, vectors, rules, block=16)
     for anchor, rows, scores in zip(task.anchors, mined.negatives, mined.scores, strict=True):
         cosines = [vectors[anchor].astype(float) @ vectors[task.documents[row]] for row in rows]
         np.testing.assert_allclose(scores, cosines, atol=2e-6, rtol=0)  # float32
@@ -115,8 +129,9 @@ def test_the_number_of_ranks_that_are_searched():
     """As sentence-transformers computes it from its defaults, with 2 positives."""
     assert Rules().depth(2) == 3 + 2 + 2
     assert Rules(num_negatives=4, range_min=5, min_score=0.1).depth(2) == 5 + 4 + 2 + 2
-    for name in ("absolute_margin", "relative_margin", "max_score"):
-        assert Rules(range_min=1, **{name: 0.5}).depth(2) == 1 + 30 + 2 + 2
+    assert Rules(range_min=1, absolute_margin=0.5).depth(2) == 1 + 30 + 2 + 2
+    assert Rules(range_min=1, relative_margin=0.5).depth(2) == 1 + 30 + 2 + 2
+    assert Rules(range_min=1, max_score=0.5).depth(2) == 1 + 30 + 2 + 2
     assert Rules(range_max=20, max_score=0.5).depth(2) == 20 + 2
 
 
@@ -138,33 +153,43 @@ def test_pairs_and_corpus_become_anchors_and_documents():
     assert task.most == 2
 
 
+ANGLES = {  # in degrees
+    "cat": 0,
+    "CAT": 0,
+    "snow": 10,
+    "kitten": 30,
+    "tomcat": 40,
+    "  Tomcat": 40,
+    "storm": 50,
+    "shower": 60,
+    "dog": 180,
+    "puppy": 190,
+    "rain": 270,
+}
+
+
+def at_angles() -> dict[str, np.ndarray]:
+    """The vector of each text, on the unit circle."""
+    vectors = {}
+    for text, degrees in ANGLES.items():
+        angle = math.radians(degrees)
+        vectors[text] = np.array([math.cos(angle), math.sin(angle)], np.float32)
+    return vectors
+
+
 def test_a_copy_of_anchor_or_positive_is_no_candidate_and_takes_no_rank():
     """The vectors of copies are the closest of all."""
-    angles = {
-        "cat": 0,
-        "CAT": 0,
-        "kitten": 30,
-        "tomcat": 40,
-        "  Tomcat": 40,
-        "snow": 10,
-        "storm": 50,
-        "shower": 60,
-    }
-    angles |= {"dog": 180, "puppy": 190, "rain": 270}
-    vectors = {
-        text: np.array([math.cos(math.radians(a)), math.sin(math.radians(a))], np.float32)
-        for text, a in angles.items()
-    }
-    task, mined = run(PAIRS, CORPUS, vectors, Rules(num_negatives=2, range_max=2))
+    task, mined = run(PAIRS, CORPUS, at_angles(), Rules(num_negatives=2, range_max=2))
     assert [task.documents[row] for row in mined.negatives[0]] == ["snow", "storm"]
-    np.testing.assert_allclose(
-        mined.scores[0], [0.98480775, 0.64278761], atol=1.2e-7, rtol=0
-    )  # cos 10, cos 50 degrees
-    _, mined = run(PAIRS, CORPUS, vectors, Rules(num_negatives=2, absolute_margin=0.1))
-    assert [task.documents[row] for row in mined.negatives[0]] == [
-        "storm",
-        "shower",
-    ]  # 0.766 - 0.643 > 0.1
+    # cosines of 10 and of 50 degrees
+    np.testing.assert_allclose(mined.scores[0], [0.98480775, 0.64278761], atol=1.2e-7, rtol=0)
+
+
+def test_candidates_within_the_margin_are_counted():
+    """The lowest positive is at 0.766, the storm at 0.643."""
+    rules = Rules(num_negatives=2, absolute_margin=0.1)
+    task, mined = run(PAIRS, CORPUS, at_angles(), rules)
+    assert [task.documents[row] for row in mined.negatives[0]] == ["storm", "shower"]
     assert mined.failed["absolute margin"] > 0
 
 
