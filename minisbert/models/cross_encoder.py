@@ -20,6 +20,7 @@ from minisbert.checkpoints.layout import (
     TOKENIZER_CONFIG,
     WEIGHTS,
     ModelFolder,
+    read_folder,
     unsupported,
 )
 from minisbert.checkpoints.tokenizer_files import read_tokenizer, write_tokenizer
@@ -208,7 +209,7 @@ def write_cross_encoder(
         tensors[name] = head.get_parameter(ours).float()
     write_safetensors(tensors, folder / WEIGHTS)
     write_tokenizer(encoder.tokenizer, folder)
-    stated = ModelFolder(folder).json(
+    stated = read_folder(folder).json(
         TOKENIZER_CONFIG
     )  # the place of a CrossEncoder's maximum length
     write_json(folder / TOKENIZER_CONFIG, stated | {"model_max_length": encoder.tokenizer.limit})

@@ -23,7 +23,7 @@ import torch
 from minisbert.backends import graphs
 from minisbert.backends import package as aot
 from minisbert.backends.package import CompiledEncoder, CompiledPairModel
-from minisbert.checkpoints.layout import ModelFolder
+from minisbert.checkpoints.layout import read_folder
 from minisbert.commands.convert import to_native_code
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead, siamese
@@ -266,9 +266,9 @@ def test_an_identity_covers_every_module_and_all_code_of_the_graph(tiny, tmp_pat
         path for path in model.iterdir() if path.is_file() and path.name != "modules.json"
     ]:
         path.rename(model / "encoder" / path.name)
-    before = aot.package_identity(ModelFolder(model), "float32")
+    before = aot.package_identity(read_folder(model), "float32")
     flip(model / "encoder" / "model.safetensors")
-    after = aot.package_identity(ModelFolder(model), "float32")
+    after = aot.package_identity(read_folder(model), "float32")
     assert [key for key in before if before[key] != after[key]] == ["weights"]
 
     monkeypatch.setattr(aot, "PACKAGE", shutil.copytree(aot.PACKAGE, tmp_path / "minisbert"))

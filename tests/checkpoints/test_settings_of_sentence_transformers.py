@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from minisbert.checkpoints.layout import ModelFolder
+from minisbert.checkpoints.layout import read_folder
 from minisbert.core import InputError
 from tests.conftest import ROOT
 
@@ -69,7 +69,7 @@ def test_a_module_that_is_not_read_is_refused_by_name(name, tmp_path):
     ]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(InputError, match=rf"modules Transformer, {name} are not supported"):
-        ModelFolder(tmp_path).modules  # noqa: B018
+        read_folder(tmp_path)
 
 
 @pytest.mark.parametrize("name", READ)
