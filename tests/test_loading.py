@@ -1,4 +1,4 @@
-"""``minisbert.load``: the class that fits a folder; arguments of wrong types, and names of the Hub."""
+"""``minisbert.load`` finds the class that fits a folder, reads it once, and checks its arguments."""
 
 import importlib
 import io
