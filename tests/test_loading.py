@@ -1,4 +1,4 @@
-"""``minisbert.load`` finds the class that fits a folder, reads it once, and checks its arguments."""
+"""``minisbert.load``: the class that fits a folder, which is read once; arguments of wrong types."""
 
 import importlib
 import io

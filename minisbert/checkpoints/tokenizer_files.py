@@ -149,6 +149,7 @@ def read_tokenizer(folder: str | Path | ModelFolder, limit: int | None = None) -
     ]
     options = JsonSettings(*files)
 
+    # What the files state is checked, whether an argument overrides it or not.
     stated_limit = read_limit(texts, options, config.positions)
     if limit is None:
         limit = stated_limit
@@ -166,9 +167,12 @@ def read_tokenizer(folder: str | Path | ModelFolder, limit: int | None = None) -
     padding_side = read_side("padding_side", options, backend.padding, usual)
     truncation_side = read_side("truncation_side", options, backend.truncation, "right")
 
+    # What the encoder cannot be given: ids beyond its table, pads that move its positions.
     pad_id = config.pad_token_id or 0
     check_vocabulary(backend, config.vocab_size, folder.path, pad_id)
     check_padding(folder, options, name, padding_side)
+
+    # Not every encoder gets token types.
     inputs = read_inputs(options)
     typed = name in TYPED_CLASSES
     if inputs is not None:
@@ -321,7 +325,7 @@ def make_tokenizer(
 ) -> Tokenizer:
     """Make the book's tokenizer of the library's.
 
-    A long text is cut at ``side``. Not every encoder gets token types: they are 0 unless ``typed``.
+    A long text is cut at ``side``; token types are 0 unless ``typed``.
     """
     with reading(folder.path):
         tokenizer = Tokenizer(backend, limit, pad_id)
