@@ -27,15 +27,18 @@ QLINEAR = (
     and hasattr(torch.ops.onednn, "qlinear_prepack")
     and hasattr(torch.ops.onednn, "qlinear_pointwise")
 )
+
+
+def prepacked_like(weight: Tensor, sizes: Any) -> Tensor:
+    """Return a tensor of the size that a weight has when ``qlinear_prepack`` has laid it out."""
+    return weight.mT
+
+
 if QLINEAR:
     # torch cannot export the layout of a constant weight without being told its size. A later
     # version can, and raises RuntimeError.
     with suppress(RuntimeError):
-
-        @torch.library.register_fake("onednn::qlinear_prepack")
-        def prepacked_like(weight: Tensor, sizes: Any) -> Tensor:
-            """Return a tensor of the size of the laid out weight."""
-            return weight.mT
+        torch.library.register_fake("onednn::qlinear_prepack")(prepacked_like)
 
 
 def products(a: Tensor, b: Tensor) -> Tensor:
