@@ -32,7 +32,8 @@ __all__ = [
     "util",
 ]
 
-PLACES = {
+# the module that defines each name
+DEFINED_IN = {
     "SentenceEncoder": "models.sentence_encoder",
     "PairModel": "models.pair_model",
     "CrossEncoder": "models.pair_model",
@@ -41,9 +42,9 @@ PLACES = {
     "StaticEncoder": "models.static_encoder",
     "load": "loading",
 }
-# What users of sentence-transformers import first; docs/from-sentence-transformers.md is the whole
-# table.
-ELSEWHERE = {
+# What stands in the place of names that users of sentence-transformers import first;
+# docs/from-sentence-transformers.md is the whole table.
+REPLACEMENTS = {
     "SentenceTransformer": 'SentenceEncoder.load("name")',
     "SentenceTransformerTrainer": "python -m minisbert.train",
     "SentenceTransformerTrainingArguments": "the options of python -m minisbert.train",
@@ -61,15 +62,14 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: importing torch takes a second."""
     if name == "util":
         return import_module("minisbert.util")
-    if (
-        name in ELSEWHERE
-    ):  # of an AttributeError, ``from minisbert import name`` would not show the message
+    if name in REPLACEMENTS:
+        # ``from minisbert import name`` would not show the message of an AttributeError.
         raise ImportError(
-            f"minisbert has no {name}: use {ELSEWHERE[name]}; docs/from-sentence-transformers.md"
+            f"minisbert has no {name}: use {REPLACEMENTS[name]}; docs/from-sentence-transformers.md"
         )
-    if name not in PLACES:
+    if name not in DEFINED_IN:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"minisbert.{PLACES[name]}"), name)
+    return getattr(import_module(f"minisbert.{DEFINED_IN[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -3,8 +3,8 @@
     encoder = minisbert.load("all-MiniLM-L6-v2")
     encoder = minisbert.load("all-MiniLM-L6-v2", compiled=True)  # compiles for 30 seconds once
 
-The file is not called ``load``: importing a module of that name would replace the function
-``minisbert.load``.
+The folder is found and read once, and what was read is handed to the class. The file is not called
+``load``: importing a module of that name would replace the function ``minisbert.load``.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ import torch
 
 from minisbert.backends.cuda import CudaEncoder, choose_half, has_graph
 from minisbert.backends.package import CompiledEncoder, CompiledPairModel
-from minisbert.checkpoints.layout import ModelFolder, find_model
+from minisbert.checkpoints.layout import ModelFolder, find_model, read_folder
 from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError, one_line
@@ -28,7 +28,8 @@ from minisbert.system.console import say
 from minisbert.system.devices import choose_device, move_to
 
 Encoder = SentenceEncoder | StaticEncoder | CompiledEncoder | CudaEncoder
-ENCODER_CLASSES = {
+# by ``ModelFolder.model_class``
+ENCODER_CLASSES: dict[str, type[SentenceEncoder] | type[StaticEncoder]] = {
     "SentenceEncoder": SentenceEncoder,
     "SparseEncoder": SparseEncoder,
     "MultiVectorEncoder": MultiVectorEncoder,
@@ -49,17 +50,17 @@ def load(
     default_prompt_name: str | None = None,
     similarity_fn_name: str | None = None,
 ) -> Any:
-    """Open a model in eval mode with the class that fits its folder: an encoder, or a ``PairModel``
-    for a head.
+    """Open a model in eval mode with the class that fits its folder.
 
-    ``compiled`` and ``dtype`` as for ``CompiledEncoder.load``: True for the package in the cache
-    folder, or the path of one. On a GPU, True and "auto" are a ``CudaEncoder``, for models that it
-    can open. The other options as for ``SentenceEncoder.load``. To an editor the result may be
-    anything: where types matter, call ``load`` of the class. Raises ``InputError`` for anything
-    missing, damaged or not supported.
+    That is an encoder, or a ``PairModel`` if the folder holds a head. ``compiled`` and ``dtype`` as
+    for ``CompiledEncoder.load``: True for the package in the cache folder, or the path of one. On a
+    GPU, True and "auto" are a ``CudaEncoder``, for models that it can open. The other options as
+    for ``SentenceEncoder.load``. To an editor the result may be anything: where types matter, call
+    ``load`` of the class. Raises ``InputError`` for anything missing, damaged or not supported.
     """
-    folder = ModelFolder(find_model(model))
-    options: dict[str, Any] = {
+    folder = read_folder(find_model(model))
+    # what a head for pairs does not have
+    encoder_options: dict[str, Any] = {
         "pooling": pooling,
         "truncate_dim": truncate_dim,
         "prompts": prompts,
@@ -67,14 +68,16 @@ def load(
         "similarity_fn_name": similarity_fn_name,
     }
     if not folder.holds_pair_model:
-        options |= {
-            "compiled": compiled,
-            "dtype": dtype,
-            "device": device,
-            "max_seq_length": max_seq_length,
-        }
-        return load_encoder(folder.path, **options)
-    for name, value in options.items():
+        return open_encoder(
+            folder,
+            compiled=compiled,
+            dtype=dtype,
+            device=device,
+            max_seq_length=max_seq_length,
+            **encoder_options,
+        )
+
+    for name, value in encoder_options.items():
         if value is not None:
             raise InputError(
                 f"{name} {one_line(value)}: {folder.path} holds a head for pairs, which has no "
@@ -84,37 +87,51 @@ def load(
         compiled = False  # a package would compute on the CPU
     check_compiled(compiled, dtype, device)
     if compiled:
-        return CompiledPairModel.load(folder.path, compiled, dtype=dtype, max_length=max_seq_length)
-    return PairModel.load(folder.path, device=device, max_length=max_seq_length)
+        return CompiledPairModel.from_package(
+            folder, compiled, dtype=dtype, max_length=max_seq_length
+        )
+    return PairModel.load_folder(folder, device=device, max_length=max_seq_length)
 
 
-def load_encoder(
-    model: str | Path,
+def load_encoder(model: str | Path, **options: Any) -> Encoder:
+    """Open a model as ``load`` does, with its options, but of a ``PairModel`` only the encoder."""
+    return open_encoder(read_folder(find_model(model)), **options)
+
+
+def open_encoder(
+    folder: ModelFolder,
     *,
     compiled: bool | str | Path = False,
     dtype: str | None = None,
     device: str | torch.device = "auto",
     **options: Any,
 ) -> Encoder:
-    """Open a model as ``load`` does, but of a ``PairModel`` only the encoder."""
-    path = find_model(model)
+    """Open the encoder in a folder that has been read. ``options`` are others of ``load``."""
+    encoder_class = ENCODER_CLASSES[folder.model_class]
+
+    # A package computes on the CPU; a GPU has graphs instead.
     if compiled in (True, "auto") and choose_device(device).type == "cuda":
-        if has_graph(ModelFolder(path)):
+        if has_graph(folder):
             half = choose_half(dtype, choose_device(device))
-            return CudaEncoder(SentenceEncoder.load(path, device=device, **options), path, half)
-        say(f"not compiled: {path} is no BERT or relative of it, and only those are on a GPU")
-        return open_kind(path).load(path, device=device, **options)
+            encoder = SentenceEncoder.load_folder(folder, device=device, **options)
+            return CudaEncoder(encoder, folder.path, half)
+        say(
+            f"not compiled: {folder.path} is no BERT or relative of it, and only those are on a GPU"
+        )
+        return encoder_class.load_folder(folder, device=device, **options)
+
     check_compiled(compiled, dtype, device)
     if compiled:
-        return CompiledEncoder.load(path, compiled, dtype=dtype, **options)
-    return open_kind(path).load(path, device=device, **options)
+        return CompiledEncoder.from_package(folder, compiled, dtype=dtype, **options)
+    return encoder_class.load_folder(folder, device=device, **options)
 
 
 def check_compiled(
     compiled: bool | str | Path, dtype: str | None, device: str | torch.device
 ) -> None:
-    """Raise ``InputError`` for a dtype of a model that is not compiled, and for a device of one
-    that is.
+    """Raise ``InputError`` for an option that does not go with ``compiled``.
+
+    A model that is not compiled has no ``dtype``, and a compiled one no ``device`` but the CPU.
     """
     if dtype is not None and not compiled:
         raise InputError(
@@ -126,58 +143,54 @@ def check_compiled(
 
 
 def load_dense(model: str | Path | Encoder, **options: Any) -> Encoder:
-    """Open an encoder by name, or return it as it is, for a library that takes one vector (D,) for
-    each text.
+    """Open an encoder by name, or return it as it is, for a library that takes dense vectors.
 
-    ``options`` are those of ``load``, for a name. Raises ``InputError`` for an encoder that gives
-    sparse vectors, or a vector for each token.
+    Such a library takes one vector (D,) for each text. ``options`` are those of ``load``, for a
+    name. Raises ``InputError`` for an encoder that gives sparse vectors, or a vector for each
+    token.
     """
-    encoder = load_encoder(model, **options) if isinstance(model, str | Path) else model
-    if encoder.vectors_are != "dense":
-        name = type(encoder).__name__
+    if isinstance(model, str | Path):
+        model = load_encoder(model, **options)
+    if model.vectors_are != "dense":
+        name = type(model).__name__
         raise InputError(
             f"a {name} does not give one dense vector for each text: load a SentenceEncoder's model"
         )
-    return encoder
+    return model
 
 
 def load_ranker(model: str | Path | PairScorer, **options: Any) -> PairScorer:
-    """Open a cross-encoder by name, or return it as it is, for a library that sorts documents by a
-    query.
+    """Open a cross-encoder by name, or return it as it is, for a library that sorts documents.
 
     ``options`` are those of ``load``, for a name. Raises ``InputError`` for an encoder, and for a
-    model of classes.
+    model that gives classes in place of a score for a query and a document.
     """
-    ranker = load(model, **options) if isinstance(model, str | Path) else model
-    if not isinstance(ranker, PairScorer) or ranker.task in SEVERAL:
-        raise InputError(
-            f"a {type(ranker).__name__} has no score for a query and a document: load a "
-            f"cross-encoder"
-        )
-    return ranker
-
-
-def open_kind(model: str | Path) -> type[SentenceEncoder] | type[StaticEncoder]:
-    """Return the class of encoders that opens a model's folder."""
-    return ENCODER_CLASSES[ModelFolder(find_model(model)).model_class]
+    if isinstance(model, str | Path):
+        model = load(model, **options)
+    if not isinstance(model, PairScorer) or model.task in SEVERAL:
+        name = type(model).__name__
+        raise InputError(f"a {name} has no score for a query and a document: load a cross-encoder")
+    return model
 
 
 def load_tokenizer(model: str | Path, limit: int | None = None) -> ModelTokenizer:
-    """Open the tokenizer of a model. A static model's depends on its table, so the table is read
-    too.
+    """Open the tokenizer of a model.
+
+    A static model's tokenizer must fit its table of vectors, so the table is read too.
     """
-    folder = ModelFolder(find_model(model))
+    folder = read_folder(find_model(model))
     if folder.model_class == "StaticEncoder":
         return StaticEncoder.from_folder(folder, limit=limit).tokenizer
     return read_tokenizer(folder.encoder, limit)
 
 
 def uncompiled(encoder: Encoder) -> Encoder:
-    """Return the encoder itself, or load the model from which a compiled one was made, from its
-    folder.
+    """Return the encoder itself, or load the model that a compiled one was made from.
+
+    That is read from the folder which the compiled encoder names.
     """
     if not isinstance(encoder, CompiledEncoder | CudaEncoder):
         return encoder
-    folder = ModelFolder(encoder.folder)
+    folder = read_folder(encoder.folder)
     original = SentenceEncoder.from_folder(folder, encoder.pooling_mode, encoder.max_seq_length)
     return move_to(original, original.bert, encoder.device)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from minisbert.architectures.modern import Encoder
 from minisbert.architectures.packing import packed_states
 from minisbert.backends.package import compile_package, package_identity
-from minisbert.checkpoints.layout import ModelFolder
+from minisbert.checkpoints.layout import read_folder
 from minisbert.core import InputError
 from minisbert.core.bert import Attention
 from minisbert.models.batching import SHORT, Tokens, packed_batches, same_text, unpack
@@ -396,11 +396,12 @@ def prepare_layers(bert: Encoder, dtype: str) -> bool:
 def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> None:
     """Compile the encoder or the cross-encoder in a folder to the package ``path``."""
     package_dtype(dtype)  # raises for what the CPU has no hardware for
+    description = read_folder(folder)
     about: dict[str, Any] = {
         "model": folder.name,
-        **package_identity(ModelFolder(folder), dtype, pooling),
+        **package_identity(description, dtype, pooling),
     }
-    if ModelFolder(folder).holds_pair_model:
+    if description.holds_pair_model:
         model = PairModel.load(folder, device="cpu")
         if not model.joint:
             raise InputError(

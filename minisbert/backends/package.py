@@ -29,7 +29,13 @@ import torch
 from filelock import FileLock
 from torch import Tensor, nn
 
-from minisbert.checkpoints.layout import EncoderSettings, JsonSettings, ModelFolder, find_model
+from minisbert.checkpoints.layout import (
+    EncoderSettings,
+    JsonSettings,
+    ModelFolder,
+    find_model,
+    read_folder,
+)
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError, one_line
 from minisbert.models.batching import LONG_TOKENS, PackedBatch
@@ -317,14 +323,40 @@ class CompiledEncoder(TextEncoder):
         that you trust. Raises ``InputError`` for anything missing, damaged or made from another
         model.
         """
-        folder = ModelFolder(find_model(model))
+        return cls.from_package(
+            read_folder(find_model(model)),
+            package,
+            pooling=pooling,
+            dtype=dtype,
+            max_seq_length=max_seq_length,
+            truncate_dim=truncate_dim,
+            prompts=prompts,
+            default_prompt_name=default_prompt_name,
+            similarity_fn_name=similarity_fn_name,
+        )
+
+    @classmethod
+    def from_package(
+        cls,
+        folder: ModelFolder,
+        package: str | Path | bool,
+        *,
+        pooling: str | None = None,
+        dtype: str | None = None,
+        max_seq_length: int | None = None,
+        **settings: Any,
+    ) -> Self:
+        """Load a package of the model in a folder that has been read, as ``load`` does.
+
+        ``settings`` are the arguments of ``configured``.
+        """
         if folder.model_class != "SentenceEncoder" or folder.holds_pair_model:
             kind = "PairModel" if folder.holds_pair_model else folder.model_class
             raise InputError(
                 f"{folder.path} holds a {kind}: only a SentenceEncoder is compiled for encoding"
             )
         encoder = cls(folder, *open_package(package, folder, dtype, pooling), max_seq_length)
-        return encoder.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name)
+        return encoder.configured(**settings)
 
     def computing(self, dtype: str | None) -> AbstractContextManager:
         if dtype not in (None, "auto", self.compiled_dtype):
@@ -378,7 +410,19 @@ class CompiledPairModel(PairScorer):
         """Load a package of a ``PairModel`` with a joint head, or a CrossEncoder, as
         ``CompiledEncoder.load`` does.
         """
-        folder = ModelFolder(find_model(model))
+        folder = read_folder(find_model(model))
+        return cls.from_package(folder, package, dtype=dtype, max_length=max_length)
+
+    @classmethod
+    def from_package(
+        cls,
+        folder: ModelFolder,
+        package: str | Path | bool,
+        *,
+        dtype: str | None = None,
+        max_length: int | None = None,
+    ) -> Self:
+        """Load a package of the model in a folder that has been read, as ``load`` does."""
         if not folder.holds_pair_model:
             raise InputError(
                 f"{folder.path} holds an encoder, but no head that was trained on pairs"

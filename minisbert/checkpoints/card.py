@@ -1,5 +1,4 @@
-"""The model card: ``README.md`` in a saved model's folder, which is its page on the Hugging Face
-Hub.
+"""The model card: ``README.md`` in a saved model's folder, its page on the Hugging Face Hub.
 
 It says what the model is, how to load it, and, after training, on which data and with which scores.
 Its last line holds a hash of what is above it: a page that somebody has written or edited does not
@@ -19,13 +18,22 @@ CARD = "README.md"
 LAST_LINE = (
     "<!-- written by minisbert, {}: saving replaces this page as long as nobody edits it -->\n"
 )
-# on the Hub, by the class of sentence-transformers; it has none for other heads over pairs
-TASKS = {
+# What the Hub files a model under, by its class in sentence-transformers, which has none for heads
+# over pairs but the cross-encoder's.
+PIPELINE_TAGS = {
     "SentenceTransformer": "sentence-similarity",
     "SparseEncoder": "feature-extraction",
     "MultiVectorEncoder": "feature-extraction",
     "CrossEncoder": "text-ranking",
     "PairModel": "text-classification",
+}
+# the same classes as sentence-transformers writes them among the tags
+CLASS_TAGS = {
+    "SentenceTransformer": "sentence-similarity",
+    "SparseEncoder": "sparse-encoder",
+    "MultiVectorEncoder": "multi-vector-encoder",
+    "CrossEncoder": "cross-encoder",
+    "PairModel": "pair-model",
 }
 ENCODE = """vectors = model.encode(["A cat sits.", "A kitten is sitting."])
 print(model.similarity(vectors, vectors))"""
@@ -41,69 +49,73 @@ def write_card(
     former: Path | None = None,
     in_both: bool = True,
 ) -> None:
-    """Write the card of the model in ``folder``, or keep one that the user wrote there or in the
-    ``former`` folder.
+    """Write the card of the model in ``folder``, unless the user wrote one.
 
-    ``about`` says what the model computes; ``in_both`` if sentence-transformers opens it too.
+    One that the user wrote there is kept; one in the ``former`` folder is copied. ``kind`` is a key
+    of ``PIPELINE_TAGS``; ``about`` says what the model computes; ``in_both`` is True if
+    sentence-transformers opens it too.
     """
-    for own in (folder / CARD, (former or folder) / CARD):
-        if own.is_file() and not is_generated(own):
-            if own.parent != folder:
-                shutil.copyfile(own, folder / CARD)
-            return
+    if keep_own_card(folder, former):
+        return
+
+    # The front matter, which the Hub reads.
     library = "sentence-transformers" if in_both else "minisbert"
-    lines = ["---", f"library_name: {library}", f"pipeline_tag: {TASKS[kind]}", "tags:"]
-    # SparseEncoder -> sparse-encoder, as sentence-transformers writes it
-    tag = (
-        re.sub("(?<=[a-z])(?=[A-Z])", "-", kind)
-        .lower()
-        .replace("sentence-transformer", "sentence-similarity")
-    )
-    lines += [f"- {tag}" for tag in dict.fromkeys([library, tag, "minisbert"])]
-    lines += [f"base_model: {base_model}"] * bool(base_model)
+    lines = ["---", f"library_name: {library}", f"pipeline_tag: {PIPELINE_TAGS[kind]}", "tags:"]
+    for tag in dict.fromkeys([library, CLASS_TAGS[kind], "minisbert"]):
+        lines.append(f"- {tag}")
+    if base_model:
+        lines.append(f"base_model: {base_model}")
     lines += ["# license: as the data and the base model allow", "---", ""]
-    lines += [
-        f"# {TASKS[kind].capitalize()} model" + f" based on {base_model}" * bool(base_model),
-        "",
-        about,
-    ]
-    ways = [("minisbert", "load")]
+
+    # The page: what the model is, and how to load it.
+    title = f"# {PIPELINE_TAGS[kind].capitalize()} model"
+    if base_model:
+        title += f" based on {base_model}"
+    lines += [title, "", about]
+    lines += loading_section("minisbert", "load", kind)
     if in_both:
-        ways.append(("sentence_transformers", kind))
-    for package, call in ways:
-        opening = f'model = {call}("path/to/this/folder")  # or owner/name on the Hub'
-        calls = PREDICT if kind in ("CrossEncoder", "PairModel") else ENCODE
-        lines += ["", "```python", f"from {package} import {call}", "", opening, calls, "```"]
+        lines += loading_section("sentence_transformers", kind, kind)
     text = "\n".join([*lines, "", ""]) + training
+
     with naming(folder / CARD):
         (folder / CARD).write_text(
             text + LAST_LINE.format(digest(text)), encoding="utf-8", errors="backslashreplace"
         )
 
 
+def keep_own_card(folder: Path, former: Path | None) -> bool:
+    """Return whether the user wrote a card, in ``folder`` or in ``former``, and have it there."""
+    if is_own(folder / CARD):
+        return True
+    if former is not None and is_own(former / CARD):
+        shutil.copyfile(former / CARD, folder / CARD)
+        return True
+    return False
+
+
+def loading_section(package: str, call: str, kind: str) -> list[str]:
+    """The lines of a card that load the model with a function or class of a package."""
+    opening = f'model = {call}("path/to/this/folder")  # or owner/name on the Hub'
+    use = PREDICT if kind in ("CrossEncoder", "PairModel") else ENCODE
+    return ["", "```python", f"from {package} import {call}", "", opening, use, "```"]
+
+
 def training_section(
     command: str, data: Mapping[str, str], scores: Mapping[str, tuple[dict, dict]]
 ) -> str:
-    """Describe a training run: ``data`` and ``scores``, those before it and those of this model,
-    are by split.
+    """Describe a training run. ``data`` and ``scores`` are by split.
+
+    A split's scores are those of the model before the run and of this one.
     """
-    lines = [
-        "## Training",
-        "",
-        "```",
-        command,
-        "```",
-        "",
-        *(f"- {split}: {note}" for split, note in data.items()),
-    ]
+    lines = ["## Training", "", "```", command, "```", ""]
+    for split, note in data.items():
+        lines.append(f"- {split}: {note}")
     if any(before for before, _ in scores.values()):
         lines += ["", "| | before | after |", "|---|---|---|"]
     for split, (before, after) in scores.items():
-        lines += [
-            f"| {split} {name} | {before[name]:.4f} | {after[name]:.4f} |"
-            for name in before
-            if name != "loss"
-        ]
+        for name in before:
+            if name != "loss":
+                lines.append(f"| {split} {name} | {before[name]:.4f} | {after[name]:.4f} |")
     return "\n".join([*lines, "", ""])
 
 
@@ -112,17 +124,17 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()[:12]
 
 
-def is_generated(path: Path) -> bool:
-    """Return whether a card is as ``write_card`` wrote it."""
+def is_own(path: Path) -> bool:
+    """Return whether there is a card that somebody has written or edited."""
+    if not path.is_file():
+        return False
     content = path.read_text(encoding="utf-8", errors="replace")
     text, _, _ = content.rpartition(LAST_LINE[:20])
-    return content == text + LAST_LINE.format(digest(text))
+    return content != text + LAST_LINE.format(digest(text))
 
 
 def base_model_of(folder: Path) -> str | None:
-    """Return the Hub's name of the model in a folder, or what the folder's card says it was trained
-    from.
-    """
+    """Return the Hub's name of the model in a folder, or what its card says it was trained from."""
     for asset in assets().values():
         if asset.kind == "weights" and folder == asset.folder:
             return asset.sources[0].get("hub")
@@ -130,8 +142,8 @@ def base_model_of(folder: Path) -> str | None:
         if part.startswith("models--"):  # in the cache of huggingface_hub
             return part.removeprefix("models--").replace("--", "/", 1)
     if (folder / CARD).is_file():
-        stated = re.search(
-            r"^base_model: (\S+)$", (folder / CARD).read_text("utf-8", "replace"), re.MULTILINE
-        )
-        return stated and stated[1]
+        card = (folder / CARD).read_text("utf-8", "replace")
+        stated = re.search(r"^base_model: (\S+)$", card, re.MULTILINE)
+        if stated is not None:
+            return stated[1]
     return None

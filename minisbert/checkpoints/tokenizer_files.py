@@ -1,20 +1,21 @@
-"""Read the tokenizer of a folder as transformers 5 and sentence-transformers do, into the book's
-class; and write it.
+"""Read the tokenizer of a folder as transformers 5 and sentence-transformers do; and write it.
 
 Who writes which file, and what it says:
 
-    tokenizer.json             tokenizers: the vocabulary, and how a text is cleaned, split and framed. If transformers
-                               knows the tokenizer's class, it takes only the vocabulary, and builds
-                               the rest from the options in other files and the class's defaults
-                               (``TOKENIZER_CLASSES``). For ``PreTrainedTokenizerFast`` it takes the
-                               whole file.
-    vocab.txt, merges.txt      older versions: the vocabulary alone, which tokenizer.json holds too. They are not read.
-    tokenizer_config.json      transformers: the class and its options, the special tokens, ``model_max_length``
-    special_tokens_map.json    transformers, older versions: the special tokens. It is read only if the former has no
-                               ``added_tokens_decoder``.
+    tokenizer.json             tokenizers: the vocabulary, and how a text is cleaned, split and
+                               framed. If transformers knows the tokenizer's class, it takes only
+                               the vocabulary, and builds the rest from the options in other files
+                               and the class's defaults (``TOKENIZER_CLASSES``). For
+                               ``PreTrainedTokenizerFast`` it takes the whole file.
+    vocab.txt, merges.txt      older versions: the vocabulary alone, which tokenizer.json holds too.
+                               They are not read.
+    tokenizer_config.json      transformers: the class and its options, the special tokens,
+                               ``model_max_length``
+    special_tokens_map.json    transformers, older versions: the special tokens. It is read only if
+                               tokenizer_config.json has no ``added_tokens_decoder``.
     config.json                transformers: the class, in some older folders
-    sentence_bert_config.json  sentence-transformers: the limit, ``do_lower_case``, and arguments for the tokenizer,
-                               which override tokenizer_config.json
+    sentence_bert_config.json  sentence-transformers: the limit, ``do_lower_case``, and arguments
+                               for the tokenizer, which override tokenizer_config.json
 
 docs/models.md lists the classes. Imports ``core``, ``system``, and the folder's layout.
 """
@@ -22,6 +23,7 @@ docs/models.md lists the classes. Imports ``core``, ``system``, and the folder's
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +40,7 @@ from minisbert.checkpoints.layout import (
     JsonSettings,
     ModelFolder,
     has_file,
+    read_folder,
     unsupported,
 )
 from minisbert.checkpoints.model_tokenizer import ModelTokenizer, TokenizerSource
@@ -48,20 +51,17 @@ from minisbert.system.reading import reading
 TOKENIZER = "tokenizer.json"
 PROBE = "A cat, ÉŠſ 1"  # shows tables of characters that are damaged before a user's text does
 
-LATE_INTERACTION = (
-    "query_length",
-    "document_length",
-    "query_expansion",
-)  # a MultiVectorEncoder's; only saved again
-# what a Transformer module computes by its ``transformer_task``: the result that it takes, and the
-# name it gives it
-TASKS = {
+# settings of a MultiVectorEncoder, which are only saved again
+LATE_INTERACTION = ("query_length", "document_length", "query_expansion")
+# For each ``transformer_task`` of a Transformer module: the result of transformers that it takes,
+# and the name that it gives to it.
+TASK_RESULTS = {
     "feature-extraction": ("last_hidden_state", "token_embeddings"),
     "sequence-classification": ("logits", "scores"),  # a CrossEncoder
     "fill-mask": ("logits", "token_embeddings"),  # SPLADE
 }
-# arguments of transformers' functions that change no vector: where files come from, and how it
-# computes
+# Arguments of transformers' functions that change no vector: where files come from, and how it
+# computes.
 DOWNLOAD_ARGUMENTS = {
     "cache_dir",
     "local_files_only",
@@ -81,16 +81,16 @@ COMPUTE_ARGUMENTS = {
 }
 CALL_ARGUMENTS = {"max_length", "pad_to_multiple_of", "padding", "return_tensors", "verbose"}
 HARMLESS_ARGUMENTS = DOWNLOAD_ARGUMENTS | COMPUTE_ARGUMENTS | CALL_ARGUMENTS
-# and arguments that change none with these values
-ARGUMENT_VALUES = {
+# arguments that change no vector if they have one of these values
+HARMLESS_VALUES = {
     "truncation": (True, "longest_first", "only_first"),
     "return_attention_mask": (True,),
 }
 
 GENERIC_CLASS = "TokenizersBackend"  # takes tokenizer.json as it is
 GENERIC_NAMES = (GENERIC_CLASS, "PreTrainedTokenizer")
-# by model_type; the hub's files for ModernBERT state wrong classes, and transformers does not read
-# them
+# By model_type. The Hub's files for ModernBERT state wrong classes, and transformers does not read
+# them.
 DEFAULT_CLASSES = {
     "bert": "BertTokenizer",
     "distilbert": "BertTokenizer",
@@ -103,15 +103,25 @@ DEFAULT_CLASSES = {
     "modernbert": GENERIC_CLASS,
     "gemma3_text": "GemmaTokenizer",
 }
-TYPED_CLASSES = (
-    "BertTokenizer",
-    "ElectraTokenizer",
-)  # give the second text of a pair the token type 1
+# classes that give the second text of a pair the token type 1
+TYPED_CLASSES = ("BertTokenizer", "ElectraTokenizer")
 LEFT_CLASSES = ("GemmaTokenizer",)  # pad before a text unless the files say otherwise
 
-Files = list[
-    tuple[Path, dict[str, Any]]
-]  # a file and its contents; a later one overrides those before it
+# a file and its contents; a later one overrides those before it
+Files = list[tuple[Path, dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """``sentence_bert_config.json``, which overrides transformers' own files."""
+
+    settings: JsonSettings
+    arguments: dict[str, Any]  # for transformers' tokenizer
+    call: dict[str, Any]  # for each call of it
+
+    @property
+    def path(self) -> Path:
+        return self.settings.path
 
 
 def read_tokenizer(folder: str | Path | ModelFolder, limit: int | None = None) -> ModelTokenizer:
@@ -121,181 +131,269 @@ def read_tokenizer(folder: str | Path | ModelFolder, limit: int | None = None) -
     the encoder has positions. Raises ``InputError`` for files that are missing or damaged, for
     settings that are not supported, and for a ``limit`` out of range.
     """
-    folder = folder if isinstance(folder, ModelFolder) else ModelFolder(folder)
-    family, config = folder.config
-    texts, arguments, call = read_text_settings(folder)
+    if not isinstance(folder, ModelFolder):
+        folder = read_folder(folder)
+    _, config = folder.config
+    texts = read_text_settings(folder)
     files = [
         (folder.path / TOKENIZER_CONFIG, folder.json(TOKENIZER_CONFIG)),
-        (texts.path, arguments),
+        (texts.path, texts.arguments),
     ]
-    options, calls = JsonSettings(*files), JsonSettings((texts.path, arguments), (texts.path, call))
+    options = JsonSettings(*files)
 
-    # the limit
-    stated = [
-        calls.get(
-            "max_length", int
-        ),  # a user of sentence-transformers, for each call or for the tokenizer
-        calls.get("model_max_length", int),
-        texts.get("max_seq_length", int),  # sentence-transformers, in nearly every folder
-        options.get("model_max_length", int),  # transformers; 1e30 if the author set none
-        options.get("max_len", int),  # transformers in 2019
-    ]
+    # What the files state is checked, whether an argument overrides it or not.
+    stated_limit = read_limit(texts, options, config.positions)
     if limit is None:
-        limit = min(
-            next((tokens for tokens in stated if tokens is not None), config.positions),
-            config.positions,
-        )
-    if isinstance(limit, bool) or not isinstance(limit, int | np.integer) or limit < 1:
-        raise InputError(f"a maximum length must be an integer from 1, not {one_line(limit)}")
-    if limit > config.positions:
-        table = f"the position table of {folder.path}, which has {config.positions}"
-        raise InputError(f"a maximum length of {limit} is above {table}")
+        limit = stated_limit
+    check_limit(limit, config.positions, folder)
 
-    # the library's tokenizer, and the ends at which a text is padded and cut: from the options,
-    # else from tokenizer.json, else the usual ones
     name = find_class(folder, options)
-    if not has_file(folder.path / TOKENIZER):
-        advice = (
-            "transformers writes it: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-        )
-        raise InputError(f"{folder.path} has no {TOKENIZER}; {advice}")
-    with reading(folder.path / TOKENIZER):
-        content = (folder.path / TOKENIZER).read_bytes()
+    content = read_content(folder)
     with reading(folder.path / TOKENIZER_CONFIG):
         backend = build_backend(folder, content, name, options, files, config.vocab_size)
-        lower_case = texts.get("do_lower_case", bool, False)
-        if lower_case:
-            # before the tokenizer's own normalizer sees the text, unless that does it already
-            stages = normalizer_stages(backend)
-            if not any(isinstance(stage, normalizers.Lowercase) for stage in stages):
-                backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *stages])
-        padding_side = "left" if name in LEFT_CLASSES else "right"
-        if backend.padding is not None:
-            padding_side = backend.padding["direction"].lower()
-        truncation_side = (
-            backend.truncation["direction"].lower() if backend.truncation is not None else "right"
-        )
-    padding_side = options.choice("padding_side", None, "left", "right") or padding_side
-    truncation_side = options.choice("truncation_side", None, "left", "right") or truncation_side
+        if texts.settings.get("do_lower_case", bool, False):
+            lower_case(backend)
 
-    # what the encoder cannot be given
+    # The ends at which a text is padded and cut: ``Tokenizer`` clears what the library has.
+    usual = "left" if name in LEFT_CLASSES else "right"
+    padding_side = read_side("padding_side", options, backend.padding, usual)
+    truncation_side = read_side("truncation_side", options, backend.truncation, "right")
+
+    # What the encoder cannot be given: ids beyond its table, pads that move its positions.
     pad_id = config.pad_token_id or 0
-    check_vocabulary(backend, config.vocab_size, folder, pad_id)
-    if padding_side == "left" and not getattr(family, "relative", False):  # it counts distances
-        reason = "pads before a text move its positions"
-        if name in LEFT_CLASSES:
-            reason += f" ({name} puts them there unless padding_side is right)"
-        raise unsupported(options.place("padding_side"), "padding_side", "left", reason)
-    inputs = options.get("model_input_names", list, items=str)  # the tensors that it gets of a text
-    if inputs is not None and "attention_mask" not in inputs:
-        reason = "attention_mask must be one"
-        raise unsupported(options.place("model_input_names"), "model_input_names", inputs, reason)
+    check_vocabulary(backend, config.vocab_size, folder.path, pad_id)
+    check_padding(folder, options, name, padding_side)
 
-    # not every encoder gets token types
-    typed = name in TYPED_CLASSES if inputs is None else "token_type_ids" in inputs
-    # RoBERTa and MPNet have no position for padding
-    forbidden = pad_id if getattr(config, "position_offset", 0) else None
-    with reading(folder.path):
-        tokenizer = ModelTokenizer(
-            backend,
-            int(limit),
-            pad_id,
-            cut_start=truncation_side == "left",
-            forbidden=forbidden,
-            token_types=typed,
-        )
-    # Ignore ordinary exceptions, since the probe may be untypical; a Rust panic means that the file
-    # is damaged. The padding is off by now: a file may ask for any length.
-    with reading(folder.path / TOKENIZER), suppress(Exception):
-        backend.encode(PROBE)
-    if any(slot.token_type != 0 for slot in tokenizer.single_template):
-        raise InputError(
-            f"{folder.path / TOKENIZER}: token types of one text must be 0 in post_processor"
-        )
+    # Not every encoder gets token types.
+    inputs = read_inputs(options)
+    typed = name in TYPED_CLASSES
+    if inputs is not None:
+        typed = "token_type_ids" in inputs
 
-    # what ``write_tokenizer`` writes again; ``arguments`` without where the source came from, which
-    # says nothing of the copy, and without the limit, which is written as max_seq_length
-    more = {key: value for key, (_, value) in texts.values.items() if key in LATE_INTERACTION}
-    if lower_case:
-        more["do_lower_case"] = True
-    unsaved = DOWNLOAD_ARGUMENTS | {"model_max_length"}
-    settings = dict(folder.json(TOKENIZER_CONFIG))
-    settings |= {
-        key: value for key, value in arguments.items() if value is not None and key not in unsaved
-    }
-    if tokenizer.cut_start:
-        settings["truncation_side"] = "left"
-    if folder.json(CONFIG).get("tokenizer_class"):  # config.json is written anew without it
-        settings["tokenizer_class"] = "PreTrainedTokenizerFast" if name == GENERIC_CLASS else name
-    others = {TOKENIZER_CONFIG: settings, SPECIAL_TOKENS: folder.json(SPECIAL_TOKENS)}
-    tokenizer.source = TokenizerSource(content, others, more)
+    tokenizer = make_tokenizer(folder, backend, int(limit), pad_id, truncation_side, typed)
+    tokenizer.source = keep_for_saving(folder, content, name, texts, truncation_side)
     return tokenizer
 
 
-def read_text_settings(folder: ModelFolder) -> tuple[JsonSettings, dict, dict]:
-    """Read ``sentence_bert_config.json``: its settings, arguments for the tokenizer, arguments for
-    each call of it.
+def read_text_settings(folder: ModelFolder) -> TextSettings:
+    """Read ``sentence_bert_config.json``.
 
     Raises ``InputError`` for an encoder's module that does another task than the folder's class
     computes, and for arguments that may change vectors.
     """
     path = folder.path / TEXT_SETTINGS
     if not folder.described:
-        return JsonSettings((path, {})), {}, {}
+        return TextSettings(JsonSettings((path, {})), {}, {})
     content = folder.json(TEXT_SETTINGS)
-    # an old name beside today's is a leftover; alone, ignoring it would change the limit
+    # An old name beside today's is a leftover; alone, ignoring it would change the limit.
     old = sorted(folder.path.glob(OLD_TEXT_SETTINGS))
     if not content and old and old != [path]:
         raise InputError(
             f"{old[0]} has the name of an old version and is not read: rename it to {TEXT_SETTINGS}"
         )
-    # the only value supported of each key that the module may state about itself
-    result, output = TASKS[folder.task]
-    modality = {"text": {"method": "forward", "method_output_name": result}}
-    module = {
+
+    # Of what the module may state about itself, each key has one value that is supported.
+    result, output = TASK_RESULTS[folder.task]
+    expected = {
         "transformer_task": folder.task,
-        "modality_config": modality,
+        "modality_config": {"text": {"method": "forward", "method_output_name": result}},
         "module_output_name": output,
+        "tokenizer_name_or_path": None,
     }
-    for key, only in (module | {"tokenizer_name_or_path": None}).items():
-        if content.get(key, only) != only:
+    for key, value in expected.items():
+        if content.get(key, value) != value:
             raise unsupported(path, key, content[key], "it may change the vectors")
-    texts = JsonSettings((path, content))
-    calls = texts.get("processing_kwargs", dict, {}, items=dict)
+
+    # Arguments for transformers' model, its config, and each call of its tokenizer: any of them may
+    # change vectors.
+    settings = JsonSettings((path, content))
+    calls = settings.get("processing_kwargs", dict, {}, items=dict)
     call = calls.get("common", {}) | calls.get("text", {})
-    # arguments for transformers' model, its config, and each call of its tokenizer: any of them may
-    # change vectors
     groups = {
-        "model_kwargs": texts.get("model_args", dict, texts.get("model_kwargs", dict, {})),
-        "config_kwargs": texts.get("config_args", dict, texts.get("config_kwargs", dict, {})),
+        "model_kwargs": read_arguments(settings, "model_args", "model_kwargs"),
+        "config_kwargs": read_arguments(settings, "config_args", "config_kwargs"),
         "processing_kwargs": call,
     }
-    for group, given in groups.items():
-        for key, value in given.items():
-            if key not in HARMLESS_ARGUMENTS and value not in ARGUMENT_VALUES.get(key, ()):
+    for group, arguments in groups.items():
+        for key, value in arguments.items():
+            harmless = key in HARMLESS_ARGUMENTS or value in HARMLESS_VALUES.get(key, ())
+            if not harmless:
                 raise unsupported(path, f"{key} in {group}", value, "it may change the vectors")
-    # sentence-transformers reads the tokenizer's arguments under their former name too, and that
-    # one first
-    return texts, texts.get("tokenizer_args", dict, texts.get("processor_kwargs", dict, {})), call
+    return TextSettings(
+        settings, read_arguments(settings, "tokenizer_args", "processor_kwargs"), call
+    )
+
+
+def read_arguments(settings: JsonSettings, old: str, new: str) -> dict[str, Any]:
+    """Read arguments under their former name, or today's, as sentence-transformers does."""
+    return settings.get(old, dict, settings.get(new, dict, {}))
+
+
+def read_limit(texts: TextSettings, options: JsonSettings, positions: int) -> int:
+    """Return the first maximum number of tokens that a file states, at most ``positions``."""
+    calls = JsonSettings((texts.path, texts.arguments), (texts.path, texts.call))
+    limits = [
+        # a user of sentence-transformers, for each call or for the tokenizer
+        calls.get("max_length", int),
+        calls.get("model_max_length", int),
+        # sentence-transformers, in nearly every folder
+        texts.settings.get("max_seq_length", int),
+        # transformers; 1e30 if the author set none
+        options.get("model_max_length", int),
+        # transformers in 2019
+        options.get("max_len", int),
+    ]
+    for limit in limits:
+        if limit is not None:
+            return min(limit, positions)
+    return positions
+
+
+def check_limit(limit: Any, positions: int, folder: ModelFolder) -> None:
+    """Raise ``InputError`` unless a maximum number of tokens is an integer that the encoder has."""
+    if isinstance(limit, bool) or not isinstance(limit, int | np.integer) or limit < 1:
+        raise InputError(f"a maximum length must be an integer from 1, not {one_line(limit)}")
+    if limit > positions:
+        table = f"the position table of {folder.path}, which has {positions}"
+        raise InputError(f"a maximum length of {limit} is above {table}")
+
+
+def read_content(folder: ModelFolder) -> bytes:
+    """Read tokenizer.json."""
+    path = folder.path / TOKENIZER
+    if not has_file(path):
+        advice = (
+            "transformers writes it: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        )
+        raise InputError(f"{folder.path} has no {TOKENIZER}; {advice}")
+    with reading(path):
+        return path.read_bytes()
+
+
+def lower_case(backend: Backend) -> None:
+    """Put every letter in lower case before the tokenizer's own normalizer sees the text."""
+    stages = normalizer_stages(backend)
+    if not any(isinstance(stage, normalizers.Lowercase) for stage in stages):
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *stages])
+
+
+def read_side(key: str, options: JsonSettings, content: dict[str, Any] | None, usual: str) -> str:
+    """Return the end at which a text is padded or cut, "left" or "right".
+
+    The options state it, else tokenizer.json, whose ``content`` this is, else it is the usual one.
+    """
+    side = options.choice(key, None, "left", "right")
+    if side is not None:
+        return side
+    if content is not None:
+        return content["direction"].lower()
+    return usual
+
+
+def check_padding(folder: ModelFolder, options: JsonSettings, name: str, side: str) -> None:
+    """Raise ``InputError`` for pads before a text, unless the encoder counts distances."""
+    family, _ = folder.config
+    if side == "left" and not getattr(family, "relative", False):
+        reason = "pads before a text move its positions"
+        if name in LEFT_CLASSES:
+            reason += f" ({name} puts them there unless padding_side is right)"
+        raise unsupported(options.place("padding_side"), "padding_side", "left", reason)
+
+
+def read_inputs(options: JsonSettings) -> list[str] | None:
+    """Read the names of the tensors that the encoder gets of a text; None if no file states them.
+
+    Raises ``InputError`` if the mask is none of them.
+    """
+    inputs = options.get("model_input_names", list, items=str)
+    if inputs is not None and "attention_mask" not in inputs:
+        reason = "attention_mask must be one"
+        raise unsupported(options.place("model_input_names"), "model_input_names", inputs, reason)
+    return inputs
+
+
+def make_tokenizer(
+    folder: ModelFolder, backend: Backend, limit: int, pad_id: int, side: str, typed: bool
+) -> ModelTokenizer:
+    """Make the tokenizer that a model holds of the library's.
+
+    A long text is cut at ``side``; token types are 0 unless ``typed``.
+    """
+    # RoBERTa and MPNet have no position for padding.
+    _, config = folder.config
+    forbidden = None
+    if getattr(config, "position_offset", 0):
+        forbidden = pad_id
+
+    with reading(folder.path):
+        tokenizer = ModelTokenizer(
+            backend,
+            limit,
+            pad_id,
+            cut_start=side == "left",
+            forbidden=forbidden,
+            token_types=typed,
+        )
+
+    # Ignore ordinary exceptions, since the probe may be untypical; a Rust panic means that the file
+    # is damaged. The padding is off by now: a file may ask for any length.
+    with reading(folder.path / TOKENIZER), suppress(Exception):
+        backend.encode(PROBE)
+
+    if any(slot.token_type != 0 for slot in tokenizer.single_template):
+        raise InputError(
+            f"{folder.path / TOKENIZER}: token types of one text must be 0 in post_processor"
+        )
+    return tokenizer
+
+
+def keep_for_saving(
+    folder: ModelFolder, content: bytes, name: str, texts: TextSettings, truncation_side: str
+) -> TokenizerSource:
+    """Collect what ``write_tokenizer`` writes again: tokenizer.json's ``content`` and settings."""
+    text_settings: dict[str, Any] = {}
+    for key, (_, value) in texts.settings.values.items():
+        if key in LATE_INTERACTION:
+            text_settings[key] = value
+    if texts.settings.get("do_lower_case", bool, False):
+        text_settings["do_lower_case"] = True
+
+    # Where the source came from says nothing of the copy, and the limit is written as
+    # max_seq_length.
+    unsaved = DOWNLOAD_ARGUMENTS | {"model_max_length"}
+    settings = dict(folder.json(TOKENIZER_CONFIG))
+    for key, value in texts.arguments.items():
+        if value is not None and key not in unsaved:
+            settings[key] = value
+    if truncation_side == "left":
+        settings["truncation_side"] = "left"
+    if folder.json(CONFIG).get("tokenizer_class"):  # config.json is written anew without it
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast" if name == GENERIC_CLASS else name
+
+    others = {TOKENIZER_CONFIG: settings, SPECIAL_TOKENS: folder.json(SPECIAL_TOKENS)}
+    return TokenizerSource(content, others, text_settings)
+
+
+# ------------------------------------------------------------------------ the library's tokenizer
 
 
 def find_class(folder: ModelFolder, options: JsonSettings) -> str:
     """Return the class with which transformers would read the folder, without ``Fast``."""
+    path = folder.path / TOKENIZER_CONFIG
+    stated = options.get("tokenizer_class", str)
+    if not stated:
+        path = folder.path / CONFIG
+        stated = folder.json_settings(CONFIG).get("tokenizer_class", str)
+
     name = DEFAULT_CLASSES[folder.model_type]
-    written, path = options.get("tokenizer_class", str), folder.path / TOKENIZER_CONFIG
-    if not written:
-        written, path = (
-            folder.json_settings(CONFIG).get("tokenizer_class", str),
-            folder.path / CONFIG,
-        )
-    if written is not None and name != GENERIC_CLASS:
-        name = written.removesuffix("Fast")
+    if stated is not None and name != GENERIC_CLASS:
+        name = stated.removesuffix("Fast")
     if name in GENERIC_NAMES:
         return GENERIC_CLASS
     if name not in TOKENIZER_CLASSES:
         names = ", ".join([*TOKENIZER_CLASSES, *GENERIC_NAMES])
         reason = f"supported: {names}; if {TOKENIZER} is complete, write PreTrainedTokenizerFast"
-        raise unsupported(path, "tokenizer_class", written, reason)
+        raise unsupported(path, "tokenizer_class", stated, reason)
     return name
 
 
@@ -309,62 +407,63 @@ def build_backend(
     with reading(folder.path / TOKENIZER):
         backend = Backend.from_buffer(content)
     decoder = options.get("added_tokens_decoder", dict, items=dict)
-    # folders that transformers wrote before it had this key: it reads special_tokens_map.json of no
-    # others
+    # transformers reads special_tokens_map.json only of folders that it wrote before it had this
+    # key.
     if decoder is None:
         files = [*files, (folder.path / SPECIAL_TOKENS, folder.json(SPECIAL_TOKENS))]
+
     if name == GENERIC_CLASS:
         special = SpecialTokens(backend, files, {})
     else:
-        tokenizer = TOKENIZER_CLASSES[name]
-        if not isinstance(backend.model, tokenizer.model):
-            # transformers would make such a model of the vocabulary, which was made for another one
-            models_named = f"a {type(backend.model).__name__} model, and {name} needs {tokenizer.model.__name__}"
-            advice = "write another tokenizer_class; PreTrainedTokenizerFast takes any model"
-            raise InputError(f"{folder.path} holds {models_named}: {advice}")
-        special = SpecialTokens(backend, files, tokenizer.tokens)
-        if tokenizer.model is models.Unigram:
+        tokenizer_class = TOKENIZER_CLASSES[name]
+        check_model(folder, name, backend)
+        special = SpecialTokens(backend, files, tokenizer_class.tokens)
+        if tokenizer_class.model is models.Unigram:
             check_unknown(folder, name, special)
-        tokenizer.rebuild(backend, options, special)
+        tokenizer_class.rebuild(backend, options, special)
+
     if decoder is not None:
         special.check_decoder(decoder, rebuilt=name != GENERIC_CLASS)
-    # Register the named tokens as special so that they are never split: after the class has rebuilt
-    # the rest, which may replace tokens. One that is not in the vocabulary gets the next id if the
-    # embedding table has a row for it.
-    in_backend = {token.content: token for token in backend.get_added_tokens_decoder().values()}
-    for token in special.named:
-        if backend.token_to_id(token.content) is not None or backend.get_vocab_size() < rows:
-            token = in_backend.get(token.content, token)  # with its flags, such as lstrip
-            token.special = True
-            backend.add_special_tokens([token])
+    # After the class has rebuilt the rest, which may replace tokens.
+    special.register(rows)
     backend.encode_special_tokens = options.get("split_special_tokens", bool, False)
     return backend
 
 
-def check_unknown(folder: ModelFolder, name: str, special: "SpecialTokens") -> None:
-    """Raise ``InputError`` if a Unigram model has another unknown token than transformers gives its
-    class.
+def check_model(folder: ModelFolder, name: str, backend: Backend) -> None:
+    """Raise ``InputError`` if tokenizer.json holds another kind of model than the class needs.
 
-    That is number 3 for XLM-RoBERTa and the place of ``unk_token`` for CamemBERT, whatever
-    ``tokenizer.json`` says.
+    transformers would make such a model of the vocabulary, which was made for another one.
+    """
+    needed = TOKENIZER_CLASSES[name].model
+    if not isinstance(backend.model, needed):
+        kinds = f"a {type(backend.model).__name__} model, and {name} needs {needed.__name__}"
+        advice = "write another tokenizer_class; PreTrainedTokenizerFast takes any model"
+        raise InputError(f"{folder.path} holds {kinds}: {advice}")
+
+
+def check_unknown(folder: ModelFolder, name: str, special: "SpecialTokens") -> None:
+    """Raise ``InputError`` if a Unigram model has another unknown token than its class.
+
+    In transformers that is number 3 for XLM-RoBERTa and the place of ``unk_token`` for CamemBERT,
+    whatever ``tokenizer.json`` says.
     """
     wanted = 3
     if name != "XLMRobertaTokenizer":
         token = added_token(special.values["unk_token"])
-        wanted = special.backend.token_to_id("" if token is None else token.content) or 0
+        content = "" if token is None else token.content
+        wanted = special.backend.token_to_id(content) or 0
     try:
-        ids = [
-            token.id for token in special.backend.model.tokenize("\U0010fffd")
-        ]  # no vocabulary has this character
+        # No vocabulary has this character.
+        ids = [token.id for token in special.backend.model.tokenize("\U0010fffd")]
     except Exception:  # the library's own, without an unknown token
         ids = []
     if ids != [wanted]:
-        raise unsupported(
-            folder.path / TOKENIZER, "unk_id", ids, f"{name} needs {wanted}, without byte_fallback"
-        )
+        reason = f"{name} needs {wanted}, without byte_fallback"
+        raise unsupported(folder.path / TOKENIZER, "unk_id", ids, reason)
 
 
-def check_vocabulary(backend: Backend, rows: int, folder: ModelFolder, pad_id: int = 0) -> None:
+def check_vocabulary(backend: Backend, rows: int, folder: Path, pad_id: int = 0) -> None:
     """Raise ``InputError`` for tokens whose ids are beyond the embedding table of ``rows`` rows."""
     ids = backend.get_vocab() | {"pad_token_id": pad_id}
     beyond = sorted((i, token) for token, i in ids.items() if i >= rows)
@@ -372,7 +471,7 @@ def check_vocabulary(backend: Backend, rows: int, folder: ModelFolder, pad_id: i
         tokens = listed([f"{token} ({i})" for i, token in beyond])
         reason = "tokenizer and weights do not belong together"
         sizes = f"the embedding table has {rows:,} rows, and the tokenizer has {tokens}"
-        raise InputError(f"{folder.path}: {sizes}: {reason}")
+        raise InputError(f"{folder}: {sizes}: {reason}")
 
 
 class SpecialTokens:
@@ -381,76 +480,107 @@ class SpecialTokens:
     def __init__(self, backend: Backend, files: Files, defaults: dict[str, str]):
         self.backend = backend
         self.values: dict[str, Any] = {f"{name}_token": text for name, text in defaults.items()}
-        self.paths = dict.fromkeys(self.values, files[0][0])
+        first, _ = files[0]
+        self.paths = dict.fromkeys(self.values, first)  # the file that states each key
         for path, content in files:
             has_list = isinstance(self.values.get("additional_special_tokens"), list)
             for key, value in content.items():
                 if path.name == SPECIAL_TOKENS and key == "additional_special_tokens" and has_list:
                     continue  # tokenizer_config.json has the last word
-                self.values[key], self.paths[key] = value, path
-        # every token that the files name, by a key or in a list
+                self.values[key] = value
+                self.paths[key] = path
+        self.named = self.named_tokens()
+
+    def named_tokens(self) -> list[AddedToken]:
+        """List every token that the files name, by a key or in a list."""
         values = [value for key, value in self.values.items() if key.endswith("_token")]
         more = self.values.get("extra_special_tokens")
         if isinstance(more, dict):  # each has a name, such as image_token
             values.extend(more.values())
             more = None
-        more = more or self.values.get("additional_special_tokens")
+        if not more:
+            more = self.values.get("additional_special_tokens")
         if isinstance(more, list):
             values.extend(more)
-        self.named = [token for token in map(added_token, values) if token is not None]
+
+        tokens = []
+        for value in values:
+            token = added_token(value)
+            if token is not None:
+                tokens.append(token)
+        return tokens
 
     def __getitem__(self, key: str) -> tuple[str, int]:
         """Return a token and its id."""
         token = added_token(self.values[key])
-        number = None if token is None else self.backend.token_to_id(token.content)
-        if token is None or number is None:
-            raise InputError(
-                f"{self.paths[key]}: {key} {one_line(self.values[key])} is not a token of the "
-                f"vocabulary"
-            )
-        return token.content, number
+        if token is not None:
+            number = self.backend.token_to_id(token.content)
+            if number is not None:
+                return token.content, number
+        value = one_line(self.values[key])
+        raise InputError(f"{self.paths[key]}: {key} {value} is not a token of the vocabulary")
+
+    def register(self, rows: int) -> None:
+        """Register the named tokens with the library as special, so that they are never split.
+
+        One that is not in the vocabulary gets the next id if the embedding table has a row for it.
+        """
+        in_backend = {}
+        for token in self.backend.get_added_tokens_decoder().values():
+            in_backend[token.content] = token
+        for token in self.named:
+            known = self.backend.token_to_id(token.content) is not None
+            if known or self.backend.get_vocab_size() < rows:
+                token = in_backend.get(token.content, token)  # with its flags, such as lstrip
+                token.special = True
+                self.backend.add_special_tokens([token])
 
     def check_decoder(self, decoder: dict[str, dict], rebuilt: bool) -> None:
-        """Raise ``InputError`` if ``added_tokens_decoder`` lists tokens that ``tokenizer.json``
-        lacks.
+        """Raise ``InputError`` for tokens in ``added_tokens_decoder`` that tokenizer.json lacks.
 
         For a rebuilt tokenizer it is the last word, and must not lack one either.
         """
         in_backend = {token.content for token in self.backend.get_added_tokens_decoder().values()}
-        decoded = {
-            token.content for token in map(added_token, decoder.values()) if token is not None
-        }
+        decoded = set()
+        for value in decoder.values():
+            token = added_token(value)
+            if token is not None:
+                decoded.add(token.content)
         other = decoded - in_backend
         if rebuilt:
-            other |= in_backend - decoded - {token.content for token in self.named}
+            named = {token.content for token in self.named}
+            other |= in_backend - decoded - named
         if other:
+            path = self.paths["added_tokens_decoder"]
             reason = f"added_tokens of tokenizer.json differ in {', '.join(sorted(other))}"
-            raise unsupported(
-                self.paths["added_tokens_decoder"], "added_tokens_decoder", decoder, reason
-            )
+            raise unsupported(path, "added_tokens_decoder", decoder, reason)
 
 
 def added_token(value: Any) -> AddedToken | None:
-    """Read a token from a file's value: a string, or an object with the string as ``content``; None
-    for others.
+    """Read a token from a file's value: a string, or an object with the string as ``content``.
+
+    Other values are no token: None.
     """
     if isinstance(value, str):
         return AddedToken(value, special=True)
     if not isinstance(value, dict) or not isinstance(value.get("content"), str):
         return None
-    flags = {
-        name: value[name]
-        for name in ("lstrip", "rstrip", "single_word")
-        if isinstance(value.get(name), bool)
-    }
+    flags = {}
+    for name in ("lstrip", "rstrip", "single_word"):
+        if isinstance(value.get(name), bool):
+            flags[name] = value[name]
     return AddedToken(value["content"], special=True, **flags)
 
 
+# ------------------------------------------------- what each class of transformers builds by itself
+
+
 def rebuild_bert(backend: Backend, options: JsonSettings, special: SpecialTokens) -> None:
-    """Clean, lower-case, split at punctuation, WordPiece, [CLS] and [SEP]; the defaults are those
-    of uncased BERT.
+    """Clean, lower-case, split at punctuation, WordPiece, [CLS] and [SEP].
+
+    The defaults are those of uncased BERT.
     """
-    backend.model.unk_token = special["unk_token"][0]
+    backend.model.unk_token, _ = special["unk_token"]
     backend.model.continuing_subword_prefix = "##"
     backend.model.max_input_chars_per_word = 100
     backend.normalizer = normalizers.BertNormalizer(
@@ -459,46 +589,56 @@ def rebuild_bert(backend: Backend, options: JsonSettings, special: SpecialTokens
         handle_chinese_chars=options.get("tokenize_chinese_chars", bool, True),
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    cls, sep = special["cls_token"], special["sep_token"]
-    pair = f"{cls[0]} $A {sep[0]} $B:1 {sep[0]}:1"
+    cls, cls_id = special["cls_token"]
+    sep, sep_id = special["sep_token"]
     backend.post_processor = processors.TemplateProcessing(
-        f"{cls[0]} $A {sep[0]}", pair, [cls, sep]
+        f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1", [(cls, cls_id), (sep, sep_id)]
     )
 
 
 def rebuild_mpnet(backend: Backend, options: JsonSettings, special: SpecialTokens) -> None:
     """BERT's pieces between <s> and </s>."""
     rebuild_bert(backend, options, special)
-    backend.post_processor = processors.RobertaProcessing(
-        special["sep_token"], special["cls_token"]
-    )
+    sep = special["sep_token"]
+    cls = special["cls_token"]
+    backend.post_processor = processors.RobertaProcessing(sep, cls)
 
 
 def rebuild_bpe(backend: Backend, unknown: str | None = None) -> None:
-    """Set up the BPE model: by default bytes, none of which is unknown; with ``unknown``
-    SentencePiece's.
-    """
+    """Set up the BPE model, with ``unknown`` as in SentencePiece; else of bytes, all known."""
+    is_sentence_piece = unknown is not None
     model = backend.model
-    model.dropout, model.unk_token = None, unknown
-    model.continuing_subword_prefix = model.end_of_word_suffix = ""
-    model.fuse_unk = model.byte_fallback = unknown is not None
+    model.dropout = None
+    model.unk_token = unknown
+    model.continuing_subword_prefix = ""
+    model.end_of_word_suffix = ""
+    model.fuse_unk = is_sentence_piece
+    model.byte_fallback = is_sentence_piece
     model.ignore_merges = False
     backend.normalizer = None
 
 
 def rebuild_roberta(backend: Backend, options: JsonSettings, special: SpecialTokens) -> None:
-    """Byte-level BPE without a normalizer between <s> and </s>; a space before the text only if the
-    options ask.
+    """Byte-level BPE between <s> and </s>, without a normalizer.
+
+    A text begins with a space only if the options ask for it.
     """
     rebuild_bpe(backend)
     space = options.get("add_prefix_space", bool, False)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
-    sep, cls = special["sep_token"], special["cls_token"]
+    sep = special["sep_token"]
+    cls = special["cls_token"]
     backend.post_processor = processors.RobertaProcessing(sep, cls, add_prefix_space=space)
 
 
-# (?i:...): English endings; then words, single digits, marks, line ends, other spaces
-QWEN_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+QWEN_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"  # English endings
+    r"|[^\r\n\p{L}\p{N}]?\p{L}+"  # words, with the space or mark before them
+    r"|\p{N}"  # single digits
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*"  # marks
+    r"|\s*[\r\n]+"  # line ends
+    r"|\s+(?!\S)|\s+"  # other spaces
+)
 
 
 def rebuild_qwen2(backend: Backend, options: JsonSettings, special: SpecialTokens) -> None:
@@ -509,23 +649,24 @@ def rebuild_qwen2(backend: Backend, options: JsonSettings, special: SpecialToken
     space = options.get("add_prefix_space", bool, False)
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=space, use_regex=False)
     backend.pre_tokenizer = pre_tokenizers.Sequence([words, to_bytes])
-    # they lose their flags, such as lstrip
+    # The special tokens of the vocabulary lose their flags, such as lstrip.
     named = {token.content for token in special.named}
-    backend.add_special_tokens(
-        [AddedToken(token) for token in sorted(named & backend.get_vocab().keys())]
-    )
+    known = sorted(named & backend.get_vocab().keys())
+    backend.add_special_tokens([AddedToken(token) for token in known])
 
 
 def rebuild_gemma(backend: Backend, options: JsonSettings, special: SpecialTokens) -> None:
     """SentencePiece's BPE: a space is a character like others, what is unknown becomes bytes."""
-    rebuild_bpe(backend, special["unk_token"][0])
+    unknown, _ = special["unk_token"]
+    rebuild_bpe(backend, unknown)
     backend.normalizer = normalizers.Replace(" ", "▁")
     backend.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
 
 
 def rebuild_xlm_roberta(backend: Backend, options: JsonSettings, special: SpecialTokens) -> None:
-    """SentencePiece's Unigram after a split at spaces; of the file's normalizer only the table of
-    characters stays.
+    """SentencePiece's Unigram after a split at spaces.
+
+    Of the file's normalizer only the table of characters stays.
     """
     tables = [
         stage for stage in normalizer_stages(backend) if isinstance(stage, normalizers.Precompiled)
@@ -535,9 +676,13 @@ def rebuild_xlm_roberta(backend: Backend, options: JsonSettings, special: Specia
     spaces = pre_tokenizers.Metaspace(prepend_scheme=scheme)
     backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaces])
     # subtle: not cls and sep, which have the same texts unless somebody has changed one of them
-    bos, eos = special["bos_token"], special["eos_token"]
-    pair = [bos[0], "$A", eos[0], eos[0], "$B", eos[0]]
-    backend.post_processor = processors.TemplateProcessing([bos[0], "$A", eos[0]], pair, [bos, eos])
+    bos, bos_id = special["bos_token"]
+    eos, eos_id = special["eos_token"]
+    single = [bos, "$A", eos]
+    pair = [bos, "$A", eos, eos, "$B", eos]
+    backend.post_processor = processors.TemplateProcessing(
+        single, pair, [(bos, bos_id), (eos, eos_id)]
+    )
 
 
 def normalizer_stages(backend: Backend) -> list[normalizers.Normalizer]:
@@ -550,13 +695,11 @@ def normalizer_stages(backend: Backend) -> list[normalizers.Normalizer]:
 
 
 class TokenizerClass(NamedTuple):
-    """The library's model, the special tokens unless the files name others, and what rebuilds the
-    rest.
-    """
+    """What a class of transformers gives a tokenizer."""
 
-    model: type
-    tokens: dict[str, str]
-    rebuild: Callable[[Backend, JsonSettings, SpecialTokens], None]
+    model: type  # the library's
+    tokens: dict[str, str]  # the special tokens unless the files name others
+    rebuild: Callable[[Backend, JsonSettings, SpecialTokens], None]  # everything else
 
 
 BERT_TOKENS = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
@@ -567,9 +710,10 @@ ROBERTA_TOKENS = {
     "bos": "<s>",
     "cls": "<s>",
     "eos": "</s>",
+    "sep": "</s>",
 }
-ROBERTA_TOKENS["sep"] = "</s>"
-QWEN_TOKENS = dict.fromkeys(("unk", "eos", "pad"), "<|endoftext|>")
+MPNET_TOKENS = ROBERTA_TOKENS | {"unk": "[UNK]"}
+QWEN_TOKENS = {"unk": "<|endoftext|>", "eos": "<|endoftext|>", "pad": "<|endoftext|>"}
 GEMMA_TOKENS = {"unk": "<unk>", "pad": "<pad>", "mask": "<mask>", "bos": "<bos>", "eos": "<eos>"}
 BERT_CLASS = TokenizerClass(models.WordPiece, BERT_TOKENS, rebuild_bert)
 XLM_ROBERTA_CLASS = TokenizerClass(models.Unigram, ROBERTA_TOKENS, rebuild_xlm_roberta)
@@ -577,9 +721,7 @@ TOKENIZER_CLASSES = {
     "BertTokenizer": BERT_CLASS,
     "DistilBertTokenizer": BERT_CLASS,
     "ElectraTokenizer": BERT_CLASS,
-    "MPNetTokenizer": TokenizerClass(
-        models.WordPiece, ROBERTA_TOKENS | {"unk": "[UNK]"}, rebuild_mpnet
-    ),
+    "MPNetTokenizer": TokenizerClass(models.WordPiece, MPNET_TOKENS, rebuild_mpnet),
     "RobertaTokenizer": TokenizerClass(models.BPE, ROBERTA_TOKENS, rebuild_roberta),
     "XLMRobertaTokenizer": XLM_ROBERTA_CLASS,
     "CamembertTokenizer": XLM_ROBERTA_CLASS,
@@ -588,30 +730,35 @@ TOKENIZER_CLASSES = {
 }
 
 
+# ------------------------------------------------------------------------------------- writing it
+
+
 def write_tokenizer(tokenizer: ModelTokenizer, folder: Path) -> None:
-    """Write the settings that were read, and ``tokenizer.json`` with what they changed, and without
-    lengths.
+    """Write the settings that were read, and ``tokenizer.json`` with what they changed.
+
+    Lengths are left out of it: other files state the limit.
     """
     source = tokenizer.source or TokenizerSource(None, {}, {})
     for name, settings in source.settings.items():
         if settings:
             write_json(folder / name, settings)
+
     current = json.loads(tokenizer.backend.to_str())
-    content = current if source.content is None else json.loads(source.content)
-    for stage in (
-        "added_tokens",
-        "normalizer",
-        "pre_tokenizer",
-        "post_processor",
-    ):  # what settings change
+    content = current
+    if source.content is not None:
+        content = json.loads(source.content)
+    # what settings change
+    for stage in ("added_tokens", "normalizer", "pre_tokenizer", "post_processor"):
         content[stage] = current[stage]
-    content["padding"] = content["truncation"] = None
-    (folder / TOKENIZER).write_text(
-        json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8"
-    )
+    content["padding"] = None
+    content["truncation"] = None
+    text = json.dumps(content, ensure_ascii=False, indent=2)
+    (folder / TOKENIZER).write_text(text, encoding="utf-8")
 
 
 def text_settings(tokenizer: ModelTokenizer) -> dict[str, Any]:
     """Return the contents of ``sentence_bert_config.json``."""
-    more = tokenizer.source.text_settings if tokenizer.source else {}
-    return {"max_seq_length": tokenizer.limit, "do_lower_case": False} | more
+    content: dict[str, Any] = {"max_seq_length": tokenizer.limit, "do_lower_case": False}
+    if tokenizer.source:
+        content |= tokenizer.source.text_settings
+    return content

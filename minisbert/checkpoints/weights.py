@@ -30,6 +30,7 @@ from minisbert.checkpoints.layout import (
     WEIGHTS_INDEX,
     ModelFolder,
     has_file,
+    read_folder,
     unsupported,
 )
 from minisbert.core import InputError, one_line
@@ -100,7 +101,7 @@ def load_transformer(
     ``found`` is what ``read_encoder`` has returned, less the tensors of a head. Raises
     ``InputError`` with a list of missing, unexpected and misshapen tensors.
     """
-    folder = folder if isinstance(folder, ModelFolder) else ModelFolder(folder)
+    folder = folder if isinstance(folder, ModelFolder) else read_folder(folder)
     family, config = folder.config
     path, tensors = found or read_encoder(folder)
     # no setting says whether a file has a pooler

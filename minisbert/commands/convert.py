@@ -47,7 +47,7 @@ def to_native_code(arguments: list[str] | None = None) -> None:
     shared.check_written("--out", options.out, [".pt2"], options.model)
     from minisbert.backends.graphs import package_dtype
     from minisbert.backends.package import compile_apart, compile_to_cache, package_identity
-    from minisbert.checkpoints.layout import ModelFolder, find_model
+    from minisbert.checkpoints.layout import find_model, read_folder
     from minisbert.system.devices import use_threads
 
     use_threads(options.threads)
@@ -59,7 +59,7 @@ def to_native_code(arguments: list[str] | None = None) -> None:
         compile_apart(folder, dtype, options.pooling, path)
     else:
         path = compile_to_cache(
-            folder, package_identity(ModelFolder(folder), dtype, options.pooling)
+            folder, package_identity(read_folder(folder), dtype, options.pooling)
         )
     print(f"{path}: {path.stat().st_size / 1e6:.0f} MB, {time.monotonic() - started:.0f} s")
 
@@ -92,7 +92,7 @@ def to_onnx(arguments: list[str] | None = None) -> None:
     import numpy as np
 
     from minisbert.backends import graphs
-    from minisbert.checkpoints.layout import TOKENIZER_CONFIG, ModelFolder
+    from minisbert.checkpoints.layout import TOKENIZER_CONFIG, read_folder
     from minisbert.models.sentence_encoder import SentenceEncoder
 
     encoder = SentenceEncoder.load(options.model, device="cpu")
@@ -101,7 +101,7 @@ def to_onnx(arguments: list[str] | None = None) -> None:
     with atomic_folder(options.out) as folder:
         encoder.write(folder)
         # where fastembed and transformers.js cut texts
-        settings = ModelFolder(folder).json(TOKENIZER_CONFIG) | {
+        settings = read_folder(folder).json(TOKENIZER_CONFIG) | {
             "model_max_length": encoder.tokenizer.limit
         }
         write_json(folder / TOKENIZER_CONFIG, settings)

@@ -1,7 +1,6 @@
-"""Adapters that give minisbert's encoders the form that another library expects, one file per
-library.
+"""Adapters that give minisbert's encoders the form that another library expects.
 
-Each file imports its library, so import only the one that you need: ``from
+There is one file per library, which imports it, so import only the one that you need: ``from
 minisbert.integrations.langchain import MinisbertEmbeddings``. ``engines.py`` is the exception: Ray,
 Spark and datasets take a function. ``docs/use-it-in.md`` and ``docs/engines.md`` have ten lines for
 each. Imports the rooms up to ``loading``.

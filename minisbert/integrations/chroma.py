@@ -1,4 +1,7 @@
-"""Chroma: ``client.create_collection("texts", embedding_function=MinisbertEmbeddingFunction())``."""
+"""Chroma stores and searches texts by an encoder's vectors.
+
+client.create_collection("texts", embedding_function=MinisbertEmbeddingFunction())
+"""
 
 from typing import Any
 
@@ -11,14 +14,15 @@ from minisbert.loading import load_dense
 
 @register_embedding_function
 class MinisbertEmbeddingFunction(EmbeddingFunction[Documents]):
-    """Chroma's embedding function. A collection stores its name, the model's and the options, and
-    opens with them.
+    """Chroma's embedding function.
 
-    ``options`` are those of ``load``: device, truncate_dim, prompts, max_seq_length.
+    A collection stores its name, the model's and the options, and opens with them. ``options`` are
+    those of ``load``: device, truncate_dim, prompts, max_seq_length.
     """
 
     def __init__(self, model: str = "all-MiniLM-L6-v2", **options: Any):
-        self.model, self.options = model, options
+        self.model = model
+        self.options = options
         self.encoder = load_dense(model, **options)
 
     def __call__(self, input: Documents) -> Embeddings:
@@ -34,8 +38,12 @@ class MinisbertEmbeddingFunction(EmbeddingFunction[Documents]):
         return "minisbert"
 
     def default_space(self) -> str:
-        # Chroma's names; it has no Manhattan distance, and the Euclidean one is the nearest to it
-        return {"cosine": "cosine", "dot": "ip"}.get(self.encoder.similarity_fn_name, "l2")
+        """Return Chroma's name of the model's similarity.
+
+        Chroma has no Manhattan distance, and the Euclidean one is the nearest to it.
+        """
+        names = {"cosine": "cosine", "dot": "ip", "euclidean": "l2", "manhattan": "l2"}
+        return names[self.encoder.similarity_fn_name]
 
     def get_config(self) -> dict[str, Any]:
         return {"model": self.model, "options": self.options}

@@ -1,14 +1,16 @@
-"""Encode batches in the workers of an engine: Ray Data, Spark, Hugging Face's datasets
-(``docs/engines.md``).
+"""Encode batches in the workers of an engine: Ray Data, Spark, Hugging Face's datasets.
 
     encode = EncodeBatch("all-MiniLM-L6-v2", workers=2)
-    encode({"id": [7, 8], "text": ["A cat sits.", "Rain."]})  # the same columns and "vector", (2, 384) float32
+    batch = {"id": [7, 8], "text": ["A cat sits.", "Rain."]}
+    encode(batch)  # the same columns and "vector", (2, 384) float32
 
-The engine reads, splits, schedules, tries again and writes. This file imports none of them.
+The engine reads, splits, schedules, tries again and writes. This file imports none of them;
+``docs/engines.md`` has an example for each.
 """
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,19 +26,35 @@ MOST_MODELS = 3  # in memory of a worker, as many as Spark's predict_batch_udf
 IMPORTED_IN = os.getpid()
 
 
-class EncodeBatch:
-    """A function from a batch, column name -> N values, to the batch with a column of vectors, (N,
-    D) float32.
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What a worker needs to load its encoder; equal settings share one."""
 
-    A pickled copy carries the settings, not the model: each worker process loads it at its first
-    batch and keeps it for every later copy with the same settings.
+    model: str
+    workers: int | None
+    pooling: str | None
+    device: str
+    max_seq_length: int | None
+    # path, size and time of each file in the model's folder. A model trained anew into the same
+    # folder is another model, for workers that still have the old one and for the cache of
+    # ``datasets``, which knows a function by its pickled bytes.
+    files: tuple[tuple[str, int, int], ...]
+
+
+class EncodeBatch:
+    """A function from a batch to the batch with a column of vectors, (N, D) float32.
+
+    A batch maps the names of columns to N values. A pickled copy carries the settings, not the
+    model: each worker process loads it at its first batch and keeps it for every later copy with
+    the same settings.
 
     model     a name, or a folder that every worker can read, at the same path
     text      the column with the texts
     vector    the new column
-    workers   worker processes per machine; each computes with cores / workers threads. None leaves the number to
-              torch: ``OMP_NUM_THREADS``, which Ray sets to the CPUs of the worker, or all cores.
-              A forked process, as ``datasets`` starts them, always computes with one thread
+    workers   worker processes per machine; each computes with cores / workers threads. None leaves
+              the number to torch: ``OMP_NUM_THREADS``, which Ray sets to the CPUs of the worker, or
+              all cores. A forked process, as ``datasets`` starts them, always computes with one
+              thread
 
     The other settings are those of ``SentenceEncoder.load`` and ``encode``. Raises ``InputError``
     for a number of workers below 1, and at the first batch as ``load`` and ``encode`` do.
@@ -60,33 +78,52 @@ class EncodeBatch:
     ):
         if workers is not None and (type(workers) is not int or workers < 1):
             raise InputError(f"workers must be an integer from 1, not {workers!r}")
-        self.text, self.vector = text, vector
+        self.text = text
+        self.vector = vector
         self.options: dict[str, Any] = {
             "dtype": dtype,
             "truncate_dim": truncate_dim,
             "prompt": prompt,
+            "prompt_name": prompt_name,
+            "normalize_embeddings": normalize_embeddings,
         }
-        self.options |= {"normalize_embeddings": normalize_embeddings, "prompt_name": prompt_name}
-        self.model = str(model)
-        files: tuple = ()
+        name = str(model)
+        files: tuple[tuple[str, int, int], ...] = ()
         if os.path.isdir(model):
-            self.model = os.path.abspath(model)  # workers may start elsewhere
-            # subtle: a model trained anew into the same folder is another model, for workers that
-            # still have the old one and for the cache of ``datasets``, which knows a function by
-            # its pickled bytes
-            paths = sorted(path for path in Path(self.model).rglob("*") if path.is_file())
-            files = tuple(
-                (str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths
-            )
-        self.loading = (files, workers, pooling, device, max_seq_length)
+            name = os.path.abspath(model)  # workers may start elsewhere
+            files = list_files(Path(name))
+        self.settings = WorkerSettings(
+            model=name,
+            workers=workers,
+            pooling=pooling,
+            device=device,
+            max_seq_length=max_seq_length,
+            files=files,
+        )
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the columns of ``batch`` as they are, and the vectors (N, D); (0, D) for an empty
-        batch.
+        """Return the columns of ``batch`` as they are, and the vectors (N, D).
 
         Raises ``InputError`` with column and row for a value that is not a valid text, for a batch
         without the column of texts, and for one that already has the column of vectors.
         """
+        self.check_columns(batch)
+        texts = list(batch[self.text])
+        for row, text in enumerate(texts):
+            try:
+                check_texts([text], row)
+            except InputError as error:
+                # A row of a batch has no number that the user knows: its other columns name it.
+                where = f"column {self.text!r}, row {row} of a batch of {len(texts):,}"
+                rest = {name: list(batch[name])[row] for name in batch if name != self.text}
+                if rest:
+                    where += f", with {one_line(rest)}"
+                raise InputError(f"{where}: {error}; fill or drop such rows first") from error
+        encoder = worker_encoder(os.getpid(), self.settings)
+        return dict(batch) | {self.vector: encoder.encode(texts, **self.options)}
+
+    def check_columns(self, batch: Mapping[str, Any]) -> None:
+        """Raise ``InputError`` unless a batch has the column of texts and none of vectors."""
         if self.text not in batch:
             columns = ", ".join(one_line(str(name)) for name in batch) or "none"
             raise InputError(
@@ -102,44 +139,36 @@ class EncodeBatch:
                 f"column {self.text!r} holds one text, not those of a batch: use map(..., "
                 f"batched=True)"
             )
-        texts = list(batch[self.text])
-        for row, text in enumerate(texts):
-            try:
-                check_texts([text], row)
-            except InputError as error:
-                # a row of a batch has no number that the user knows: its other columns name it
-                where = f"column {self.text!r}, row {row} of a batch of {len(texts):,}"
-                rest = {name: list(batch[name])[row] for name in batch if name != self.text}
-                if rest:
-                    where += f", with {one_line(rest)}"
-                raise InputError(f"{where}: {error}; fill or drop such rows first") from error
-        encoder = worker_encoder(os.getpid(), self.model, *self.loading)
-        return dict(batch) | {self.vector: encoder.encode(texts, **self.options)}
+
+
+def list_files(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """List path, size and time of change of each file below a folder."""
+    files = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            status = path.stat()
+            files.append((str(path), status.st_size, status.st_mtime_ns))
+    return tuple(files)
 
 
 @lru_cache(MOST_MODELS)
-def worker_encoder(
-    process: int,
-    model: str,
-    files: tuple,
-    workers: int | None,
-    pooling: str | None,
-    device: str,
-    limit: int | None,
-) -> Encoder:
-    """Load this process's encoder for these settings, once, and set the threads of the process.
+def worker_encoder(process: int, settings: WorkerSettings) -> Encoder:
+    """Load the encoder of this process for these settings, once, and set the process's threads.
 
-    ``process`` and ``files`` only distinguish: a forked process has its parent's encoders, but
-    needs other threads.
+    ``process`` only distinguishes: a forked process has its parent's encoders, but needs other
+    threads.
     """
-    use_threads(worker_threads(workers))
-    return load_encoder(model, pooling=pooling, device=device, max_seq_length=limit)
+    use_threads(worker_threads(settings.workers))
+    return load_encoder(
+        settings.model,
+        pooling=settings.pooling,
+        device=settings.device,
+        max_seq_length=settings.max_seq_length,
+    )
 
 
 def worker_threads(workers: int | None) -> int:
-    """Return the threads of this process if ``workers`` such processes share the machine's
-    cores.
-    """
+    """Return the threads of this process if ``workers`` such processes share the cores."""
     # subtle: torch's OpenMP threads do not survive a fork, and a child would wait for them forever
     # if its parent has computed with more than one
     if os.getpid() != IMPORTED_IN:

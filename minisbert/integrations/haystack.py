@@ -9,14 +9,15 @@ from minisbert.loading import load_dense, load_ranker
 
 
 class Embedder:
-    """Base of both components: loads ``model``, a name or a folder, in ``warm_up`` or at the first
-    run.
+    """Base of both components: it loads ``model``, a name or a folder, when it is first needed.
 
-    ``options`` are those of ``load``: device, truncate_dim, prompts, max_seq_length.
+    That is in ``warm_up`` or at the first run. ``options`` are those of ``load``: device,
+    truncate_dim, prompts, max_seq_length.
     """
 
     def __init__(self, model: str = "all-MiniLM-L6-v2", **options: Any):
-        self.model, self.options = model, options
+        self.model = model
+        self.options = options
         self.encoder: Any = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -48,8 +49,10 @@ class MinisbertDocumentEmbedder(Embedder):
         self.warm_up()
         texts = [document.content or "" for document in documents]
         vectors = self.encoder.encode_document(texts).tolist()
-        embedded = zip(documents, vectors, strict=True)
-        return {"documents": [replace(document, embedding=vector) for document, vector in embedded]}
+        embedded = []
+        for document, vector in zip(documents, vectors, strict=True):
+            embedded.append(replace(document, embedding=vector))
+        return {"documents": embedded}
 
 
 @component
@@ -57,7 +60,8 @@ class MinisbertRanker:
     """Sort documents by a cross-encoder, a name or a folder, and keep the ``top_k`` best."""
 
     def __init__(self, model: str, top_k: int = 10):
-        self.model, self.top_k = model, top_k
+        self.model = model
+        self.top_k = top_k
         self.ranker: Any = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,9 +77,9 @@ class MinisbertRanker:
     ) -> dict[str, list[Document]]:
         """Return copies of the best documents with their scores, best first."""
         self.warm_up()
-        hits = self.ranker.rank(
-            query, [document.content or "" for document in documents], top_k=top_k or self.top_k
-        )
-        return {
-            "documents": [replace(documents[hit["corpus_id"]], score=hit["score"]) for hit in hits]
-        }
+        texts = [document.content or "" for document in documents]
+        best = []
+        for hit in self.ranker.rank(query, texts, top_k=top_k or self.top_k):
+            document = documents[hit["corpus_id"]]
+            best.append(replace(document, score=hit["score"]))
+        return {"documents": best}

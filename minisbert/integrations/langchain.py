@@ -1,5 +1,6 @@
-"""LangChain: ``InMemoryVectorStore(MinisbertEmbeddings("all-MiniLM-L6-v2"))``, and a reranker of
-what it finds.
+"""LangChain: embeddings for its vector stores, and a reranker of what these find.
+
+InMemoryVectorStore(MinisbertEmbeddings("all-MiniLM-L6-v2"))
 """
 
 from collections.abc import Sequence
@@ -15,8 +16,9 @@ from minisbert.loading import Encoder, load_dense, load_ranker
 
 
 class MinisbertEmbeddings(Embeddings):
-    """LangChain's embeddings, with the model's prompts for queries and documents. ``options`` are
-    those of ``load``.
+    """LangChain's embeddings, with the model's prompts for queries and documents.
+
+    ``options`` are those of ``load``.
     """
 
     def __init__(self, model: str | Encoder, **options: Any):
@@ -32,8 +34,9 @@ class MinisbertEmbeddings(Embeddings):
 
 
 class MinisbertReranker(BaseDocumentCompressor):
-    """Keep the ``top_n`` documents with the highest scores of a cross-encoder: a name, a folder or
-    a model.
+    """Keep the ``top_n`` documents with the highest scores of a cross-encoder.
+
+    ``model`` is a name, a folder or a model.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -47,13 +50,13 @@ class MinisbertReranker(BaseDocumentCompressor):
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
-        """Return copies of the best documents, best first, with ``relevance_score`` in their
-        metadata.
+        """Return copies of the best documents, best first.
+
+        Their metadata have a ``relevance_score``.
         """
+        texts = [document.page_content for document in documents]
         kept = []
-        for hit in self._ranker.rank(
-            query, [document.page_content for document in documents], top_k=self.top_n
-        ):
+        for hit in self._ranker.rank(query, texts, top_k=self.top_n):
             document = documents[hit["corpus_id"]]
             metadata = document.metadata | {"relevance_score": hit["score"]}
             kept.append(document.model_copy(update={"metadata": metadata}))

@@ -1,5 +1,6 @@
-"""LlamaIndex: ``Settings.embed_model = MinisbertEmbedding(model_name="all-MiniLM-L6-v2")``, and a
-reranker.
+"""LlamaIndex: an embedding model and a reranker.
+
+Settings.embed_model = MinisbertEmbedding(model_name="all-MiniLM-L6-v2")
 """
 
 import asyncio
@@ -15,10 +16,10 @@ from minisbert.loading import load_dense, load_ranker
 
 
 class MinisbertEmbedding(BaseEmbedding):
-    """LlamaIndex' embedding model, by the name or the folder of a model; batches are computed as a
-    whole.
+    """LlamaIndex' embedding model, by the name or the folder of a model.
 
-    ``options`` are those of ``load``: device, truncate_dim, prompts, max_seq_length.
+    Batches are computed as a whole. ``options`` are those of ``load``: device, truncate_dim,
+    prompts, max_seq_length.
     """
 
     model_name: str = "all-MiniLM-L6-v2"
@@ -48,9 +49,7 @@ class MinisbertEmbedding(BaseEmbedding):
 
 
 class MinisbertRerank(BaseNodePostprocessor):
-    """Keep the ``top_n`` nodes with the highest scores of a cross-encoder, by its name or
-    folder.
-    """
+    """Keep the ``top_n`` nodes with the highest scores of a cross-encoder, a name or a folder."""
 
     model_name: str
     top_n: int = 3
@@ -70,7 +69,8 @@ class MinisbertRerank(BaseNodePostprocessor):
         if query_bundle is None:
             raise ValueError("nodes are sorted by a query: give query_str or query_bundle")
         texts = [node.node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
-        hits = self._ranker.rank(query_bundle.query_str, texts, top_k=self.top_n)
-        return [
-            NodeWithScore(node=nodes[hit["corpus_id"]].node, score=hit["score"]) for hit in hits
-        ]
+        best = []
+        for hit in self._ranker.rank(query_bundle.query_str, texts, top_k=self.top_n):
+            node = nodes[hit["corpus_id"]].node
+            best.append(NodeWithScore(node=node, score=hit["score"]))
+        return best

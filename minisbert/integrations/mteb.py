@@ -18,18 +18,21 @@ class MinisbertEncoder:
         name = model_name
         if "/" not in name:  # MTEB wants an organisation before it
             name = f"minisbert/{name}"
-        about = {
+        description = {
             "name": name,
             "revision": revision or "local",
             "loader": type(self),
             "framework": ["PyTorch"],
+            "embed_dim": self.encoder.width,
+            "max_tokens": self.encoder.tokenizer.limit,
         }
-        about |= {"embed_dim": self.encoder.width, "max_tokens": self.encoder.tokenizer.limit}
-        self.mteb_model_meta = ModelMeta.create_empty(overwrites=about)
+        self.mteb_model_meta = ModelMeta.create_empty(overwrites=description)
 
     def encode(self, inputs: Any, *, prompt_type: Any = None, **_: Any) -> np.ndarray:
         """Encode the texts of a data loader's batches: (N, D)."""
-        texts = [text for batch in inputs for text in batch["text"]]
+        texts: list[str] = []
+        for batch in inputs:
+            texts += batch["text"]
         role = getattr(prompt_type, "value", prompt_type)
         if role == "query":
             return self.encoder.encode_query(texts)

@@ -10,15 +10,13 @@ from minisbert.loading import Encoder, load_dense
 
 
 class EncoderModule(nn.Module):
-    """The only module of the ``SentenceTransformer``: the features that it passes on are the texts
-    themselves.
-    """
+    """The only module of the ``SentenceTransformer``; its features are the texts themselves."""
 
     encoder: Encoder
 
     def __init__(self, encoder: Encoder):
         super().__init__()
-        # not a submodule: ``to`` and ``half`` would change the model
+        # The encoder is no submodule: ``to`` and ``half`` would change the model.
         object.__setattr__(self, "encoder", encoder)
         self.max_seq_length = encoder.tokenizer.limit
 
@@ -43,7 +41,7 @@ class MinisbertTransformer(SentenceTransformer):
     """
 
     def save(self, path: str, *_: Any, **__: Any) -> None:
-        encoder = self[0].encoder
+        encoder: Any = self[0].encoder
         if not hasattr(encoder, "save"):
             raise TypeError(
                 f"a {type(encoder).__name__} is not saved: copy the folder that it was made from"
@@ -54,18 +52,18 @@ class MinisbertTransformer(SentenceTransformer):
 
 
 def as_sentence_transformer(model: str | Encoder, **options: Any) -> SentenceTransformer:
-    """Return a ``SentenceTransformer`` that computes with minisbert: same vectors and prompts. It
-    cannot train.
+    """Return a ``SentenceTransformer`` that computes with minisbert: same vectors and prompts.
 
-    ``options`` are those of ``load``.
+    It cannot train. ``options`` are those of ``load``.
     """
     encoder = load_dense(model, **options)
     settings = encoder.settings
+    similarity: Any = settings.similarity_fn_name  # one of their names
     return MinisbertTransformer(
         modules=[EncoderModule(encoder)],
         device="cpu",
         prompts=dict(settings.prompts) or None,
         default_prompt_name=settings.default_prompt_name,
-        similarity_fn_name=settings.similarity_fn_name,
+        similarity_fn_name=similarity,
         truncate_dim=settings.truncate_dim,
     )

@@ -28,11 +28,14 @@ class MinisbertVectorizer(TransformerMixin, BaseEstimator):
         truncate_dim: int | None = None,
         max_seq_length: int | None = None,
     ):
-        self.model, self.device = model, device
-        self.truncate_dim, self.max_seq_length = truncate_dim, max_seq_length
+        self.model = model
+        self.device = device
+        self.truncate_dim = truncate_dim
+        self.max_seq_length = max_seq_length
 
     @property
     def encoder(self) -> Encoder:
+        """The model, which this process loads once."""
         return load_once(**self.get_params())
 
     def fit(self, texts: Sequence[str], y: Any = None) -> "MinisbertVectorizer":
@@ -44,9 +47,9 @@ class MinisbertVectorizer(TransformerMixin, BaseEstimator):
         return self.encoder.encode(check_texts(texts))
 
     def get_feature_names_out(self, names: Any = None) -> np.ndarray:
-        return np.array(
-            [f"minisbert{column}" for column in range(self.encoder.width)], dtype=object
-        )
+        """Name the columns: minisbert0, minisbert1, ..."""
+        columns = [f"minisbert{column}" for column in range(self.encoder.width)]
+        return np.array(columns, dtype=object)
 
     def __sklearn_is_fitted__(self) -> bool:
         return True

@@ -19,6 +19,7 @@ from minisbert.checkpoints.layout import (
     TOKENIZER_CONFIG,
     WEIGHTS,
     ModelFolder,
+    read_folder,
     unsupported,
 )
 from minisbert.checkpoints.tokenizer_files import read_tokenizer, write_tokenizer
@@ -226,6 +227,6 @@ def write_cross_encoder(
     write_safetensors(tensors, folder / WEIGHTS)
     write_tokenizer(encoder.tokenizer, folder)
     # The maximum length of a CrossEncoder is in its tokenizer's settings.
-    settings = ModelFolder(folder).json(TOKENIZER_CONFIG)
+    settings = read_folder(folder).json(TOKENIZER_CONFIG)
     limit = {"model_max_length": encoder.tokenizer.limit}
     write_json(folder / TOKENIZER_CONFIG, settings | limit)

@@ -15,7 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.checkpoints.card import base_model_of, write_card
-from minisbert.checkpoints.layout import CONFIG, HEAD_FILE, ModelFolder, find_model, has_file
+from minisbert.checkpoints.layout import (
+    CONFIG,
+    HEAD_FILE,
+    ModelFolder,
+    find_model,
+    has_file,
+    read_folder,
+)
 from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.checkpoints.weights import fill, read_weights, unfilled, write_safetensors
 from minisbert.core import InputError, one_line
@@ -482,7 +489,21 @@ class PairModel(PairScorer, nn.Module):
         as for ``SentenceEncoder.load``; ``activation_fn`` as for ``predict``. ``InputError`` for
         anything missing, unknown or misshapen.
         """
-        folder = ModelFolder(find_model(model))
+        folder = read_folder(find_model(model))
+        return cls.load_folder(
+            folder, device=device, max_length=max_length, activation_fn=activation_fn
+        )
+
+    @classmethod
+    def load_folder(
+        cls,
+        folder: ModelFolder,
+        *,
+        device: str | torch.device = "auto",
+        max_length: int | None = None,
+        activation_fn: Callable[[Tensor], Tensor] | None = None,
+    ) -> Self:
+        """Open a model whose folder has been read, as ``load`` does."""
         if has_file(folder.path / HEAD_FILE):
             file = HEAD_FILE
             encoder, head, task, labels = read_pair_model(folder, max_length)

@@ -34,7 +34,9 @@ from minisbert.checkpoints.layout import (
     WEIGHTS,
     EncoderSettings,
     ModelFolder,
+    check_opened_by,
     find_model,
+    read_folder,
     write_modules,
     write_settings,
 )
@@ -171,12 +173,39 @@ class TextEncoder(EncoderProperties, nn.Module):
         ``minisbert.load`` opens models of any class, and compiled ones. Raises ``InputError`` for
         anything missing, damaged or not supported.
         """
-        choose_device(device)  # an error before the model is read
-        folder = ModelFolder(find_model(model), cls.folder_class)
+        choose_device(device)  # an error before the model is downloaded
+        return cls.load_folder(
+            read_folder(find_model(model)),
+            device=device,
+            pooling=pooling,
+            max_seq_length=max_seq_length,
+            truncate_dim=truncate_dim,
+            prompts=prompts,
+            default_prompt_name=default_prompt_name,
+            similarity_fn_name=similarity_fn_name,
+        )
+
+    @classmethod
+    def load_folder(
+        cls,
+        folder: ModelFolder,
+        *,
+        device: str | torch.device = "auto",
+        pooling: str | None = None,
+        max_seq_length: int | None = None,
+        **settings: Any,
+    ) -> Self:
+        """Open a model whose folder has been read. ``settings`` are the arguments of
+        ``configured``.
+        """
+        choose_device(device)  # an error before the weights are read
+        check_opened_by(folder, cls.folder_class)
         encoder = cls.from_folder(folder, pooling, max_seq_length)
         encoder.base_model = base_model_of(folder.path)
-        encoder = encoder.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name)
-        return encoder if cls.stays_on_cpu else move_to(encoder, encoder.bert, device)
+        encoder = encoder.configured(**settings)
+        if cls.stays_on_cpu:
+            return encoder
+        return move_to(encoder, encoder.bert, device)
 
     @classmethod
     def from_folder(
@@ -187,10 +216,10 @@ class TextEncoder(EncoderProperties, nn.Module):
 
     def configured(
         self,
-        truncate_dim: int | None,
-        prompts: Mapping[str, str] | None,
-        default_prompt_name: str | None,
-        similarity_fn_name: str | None,
+        truncate_dim: int | None = None,
+        prompts: Mapping[str, str] | None = None,
+        default_prompt_name: str | None = None,
+        similarity_fn_name: str | None = None,
     ) -> Self:
         """Override the folder's settings with the arguments that are not None."""
         if truncate_dim is not None:

@@ -145,11 +145,11 @@ class StaticEncoder(TextEncoder):
             raise InputError(
                 f"{folder.path}, a table of static vectors, has no {MODULES_FILE}: {advice}"
             )
-        inner = ModelFolder(folder.path / folder.places["StaticEmbedding"][0])
-        table = read_table(inner.path / WEIGHTS, read_weights(inner.path / WEIGHTS))
-        has_file(inner.path / TOKENIZER)  # refuses a device or a link to nowhere
-        with reading(inner.path / TOKENIZER):
-            backend = Backend.from_buffer((inner.path / TOKENIZER).read_bytes())
+        inner = folder.path / folder.places["StaticEmbedding"][0]
+        table = read_table(inner / WEIGHTS, read_weights(inner / WEIGHTS))
+        has_file(inner / TOKENIZER)  # refuses a device or a link to nowhere
+        with reading(inner / TOKENIZER):
+            backend = Backend.from_buffer((inner / TOKENIZER).read_bytes())
             check_vocabulary(backend, len(table), inner)
             stored = backend.truncation or {"max_length": UNLIMITED, "direction": "right"}
             tokenizer = bare_tokenizer(

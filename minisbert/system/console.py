@@ -1,5 +1,4 @@
-"""How commands talk to the user: options, one-line errors, exit codes, and Ctrl-C that waits for a
-step to end.
+"""How commands talk to the user: options, one-line errors, exit codes; Ctrl-C waits for a step.
 
 Exit codes: 0 success, 2 bad input (one line on stderr, no traceback), 130 interrupted by Ctrl-C.
 Imports neither torch nor NumPy, and no command imports torch before its options are parsed:
@@ -28,24 +27,23 @@ MESSAGE = 4000  # characters of an error message, at most
 # core from other processes.
 SPINNING = {"GOMP_SPINCOUNT": "3000", "KMP_BLOCKTIME": "1"}
 
-
-PLACES = "; check its permissions, or name another place (--out, MINISBERT_HOME)"
-ADVICE = dict.fromkeys(
-    (errno.EROFS, errno.EACCES, errno.EPERM), PLACES
-)  # behind the error of a file
-ADVICE[errno.ENOSPC] = "; free some space, or name another disk"
+CHECK_PLACE = "; check its permissions, or name another place (--out, MINISBERT_HOME)"
+# what to do about the error of a file, by its number
+FILE_ADVICE = {
+    errno.EROFS: CHECK_PLACE,
+    errno.EACCES: CHECK_PLACE,
+    errno.EPERM: CHECK_PLACE,
+    errno.ENOSPC: "; free some space, or name another disk",
+}
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Run a command's ``main``; bad input, a full disk or memory, or Ctrl-C become one line on
-    stderr and an exit code.
+    """Run a command's ``main``; what the user can mend is one line on stderr and an exit code.
 
-    ``MINISBERT_TRACEBACK=1`` shows the traceback instead. Programming errors always keep theirs.
+    That is bad input, a full disk or memory, and Ctrl-C. ``MINISBERT_TRACEBACK=1`` shows the
+    traceback instead. Programming errors always keep theirs.
     """
-    # OpenMP reads the variables when torch is imported, so a program that has imported torch keeps
-    # what it has
-    if "torch" not in sys.modules and not {"OMP_WAIT_POLICY", *SPINNING} & os.environ.keys():
-        os.environ.update(SPINNING)
+    shorten_spinning()
     interrupts = Interrupts()
     try:
         with interrupts:
@@ -56,57 +54,103 @@ def run_command(main: Callable[[], None]) -> None:
         sys.exit(130)
     except Exception as error:
         settle_output()
-        # the reader (head, less) has closed the pipe: not an error
+        # The reader of stdout (head, less) has closed the pipe, which is not an error.
         if isinstance(error, BrokenPipeError):
             sys.exit(0)
         # subtle: so native code reports Ctrl-C in its import
         if interrupts.raised and isinstance(error, ImportError):
             say("stopped")
             sys.exit(130)
-        message = out_of_memory(error)
-        if isinstance(error, InputError | OSError):
-            message = str(error)
-            if isinstance(error, OSError) and error.strerror:
-                message = ": ".join(
-                    filter(None, [error.filename and str(error.filename), error.strerror])
-                )
-                message += ADVICE.get(error.errno or 0, "") if error.filename else ""
+        message = user_message(error)
         if message is None or os.environ.get("MINISBERT_TRACEBACK"):
             raise
         say(f"error: {message[:MESSAGE]}")
         sys.exit(2)
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are an ``InputError`` of one line, without the usage of all options
-    before it.
+def shorten_spinning() -> None:
+    """Let OpenMP's threads sleep soon, unless the user has said how they wait.
+
+    OpenMP reads the variables when torch is imported, so a program that has imported torch keeps
+    what it has.
     """
+    user_chose = any(name in os.environ for name in ("OMP_WAIT_POLICY", *SPINNING))
+    if "torch" not in sys.modules and not user_chose:
+        os.environ.update(SPINNING)
+
+
+def user_message(error: Exception) -> str | None:
+    """Return what to tell the user about an error that they can mend; None for a bug."""
+    if isinstance(error, OSError):
+        return file_message(error)
+    if isinstance(error, InputError):
+        return str(error)
+    return memory_message(error)
+
+
+def file_message(error: OSError) -> str:
+    """Return the file, what the system says about it, and what to do."""
+    if not error.strerror:
+        return str(error)
+    if not error.filename:
+        return error.strerror
+    return f"{error.filename}: {error.strerror}{FILE_ADVICE.get(error.errno or 0, '')}"
+
+
+def memory_message(error: Exception) -> str | None:
+    """Return how much memory was asked for, if Python, NumPy or torch ran out of it; else None."""
+    text = str(error)
+    ran_out = re.search("out of memory|can't allocate memory", text)
+    if not isinstance(error, MemoryError) and not ran_out:
+        return None
+    message = "not enough memory"
+    # "you tried to allocate 4000 bytes", "allocate 2.00 GiB"
+    amount = re.search(r"allocate (\d[\d.,]* ?\w*)", text)
+    if amount:
+        message += f": {amount[1]} more were needed"
+    return f"{message}; use less data or a smaller batch"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are an ``InputError`` of one line, without the usage of all options."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; {self.prog} --help lists the options")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        # of --help: now, while ``run_command`` can still report a full disk or a closed pipe
+        # The text of --help is written now, while ``run_command`` can still report a full disk or a
+        # closed pipe.
         sys.stdout.flush()
         super().exit(status, message)
 
 
 def command_parser(name: str, doc: str | None, **options: Any) -> Parser:
-    """Return the parser of ``minisbert NAME``; ``--help`` shows its docstring, with the examples
-    below the options.
+    """Return the parser of ``minisbert NAME``.
+
+    ``--help`` shows ``doc``, a docstring, with its examples below the options.
     """
-    about, _, examples = inspect.cleandoc(doc or "").replace("``", "").partition("\n\nExamples:")
-    options = {"epilog": f"Examples:{examples}" if examples else None} | options
-    layout = argparse.RawDescriptionHelpFormatter
-    parser = Parser(prog=f"minisbert {name}", description=about, formatter_class=layout, **options)
+    text = inspect.cleandoc(doc or "").replace("``", "")
+    description, _, examples = text.partition("\n\nExamples:")
+    if examples:
+        options.setdefault("epilog", f"Examples:{examples}")
+    parser = Parser(
+        prog=f"minisbert {name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **options,
+    )
     parser.add_argument("--version", action="version", version=f"minisbert {__version__}")
     return parser
 
 
 def add_threads_option(parser: argparse._ActionsContainer) -> None:
     """Add ``--threads N``, for ``use_threads``."""
-    about = "CPU threads (default: OMP_NUM_THREADS, or one per core)"
-    parser.add_argument("--threads", metavar="N", type=bounded(int, 1, 1025), help=about)
+    parser.add_argument(
+        "--threads",
+        metavar="N",
+        type=bounded(int, 1, 1025),
+        help="CPU threads (default: OMP_NUM_THREADS, or one per core)",
+    )
 
 
 def cut_message(limit: int, truncated: int, total: int) -> str:
@@ -123,8 +167,9 @@ def bounded(kind: type, least: float, below: float = math.inf) -> Callable[[str]
             raise ValueError
         return value
 
-    # argparse shows it
-    convert.__name__ = f"{'integer' if kind is int else 'number'} from {least:g}"
+    # argparse shows the name of the function in its error.
+    noun = "integer" if kind is int else "number"
+    convert.__name__ = f"{noun} from {least:g}"
     if below < math.inf:
         convert.__name__ += f", below {below:g}"
     return convert
@@ -150,8 +195,9 @@ def check_usage(*cases: tuple[object, str]) -> None:
 
 @contextmanager
 def exiting(code: int) -> Iterator[None]:
-    """Print a verdict in this block, then exit with ``code``, even if the reader of stdout (head,
-    less) has gone.
+    """Print a verdict in this block, then exit with ``code``.
+
+    So it ends even if the reader of stdout (head, less) has gone.
     """
     try:
         yield
@@ -162,26 +208,10 @@ def exiting(code: int) -> Iterator[None]:
         sys.exit(code)
 
 
-def out_of_memory(error: Exception) -> str | None:
-    """Return the message if Python, NumPy or torch ran out of memory, with the amount it asked for;
-    else None.
-    """
-    text = str(error)
-    if not isinstance(error, MemoryError) and not re.search(
-        "out of memory|can't allocate memory", text
-    ):
-        return None
-    message = "not enough memory"
-    # "you tried to allocate 4000 bytes", "allocate 2.00 GiB"
-    amount = re.search(r"allocate (\d[\d.,]* ?\w*)", text)
-    if amount:
-        message += f": {amount[1]} more were needed"
-    return f"{message}; use less data or a smaller batch"
-
-
 def settle_output() -> None:
-    """Flush both streams; send what cannot be written to the null device, or Python reports it
-    again at exit.
+    """Flush both streams; send what cannot be written to the null device.
+
+    Otherwise Python would report it again at exit.
     """
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -191,8 +221,9 @@ def settle_output() -> None:
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Print a message to stderr, which leaves stdout to the results; dropped if stderr cannot be
-    written.
+    """Print a message to stderr, which leaves stdout to the results.
+
+    It is dropped if stderr cannot be written.
     """
     try:
         print(text, end=end, file=sys.stderr, flush=True)
@@ -205,19 +236,22 @@ class Interrupts:
 
     >>> with Interrupts() as interrupts:
     ...     with interrupts.defer():
-    ...         ...  # a step: an interrupt is raised at its end; a second one ends the process immediately
+    ...         ...  # a step
+
+    An interrupt in the step is raised at its end; a second one ends the process immediately.
     """
 
     def __init__(self) -> None:
-        # waiting: a signal has arrived in a deferred block; raised: outside one, so that it has
-        # become an exception
-        self.deferring = self.waiting = self.raised = False
+        self.deferring = False
+        self.waiting = False  # a signal has arrived in a deferred block
+        self.raised = False  # a signal has arrived outside one, and has become an exception
         self.replaced: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupts":
-        if threading.current_thread() is threading.main_thread():  # only it can set signal handlers
+        # Only the main thread can set signal handlers.
+        if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                # a shell's background job ignores Ctrl-C
+                # A shell's background job ignores Ctrl-C, and goes on ignoring it.
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self.replaced[number] = signal.signal(number, self._handle)
         return self
@@ -236,15 +270,20 @@ class Interrupts:
 
     @contextmanager
     def defer(self) -> Iterator[None]:
-        """Raise an interrupt that arrives inside this block at its end, or at the end of the
-        outermost such block.
+        """Raise an interrupt that arrives inside this block at its end.
+
+        Of nested blocks, the end of the outermost one counts.
         """
-        outer, self.deferring = self.deferring, True
+        if self.deferring:
+            yield
+            return
+        self.deferring = True
+        interrupted = False
         try:
             yield
         finally:
-            self.deferring = outer
-            waiting = self.waiting and not outer
-            self.waiting = self.waiting and outer
-        if waiting:
+            self.deferring = False
+            interrupted = self.waiting
+            self.waiting = False
+        if interrupted:
             raise KeyboardInterrupt

@@ -21,17 +21,20 @@ from torch import Tensor, nn
 from minisbert.core import InputError, one_line
 from minisbert.system.console import say
 
-CPU_INFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the flags are unknown and float32 is used
 Model = TypeVar("Model", bound=nn.Module)
-MPS_DIFFERENCE = 1e-3  # of hidden states; float32 on another device differs by about 1e-6
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
-# of GPU memory for each token of a batch and column of its hidden state; 44 measured in float32
+CPU_INFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the flags are unknown and float32 is used
+# how much hidden states on Apple's GPU may differ; float32 on another device differs by about 1e-6
+MPS_DIFFERENCE = 1e-3
+# M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
+TRIM_THRESHOLD = -1
+MMAP_THRESHOLD = -3
+# GPU memory for each token of a batch and column of its hidden state; 44 were measured in float32
 TOKEN_BYTES = 60
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, AVX-512, ARM
 # What a CPU must have, the library that multiplies float32 fastest there (BLAS is torch's own, MKL
 # on x86), and the fastest dtype; the first row that fits counts. MKL uses no AVX-512 on AMD: on a
 # Zen 5 it reaches 200 GFLOP/s and oneDNN 450, in bfloat16 950. On Intel's CPUs both reach the same,
-# and without AMX bfloat16 is slower (docs/results.md)
+# and without AMX bfloat16 is slower (docs/results.md).
 FASTEST: tuple[tuple[set[str], str, torch.dtype], ...] = (
     ({"amx_bf16"}, "BLAS", torch.bfloat16),
     ({"AuthenticAMD", "avx512_bf16"}, "oneDNN", torch.bfloat16),
@@ -42,9 +45,7 @@ FASTEST: tuple[tuple[set[str], str, torch.dtype], ...] = (
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """Return the CPU's vendor and instruction sets, as Linux names them; none if they cannot be
-    read.
-    """
+    """Return the CPU's vendor and instruction sets as Linux names them, if they can be read."""
     try:
         return frozenset(CPU_INFO.read_text(encoding="utf-8", errors="replace").split())
     except OSError:
@@ -54,23 +55,30 @@ def cpu_flags() -> frozenset[str]:
 def fastest_products() -> tuple[str, torch.dtype]:
     """Look up what this CPU multiplies fastest: the library for float32 and the dtype."""
     flags = cpu_flags()
-    return next((library, dtype) for needed, library, dtype in FASTEST if needed <= flags)
+    for needed, library, dtype in FASTEST:
+        if needed <= flags:
+            return library, dtype
+    raise AssertionError("the last row needs nothing")
 
 
 def products_attend() -> bool:
-    """Say if attention in bfloat16 is faster as two products, by oneDNN, than as torch's operation,
-    which calls MKL.
+    """Say if attention in bfloat16 is faster as two products than as torch's operation.
+
+    The products are oneDNN's, the operation calls MKL.
     """
     return fastest_products() == ("oneDNN", torch.bfloat16)
 
 
 def instruction_sets() -> list[str]:
-    """Return the CPU's vector and matrix instructions, which compiled code may use; if unknown,
-    those torch uses.
+    """Return the CPU's vector and matrix instructions, which compiled code may use.
+
+    If they are unknown, those that torch uses.
     """
     families = ("avx", "amx", "fma", "sse4", "bmi", "f16c", "sve", "asimd")
-    found = sorted(flag for flag in cpu_flags() if flag.startswith(families))
-    return found or [platform.machine(), torch.backends.cpu.get_cpu_capability()]
+    sets = sorted(flag for flag in cpu_flags() if flag.startswith(families))
+    if not sets:
+        return [platform.machine(), torch.backends.cpu.get_cpu_capability()]
+    return sets
 
 
 def choose_device(name: str | torch.device) -> torch.device:
@@ -81,19 +89,20 @@ def choose_device(name: str | torch.device) -> torch.device:
     if not isinstance(name, str | torch.device):
         raise InputError(f"a device is named, such as cpu or cuda:1, not {one_line(name)}")
     if name == "auto":
-        name = "mps" if torch.backends.mps.is_available() else "cpu"
         if torch.cuda.is_available():
             name = "cuda"
+        elif torch.backends.mps.is_available():
+            name = "mps"
+        else:
+            name = "cpu"
     call_mkl_alone()
+    # Which error it is depends on how torch was built.
     try:
-        # round trip: the meta device accepts tensors but cannot copy them back
+        # A round trip: the meta device accepts tensors but cannot copy them back.
         torch.empty(1, device=name).cpu()
-    except (
-        RuntimeError,
-        AssertionError,
-        ImportError,
-    ) as error:  # which one depends on how torch was built
-        reason = re.split(r"(?<=\.)\s|\n", str(error).strip())[0]  # torch lists all its backends
+    except (RuntimeError, AssertionError, ImportError) as error:
+        # The first sentence: after it torch lists all its backends.
+        reason = re.split(r"(?<=\.)\s|\n", str(error).strip())[0]
         if "Expected one of" in reason:  # twenty names, most of which nobody has
             reason = "choose auto, cpu, cuda, cuda:1 or mps"
         raise InputError(f"device {one_line(name)} cannot be used: {reason}") from error
@@ -101,37 +110,38 @@ def choose_device(name: str | torch.device) -> torch.device:
 
 
 def move_to(model: Model, bert: nn.Module, name: str | torch.device) -> Model:
-    """Move a model to a device by name. Apple's GPU, which no test covers, must give a batch the
-    CPU's hidden states.
+    """Move a model to a device by name.
 
-    If it does not, ``auto`` stays on the CPU, and "mps" raises ``InputError``.
+    Apple's GPU, which no test covers, must give a batch the CPU's hidden states. If it does not,
+    ``auto`` stays on the CPU, and "mps" raises ``InputError``.
     """
     place = choose_device(name)
     if place.type != "mps":
         return model.to(place)
 
-    def hidden_states() -> Tensor:  # (2, 8, D)
-        device = next(bert.parameters()).device
-        ids = torch.arange(16, device=device).reshape(2, 8)
-        mask = torch.arange(8, device=device) < torch.tensor(
-            [[8], [5]], device=device
-        )  # the second row is padded
-        with torch.inference_mode():
-            return (bert(ids, mask) * mask[:, :, None]).cpu()
-
-    expected = hidden_states()
+    expected = hidden_states(bert)
     model = model.to(place)
-    difference = float((hidden_states() - expected).abs().max() / expected.abs().max())
-    found = (
+    difference = float((hidden_states(bert) - expected).abs().max() / expected.abs().max())
+    finding = (
         f"Apple's GPU computes a batch with a relative difference of {difference:.0e} from the CPU"
     )
-    if difference <= MPS_DIFFERENCE:  # not for NaN
-        say(found)
+    if difference <= MPS_DIFFERENCE:  # False for NaN
+        say(finding)
         return model
     if name != "auto":
-        raise InputError(f"{found}: choose device cpu")
-    say(f"{found}: using the CPU")
+        raise InputError(f"{finding}: choose device cpu")
+    say(f"{finding}: using the CPU")
     return model.to("cpu")
+
+
+def hidden_states(bert: nn.Module) -> Tensor:
+    """Compute the hidden states (2, 8, D) of a batch whose second row is padded; pads are 0."""
+    device = next(bert.parameters()).device
+    ids = torch.arange(16, device=device).reshape(2, 8)
+    lengths = torch.tensor([[8], [5]], device=device)
+    mask = torch.arange(8, device=device) < lengths
+    with torch.inference_mode():
+        return (bert(ids, mask) * mask[:, :, None]).cpu()
 
 
 @cache
@@ -140,7 +150,7 @@ def call_mkl_alone() -> None:
     # subtle: threads that call one of them for the first time at once may get one of low precision,
     # off by 2e-5 in a vector (github.com/pytorch/pytorch/issues/188792); after a call by one thread
     # all get the right one. NumPy holds the numbers: when torch first takes memory, it reads the
-    # variable that `save_training_memory` sets
+    # variable that ``save_training_memory`` sets.
     for function in (torch.erf, torch.exp, torch.log, torch.sqrt, torch.tanh):
         for dtype in (np.float32, np.float64):
             number = torch.from_numpy(np.ones(1, dtype))
@@ -148,15 +158,14 @@ def call_mkl_alone() -> None:
 
 
 def bfloat16_hardware(device: torch.device) -> tuple[bool, str]:
-    """Return whether the device multiplies bfloat16 in hardware, and why: ``(True, "the CPU has
-    avx512_bf16")``.
+    """Return whether the device multiplies bfloat16 in hardware, and why.
+
+    ``(True, "the CPU has avx512_bf16")``
     """
     if device.type == "cuda":
-        capability = torch.cuda.get_device_capability(device)  # Ampere, 8.0, is the first
-        return capability >= (
-            8,
-            0,
-        ), f"the GPU has compute capability {capability[0]}.{capability[1]}, 8.0 is needed"
+        major, minor = torch.cuda.get_device_capability(device)
+        reason = f"the GPU has compute capability {major}.{minor}, 8.0 is needed"
+        return major >= 8, reason  # Ampere, 8.0, is the first
     if device.type != "cpu":
         return False, f"bfloat16 support of {device.type} is unknown"
     flags = cpu_flags()
@@ -169,8 +178,7 @@ def bfloat16_hardware(device: torch.device) -> tuple[bool, str]:
 
 
 def choose_dtype(name: str, device: torch.device) -> tuple[torch.dtype, str]:
-    """Return the dtype of matrix products for ``auto``, ``float32`` or ``bfloat16``, and the reason
-    in a few words.
+    """Return the dtype of matrix products for ``auto``, ``float32`` or ``bfloat16``, and why.
 
     Raises ``InputError`` for bfloat16 on hardware without it, where it would be many times slower.
     """
@@ -184,19 +192,24 @@ def choose_dtype(name: str, device: torch.device) -> tuple[torch.dtype, str]:
         raise InputError(
             f"dtype {name!r} is not one of auto, float32, bfloat16, and of a compiled model int8"
         )
-    # emulated bfloat16 is correct and many times slower, which looks like a hang: refused, not
-    # warned of
     able, reason = bfloat16_hardware(device)
-    if not able and name == "bfloat16":
-        raise InputError(f"bfloat16 cannot be used: {reason}; choose float32")
-    if able and name == "auto" and device.type == "cpu" and fastest_products()[1] == torch.float32:
-        return torch.float32, f"{reason}, which is faster than float32 only on AMD or with AMX"
-    return torch.bfloat16 if able else torch.float32, reason
+    if not able:
+        # Emulated bfloat16 is correct and many times slower, which looks like a hang: it is
+        # refused, not warned of.
+        if name == "bfloat16":
+            raise InputError(f"bfloat16 cannot be used: {reason}; choose float32")
+        return torch.float32, reason
+    if name == "auto" and device.type == "cpu":
+        _, fastest = fastest_products()
+        if fastest == torch.float32:
+            return fastest, f"{reason}, which is faster than float32 only on AMD or with AMX"
+    return torch.bfloat16, reason
 
 
 def fitting_tokens(device: torch.device, width: int) -> int:
-    """Return how many tokens, pads counted, an encoder of width D surely computes at once in a
-    GPU's free memory.
+    """Return how many tokens, pads counted, surely fit into a GPU's free memory at once.
+
+    ``width`` is D of the encoder.
     """
     free, _ = torch.cuda.mem_get_info(device)
     held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -208,31 +221,30 @@ def too_little_memory(
 ) -> InputError:
     """Say which batch size fits where a GPU lacks the memory for a batch of ``tokens``."""
     fits = min(fitting_tokens(device, width), tokens // 2) // text_tokens
-    advice = (
-        f"batch_size={fits} fits"
-        if fits
-        else "not even a few texts fit: free some, or choose device cpu"
-    )
+    if fits:
+        advice = f"batch_size={fits} fits"
+    else:
+        advice = "not even a few texts fit: free some, or choose device cpu"
     return InputError(
         f"{device} has too little free memory for batch_size={tokens // text_tokens}: {advice}"
     )
 
 
 def use_threads(count: int | None) -> None:
-    """Compute with ``count`` CPU threads in torch and the tokenizer, or with their defaults if
-    None.
+    """Compute with ``count`` CPU threads in torch and the tokenizer; None leaves their defaults.
 
     Call it before the first text is tokenized, when the tokenizer starts its threads.
     """
     if count is None:
         return
-    has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS
-    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or count
+    cores = os.cpu_count() or count
+    if hasattr(os, "sched_getaffinity"):  # macOS has none
+        cores = len(os.sched_getaffinity(0))
     if count > cores:
         say(f"{count} threads are slower than {cores}: this process may use no more cores")
-    # setdefault: who sets the tokenizer's own variable knows why
     torch.set_num_threads(count)
-    os.environ.setdefault("RAYON_NUM_THREADS", str(count))  # read by the tokenizers library
+    # The tokenizers library reads this variable. Who has set it knows why.
+    os.environ.setdefault("RAYON_NUM_THREADS", str(count))
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
@@ -255,24 +267,23 @@ def set_random_state(states: dict[str, Tensor], device: torch.device) -> None:
 
 
 def save_training_memory() -> None:
-    """Limit oneDNN's cache, and let torch ask Linux for pages of 2 MiB for large tensors. Call it
-    before the first one.
+    """Limit oneDNN's cache, and let torch ask Linux for pages of 2 MiB for large tensors.
 
-    oneDNN compiles a kernel for every shape, and length-grouped batches have many: its default of
-    1,024 cached kernels takes hundreds of MiB. Each micro-batch allocates a gradient of all word
-    embeddings, 47 MB in MiniLM: Linux takes longer to provide it in pages of 4 KiB than torch to
-    fill it. Torch >= 2.2 (github.com/pytorch/pytorch/pull/115990).
+    Call it before the first tensor is made. oneDNN compiles a kernel for every shape, and
+    length-grouped batches have many: its default of 1,024 cached kernels takes hundreds of MiB.
+    Each micro-batch allocates a gradient of all word embeddings, 47 MB in MiniLM: Linux takes
+    longer to provide it in pages of 4 KiB than torch to fill it. Torch >= 2.2
+    (github.com/pytorch/pytorch/pull/115990).
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def keep_freed_memory() -> None:
-    """Let glibc reuse the memory that tensors free instead of returning it to the system. For
-    commands, at start.
+    """Let glibc reuse the memory that tensors free instead of returning it to the system.
 
-    Otherwise the system must zero new pages for each layer's results, 10 % of encoding time. The
-    process never shrinks.
+    Commands call it at their start. Otherwise the system must zero new pages for each layer's
+    results, 10 % of encoding time. The process never shrinks.
     """
     with suppress(OSError):  # no glibc
         library = ctypes.CDLL("libc.so.6")

@@ -1,6 +1,4 @@
-"""Reading with errors that name file and line; atomic writes: a file or folder appears complete or
-not at all.
-"""
+"""Read with errors that name file and line; write files and folders complete or not at all."""
 
 import errno
 import json
@@ -17,14 +15,16 @@ from typing import IO
 from minisbert.core import InputError, one_line
 from minisbert.system.reading import reading
 
-MOST_BYTES = 2**28  # of a model's files other than weights
-NEW = "partial-"  # in the hidden name of what is being written
+MOST_BYTES = 2**28  # in one of a model's files other than weights
+PARTIAL = "partial-"  # in the hidden name of what is being written
+# numbers of the errors of a full or broken disk; Windows has no EDQUOT
 BROKEN_DISK = (errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 def decode(content: bytes, where: str, line: int = 1) -> str:
-    """Decode UTF-8 bytes; ``InputError`` names the first bad line, where ``line`` is the number of
-    the first line.
+    """Decode UTF-8 bytes, of which the first are in the line number ``line``.
+
+    Raises ``InputError`` with the first bad line.
     """
     try:
         return content.decode()
@@ -37,12 +37,13 @@ def decode(content: bytes, where: str, line: int = 1) -> str:
 
 
 def open_bytes(path: str | Path) -> IO[bytes]:
-    """Open a file for reading; ``InputError`` if it is missing, a folder, or a named pipe, which
-    may have no writer.
+    """Open a file for reading.
+
+    Raises ``InputError`` if it is missing, a folder, or a named pipe, which may have no writer.
     """
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder, a file is needed")
-    # the shell's own: /dev/stdin, /dev/fd/63
+    # The shell's own pipes, /dev/stdin and /dev/fd/63, have a writer.
     if Path(path).is_fifo() and not str(path).startswith("/dev/"):
         raise InputError(f"{path} is a pipe, a file is needed")
     with reading(path):
@@ -50,29 +51,34 @@ def open_bytes(path: str | Path) -> IO[bytes]:
 
 
 def read_text(path: str | Path) -> str:
-    """Read a UTF-8 file; ``InputError`` if it is missing, a folder, or not UTF-8 (with the
-    line).
+    """Read a UTF-8 file, without a byte order mark.
+
+    Raises ``InputError`` if it is missing, a folder, or not UTF-8 (with the line).
     """
     with open_bytes(path) as file:
-        return decode(file.read(), str(path)).removeprefix("\ufeff")  # a byte order mark
+        return decode(file.read(), str(path)).removeprefix("\ufeff")
 
 
 def write_json(path: Path, content: object) -> None:
+    """Write a JSON file that people can read."""
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    # backslashes: JSON's own escapes for what UTF-8 cannot hold, bytes of a file's name
+    # Bytes of a file's name that UTF-8 cannot hold become JSON's own escapes.
     with naming(path):
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Name the file in the error of a full or broken disk, which has no name, and in that of a
-    hidden new file.
+    """Name the file ``path`` in errors that name none, or a hidden new file.
+
+    The error of a full or broken disk has no name.
     """
     try:
         yield
     except OSError as error:
-        if NEW in str(error.filename) or (error.errno in BROKEN_DISK and error.filename is None):
+        is_hidden = PARTIAL in str(error.filename)
+        is_nameless = error.errno in BROKEN_DISK and error.filename is None
+        if is_hidden or is_nameless:
             error.filename = str(path)
         raise
 
@@ -92,8 +98,8 @@ def check_output(out: str | Path | None, *inputs: str | Path | None) -> None:
         if not path or not os.path.exists(path):  # a model by its name
             continue
         source = Path(os.path.realpath(path))
-        # samefile finds hard links and names that differ in case on a disk that ignores it; of a
-        # pipe, /dev/fd/63, only the name as it was given can be opened
+        # samefile finds hard links, and names that differ in case on a disk that ignores it. A
+        # pipe, /dev/fd/63, can only be opened by the name that was given.
         same = target.exists() and os.path.samefile(target, path)
         if same or target.is_relative_to(source) or source.is_relative_to(target):
             raise InputError(
@@ -106,7 +112,7 @@ def atomic_file(target: str | Path) -> Iterator[Path]:
     """Yield a temporary path; rename it to ``target`` on success, remove it on any failure."""
     if Path(target).exists() and not Path(target).is_file():
         raise InputError(f"{target} is a folder or a device, a file is needed")
-    target, new = beside(target)
+    target, new = hidden_beside(target)
     try:
         with naming(target):
             new.touch()
@@ -114,12 +120,12 @@ def atomic_file(target: str | Path) -> Iterator[Path]:
             flush(new)
             os.replace(new, target)
     finally:
-        with suppress(OSError):  # a read-only disk's, which would hide the error that is told
+        with suppress(OSError):  # a read-only disk's error would hide the one that is told
             new.unlink(missing_ok=True)
 
 
-# what a model that is replaced may take along; tokenizer.json has what is in the vocabularies of
-# older versions
+# Files that a model which is replaced may take along. tokenizer.json has what is in the
+# vocabularies of older versions.
 OF_FORMER_MODEL = re.compile(
     r"\.gitattributes|vocab\.(txt|json)|merges\.txt|\d+_\w+/(config\.json|model\.safetensors)"
 )
@@ -129,8 +135,8 @@ OF_FORMER_MODEL = re.compile(
 def atomic_folder(target: str | Path) -> Iterator[Path]:
     """Yield a temporary folder; rename it to ``target`` on success, remove it on any failure.
 
-    A model that is there is replaced; ``InputError`` if the folder has any other file that the new
-    one lacks, which would be lost.
+    A model that is there is replaced. Raises ``InputError`` if the folder has any other file that
+    the new one lacks, which would be lost.
     """
     if not isinstance(target, str | os.PathLike):
         raise InputError(f"the path of a folder is needed, not {one_line(target)}")
@@ -140,49 +146,60 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
         raise InputError(
             f"{target} cannot be replaced because it is the current folder; name another folder"
         )
-    target, new = beside(target)
+    target, new = hidden_beside(target)
     try:
         with naming(target):
             new.mkdir()
             yield new
             flush(*(path for path in new.rglob("*") if path.is_file()))
-            for path in [path for path in target.rglob("*") if not path.is_dir()]:
-                name = path.relative_to(target)
-                if not (new / name).exists() and not OF_FORMER_MODEL.fullmatch(name.as_posix()):
-                    raise InputError(
-                        f"{path} would be lost: move it away, or choose another folder than "
-                        f"{target}"
-                    )
-            old = new.with_name(
-                f"{new.name}.old"
-            )  # renamed, so that a kill or a full disk here loses neither
-            if target.is_dir():
-                os.replace(target, old)
-            try:
-                os.replace(new, target)
-            except OSError:
-                if old.is_dir():
-                    os.replace(old, target)
-                raise
-            shutil.rmtree(old, ignore_errors=True)
+            check_nothing_lost(target, new)
+            replace_folder(target, new)
     finally:
         shutil.rmtree(new, ignore_errors=True)
 
 
-def beside(target: str | Path) -> tuple[Path, Path]:
-    """Return the target, links followed, and a new hidden name next to it, whose parent folder is
-    made.
+def check_nothing_lost(target: Path, new: Path) -> None:
+    """Raise ``InputError`` for a file in ``target`` that is no model's and that ``new`` lacks."""
+    for path in target.rglob("*"):
+        if path.is_dir():
+            continue
+        name = path.relative_to(target)
+        if not (new / name).exists() and not OF_FORMER_MODEL.fullmatch(name.as_posix()):
+            raise InputError(
+                f"{path} would be lost: move it away, or choose another folder than {target}"
+            )
+
+
+def replace_folder(target: Path, new: Path) -> None:
+    """Rename the folder ``new`` to ``target``, and remove the folder that was there.
+
+    That one is renamed first, so that a kill or a full disk here loses neither.
     """
+    old = new.with_name(f"{new.name}.old")
+    if target.is_dir():
+        os.replace(target, old)
+    try:
+        os.replace(new, target)
+    except OSError:
+        if old.is_dir():
+            os.replace(old, target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def hidden_beside(target: str | Path) -> tuple[Path, Path]:
+    """Return the target, links followed, and a new hidden name next to it; make their parent."""
     target = Path(os.path.realpath(target))  # replace what a link points to, not the link
     target.parent.mkdir(parents=True, exist_ok=True)
-    # next to it, because a rename to another file system is not atomic; a token, because several
-    # processes may write
-    return target, target.with_name(f".{target.name}.{NEW}{secrets.token_hex(4)}")
+    # It is next to the target, because a rename to another file system is not atomic; it has a
+    # token, because several processes may write.
+    return target, target.with_name(f".{target.name}.{PARTIAL}{secrets.token_hex(4)}")
 
 
 def lock(file: IO[str]) -> None:
-    """Lock an open file until it is closed; ``BlockingIOError`` if it is in use. Without locks do
-    nothing.
+    """Lock an open file until it is closed. A system or disk without locks does nothing.
+
+    Raises ``BlockingIOError`` if it is in use.
     """
     with suppress(ImportError):  # Windows
         import fcntl  # not FileLock, which may empty or delete the file
@@ -197,8 +214,10 @@ def lock(file: IO[str]) -> None:
 
 def listed(names: list[str], most: int = 3) -> str:
     """Format the first few names for a message: ``'.git', 'notes.txt', 'state' and 2 more``."""
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(one_line(name) for name in names[:most]) + rest
+    text = ", ".join(one_line(name) for name in names[:most])
+    if len(names) > most:
+        text += f" and {len(names) - most} more"
+    return text
 
 
 def flush(*paths: Path) -> None:
@@ -209,32 +228,47 @@ def flush(*paths: Path) -> None:
 
 
 def check_owner(path: Path) -> None:
-    """Raise ``InputError`` if a user other than this one and root can change the file, or exchange
-    it in its folder.
+    """Raise ``InputError`` if another user can change the file, or exchange it in its folder.
+
+    Root may, who can do anything.
     """
     if not hasattr(os, "getuid"):  # Windows
         return
-    import grp
-    import pwd
-
-    # Ubuntu and Fedora give each user a group of the same name, and make folders writable for it:
-    # it has no one else
-    private_group = None
-    with suppress(KeyError):  # a container may run under a number that has no name
-        user = pwd.getpwuid(os.getuid())
-        group = grp.getgrgid(user.pw_gid)
-        if group.gr_name == user.pw_name and not {*group.gr_mem} - {user.pw_name}:
-            private_group = group.gr_gid
+    own_group = private_group()
     file = Path(os.path.realpath(path))
     for place in (file, file.parent):
-        status = place.stat()
-        writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if status.st_gid == private_group:
-            writable &= ~stat.S_IWGRP
-        # in a folder with the sticky bit, such as /tmp, others can add files but not exchange ours
-        if place.is_dir() and status.st_mode & stat.S_ISVTX:
-            writable = 0
-        if status.st_uid not in (0, os.getuid()) or writable:
+        if others_can_change(place, own_group):
             raise InputError(
                 f"{path} is a program, and other users can change {place}: chown it, chmod go-w"
             )
+
+
+def private_group() -> int | None:
+    """Return the number of this user's own group, if there is no one else in it.
+
+    Ubuntu and Fedora give each user a group of the same name, and make folders writable for it.
+    """
+    import grp
+    import pwd
+
+    with suppress(KeyError):  # a container may run under a number that has no name
+        user = pwd.getpwuid(os.getuid())
+        group = grp.getgrgid(user.pw_gid)
+        others = {*group.gr_mem} - {user.pw_name}
+        if group.gr_name == user.pw_name and not others:
+            return group.gr_gid
+    return None
+
+
+def others_can_change(place: Path, own_group: int | None) -> bool:
+    """Return whether a user other than this one and root can write to a file or folder."""
+    status = place.stat()
+    if status.st_uid not in (0, os.getuid()):
+        return True
+    # In a folder with the sticky bit, such as /tmp, others can add files but not exchange ours.
+    if place.is_dir() and status.st_mode & stat.S_ISVTX:
+        return False
+    writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if status.st_gid == own_group:
+        writable &= ~stat.S_IWGRP
+    return writable != 0

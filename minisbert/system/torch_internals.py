@@ -1,4 +1,4 @@
-"""The only file that uses private parts of torch, each behind a check and with a public fallback."""
+"""The only file that uses private parts of torch: each behind a check, with a public fallback."""
 
 import importlib
 from collections.abc import Callable, Sequence
@@ -12,30 +12,39 @@ from torch.overrides import TorchFunctionMode
 
 from minisbert.system.devices import fastest_products
 
-# the linear layer that ``torch.compile`` chooses on a CPU: on AMD's with AVX-512 twice as fast as
-# torch's own
+# oneDNN's linear layer, which ``torch.compile`` chooses on a CPU: on AMD's with AVX-512 it is twice
+# as fast as torch's own.
 ONEDNN = (
     torch.backends.mkldnn.is_available()
     and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 )
 
-# its linear layer of unsigned activations and signed weights: vector instructions without
-# avx512_vnni, too
+# oneDNN's linear layer of unsigned activations and signed weights, which has vector instructions
+# without avx512_vnni, too.
 QLINEAR = (
     ONEDNN
     and hasattr(torch.ops.onednn, "qlinear_prepack")
     and hasattr(torch.ops.onednn, "qlinear_pointwise")
 )
+
+
+def prepacked_like(weight: Tensor, sizes: Any) -> Tensor:
+    """Return a tensor of the size that a weight has when ``qlinear_prepack`` has laid it out."""
+    return weight.mT
+
+
 if QLINEAR:
-    # torch cannot export the layout of a constant weight without being told its size
-    with suppress(RuntimeError):  # of a later version, which can
-        torch.library.register_fake("onednn::qlinear_prepack")(lambda weight, sizes: weight.mT)
+    # torch cannot export the layout of a constant weight without being told its size. A later
+    # version can, and raises RuntimeError.
+    with suppress(RuntimeError):
+        torch.library.register_fake("onednn::qlinear_prepack")(prepacked_like)
 
 
 def products(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply a (R, D) with the rows of b (C, D): (R, C), in float32 on the CPU; b may be
-    ``laid_out``.
+    """Multiply a (R, D) with the rows of b (C, D): (R, C), in float32 on the CPU.
+
+    b may be ``laid_out``.
     """
     with torch.autocast("cpu", enabled=False):
         if ONEDNN:
@@ -44,8 +53,9 @@ def products(a: Tensor, b: Tensor) -> Tensor:
 
 
 def laid_out(matrix: Tensor) -> Tensor:
-    """Lay out a float32 matrix (C, D) for oneDNN, for ``products`` only; unchanged if oneDNN does
-    not run.
+    """Lay out a float32 matrix (C, D) for oneDNN; without oneDNN it is unchanged.
+
+    Only ``products`` reads the result.
     """
     if ONEDNN:
         return torch.ops.mkldnn._reorder_linear_weight(matrix)
@@ -68,19 +78,22 @@ def suits(x: Tensor, weight: Tensor) -> bool:
     """Return whether ``OneDNNLinear`` may multiply x (..., D) and weight (C, D)."""
     if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
         return False
-    return all(each.device.type == "cpu" and each.dtype == torch.float32 for each in (x, weight))
+    on_cpu = x.device.type == weight.device.type == "cpu"
+    return on_cpu and x.dtype == weight.dtype == torch.float32
 
 
 def fastest_linear() -> AbstractContextManager:
-    """Return a context in which linear layers without gradients are oneDNN's on CPUs where those
-    are faster.
-    """
-    return OneDNNLinear() if ONEDNN and fastest_products()[0] == "oneDNN" else nullcontext()
+    """Return a context in which linear layers without gradients are oneDNN's where it is faster."""
+    library, _ = fastest_products()
+    if ONEDNN and library == "oneDNN":
+        return OneDNNLinear()
+    return nullcontext()
 
 
 def int8_products(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply a (R, D) with the rows of b (C, D), both int8 on the CPU: (R, C) int32; with
-    avx512_vnni by oneDNN.
+    """Multiply a (R, D) with the rows of b (C, D), both int8 on the CPU: (R, C) int32.
+
+    With avx512_vnni oneDNN does it.
     """
     if hasattr(torch, "_int_mm"):
         return torch._int_mm(a, b.mT)
@@ -88,26 +101,26 @@ def int8_products(a: Tensor, b: Tensor) -> Tensor:
 
 
 def unsigned_products(a: Tensor, b: Tensor, scale: Tensor) -> Tensor:
-    """Multiply a (R, D) uint8 with the rows of b (C, D) int8, times ``scale`` (C,), on the CPU: (R,
-    C) float32.
+    """Multiply a (R, D) uint8 with the rows of b (C, D) int8, times ``scale`` (C,), on the CPU.
 
-    Exact for b from -64 to 64: AVX2 without VNNI adds pairs of products in 16 bits.
+    The result (R, C) is float32. It is exact for b from -64 to 64: AVX2 without VNNI adds pairs of
+    products in 16 bits.
     """
     if not QLINEAR:
         return (a.float() @ b.float().mT) * scale
     packed = torch.ops.onednn.qlinear_prepack(b, None)
     zeros = torch.zeros(len(b), dtype=torch.int32)
-    # a and the result as they are, scale 1 and offset 0 of either; no bias, no function
+    # a and the result are taken as they are, with scale 1 and offset 0; no bias and no function
+    # follow.
     return torch.ops.onednn.qlinear_pointwise(
         a, 1.0, 0, packed, scale, zeros, None, 1.0, 0, torch.float32, "none", [], "none"
     )
 
 
 def add_each(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Add the second tensor of each pair to the first in place, in a few operations for all of
-    them.
-    """
-    firsts, seconds = zip(*pairs, strict=True)
+    """Add the second tensor of each pair to the first in place, in a few operations for all."""
+    firsts = [first for first, _ in pairs]
+    seconds = [second for _, second in pairs]
     torch._foreach_add_(firsts, seconds)
 
 
@@ -119,39 +132,54 @@ def package_runner(path: Path) -> Callable[..., Sequence[Tensor]]:
     try:
         loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
     except (AttributeError, TypeError):  # another version of torch
-        # returns a tensor if it is the only output
-        run = torch._inductor.aoti_load_package(str(path))
-        return lambda *inputs: torch.utils._pytree.tree_leaves(run(*inputs))
+        package = torch._inductor.aoti_load_package(str(path))
 
-    def boxed(*inputs: Tensor) -> Sequence[Tensor]:
-        # subtle: OpenMP keeps the number for each thread; asking for it hands on torch's
+        def run_public(*inputs: Tensor) -> Sequence[Tensor]:
+            # It returns a tensor if that is the only output.
+            return torch.utils._pytree.tree_leaves(package(*inputs))
+
+        return run_public
+
+    def run(*inputs: Tensor) -> Sequence[Tensor]:
+        # subtle: OpenMP keeps the number of threads for each thread; asking for it hands on torch's
         torch.get_num_threads()
         return loader.boxed_run(list(inputs))
 
-    return boxed
+    return run
 
 
 def ragged_attention(query: Tensor) -> Callable[..., Tensor] | None:
-    """Return attention within texts that follow each other in a row, for a query (S, H, K) like
-    this one, or None.
+    """Return attention within texts that follow each other in a row, or None.
 
-    A function of query, key, value, the texts' edges (N + 1,) int32 and the longest text, to (S, H,
-    K). The kernel is for half precision on a GPU from Ampere on; torch 2.10 has a function for it,
-    older ones the operation behind it.
+    It is a function of query, key, value, the texts' edges (N + 1,) int32 and the longest text, to
+    (S, H, K), for a query (S, H, K) like this one. The kernel is for half precision on a GPU from
+    Ampere on, and for heads whose width is a multiple of 8; torch 2.10 has a function for it, older
+    versions the operation behind it.
     """
-    if (
-        query.dtype not in (torch.bfloat16, torch.float16)
-        or query.shape[-1] % 8
-        or query.device.type != "cuda"
-    ):
+    if query.dtype not in (torch.bfloat16, torch.float16) or query.device.type != "cuda":
+        return None
+    if query.shape[-1] % 8:
         return None
     if torch.cuda.get_device_capability(query.device) < (8, 0):
         return None
     try:
-        varlen: Callable = importlib.import_module("torch.nn.attention.varlen").varlen_attn
+        varlen_attn = importlib.import_module("torch.nn.attention.varlen").varlen_attn
     except ImportError:
-        forward = torch.ops.aten._flash_attention_forward
-        return lambda q, k, v, edges, longest: forward(
-            q, k, v, edges, edges, longest, longest, 0.0, False, False
-        )[0]
-    return lambda q, k, v, edges, longest: varlen(q, k, v, edges, edges, longest, longest)
+        return ragged_operation
+
+    def ragged_function(
+        query: Tensor, key: Tensor, value: Tensor, edges: Tensor, longest: int
+    ) -> Tensor:
+        return varlen_attn(query, key, value, edges, edges, longest, longest)
+
+    return ragged_function
+
+
+def ragged_operation(
+    query: Tensor, key: Tensor, value: Tensor, edges: Tensor, longest: int
+) -> Tensor:
+    """Compute the attention of ``ragged_attention`` by the operation of older versions of torch."""
+    results = torch.ops.aten._flash_attention_forward(
+        query, key, value, edges, edges, longest, longest, 0.0, False, False
+    )
+    return results[0]

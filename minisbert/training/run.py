@@ -126,7 +126,7 @@ def open_log(out: Path) -> TextIO:
         raise InputError(
             f"{out}: another process is training this run; wait for it to finish, or stop it"
         ) from error
-    for path in (*out.glob(f".*.{files.NEW}*"), out / f"{MODEL}{NEW}", out / f"{LAST}{NEW}"):
+    for path in (*out.glob(f".*.{files.PARTIAL}*"), out / f"{MODEL}{NEW}", out / f"{LAST}{NEW}"):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:

@@ -12,7 +12,7 @@ from torch import nn
 
 from minisbert.architectures.modern import AttentionHeads, Encoder
 from minisbert.checkpoints.card import base_model_of
-from minisbert.checkpoints.layout import SENTENCE_ENCODER, ModelFolder, find_model
+from minisbert.checkpoints.layout import SENTENCE_ENCODER, find_model, read_folder
 from minisbert.core import InputError
 from minisbert.core.bert import Attention
 from minisbert.core.loop import Diverged, adamw, fit, linear_schedule
@@ -61,7 +61,7 @@ def load_trainable(options: RunSettings, device: torch.device) -> SentenceEncode
             train_vocabulary(texts, words, options.max_length or 128), layers, width, dropout
         ).to(device)
 
-    folder = ModelFolder(find_model(options.model))
+    folder = read_folder(find_model(options.model))
     if traits.head and folder.classifier:
         # a CrossEncoder: its head is not in the way of another one
         encoder = PairModel.load(folder.path, device=device, max_length=options.max_length).encoder

@@ -18,7 +18,7 @@ from minisbert.backends.graphs import (
     prepare_layers,
 )
 from minisbert.backends.package import About, CompiledEncoder
-from minisbert.checkpoints.layout import ModelFolder
+from minisbert.checkpoints.layout import read_folder
 from minisbert.core import InputError, bert
 from minisbert.models import batching
 from minisbert.models.batching import LONG_TOKENS, same_text
@@ -118,13 +118,13 @@ def test_long_rows_share_smaller_batches_where_their_scores_are_held(
     flags, dtype, fewer, tiny, monkeypatch
 ):
     monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
-    encoder = CompiledEncoder(ModelFolder(tiny), lambda *_: [], About(dtype=dtype))
+    encoder = CompiledEncoder(read_folder(tiny), lambda *_: [], About(dtype=dtype))
     assert (encoder.long_tokens == LONG_TOKENS) == fewer
 
 
 @pytest.mark.parametrize("width", [-1, 0, 7])
 def test_a_package_that_lies_about_its_columns_is_refused(width, tiny):
-    encoder = CompiledEncoder(ModelFolder(tiny), lambda *_: [torch.zeros(2, 8)], About(width=width))
+    encoder = CompiledEncoder(read_folder(tiny), lambda *_: [torch.zeros(2, 8)], About(width=width))
     with pytest.raises(InputError, match="columns"):
         encoder.encode(["a", "b c"])
 

@@ -21,7 +21,7 @@ from minisbert.backends.cuda import (
     choose_half,
     has_graph,
 )
-from minisbert.checkpoints.layout import ModelFolder
+from minisbert.checkpoints.layout import read_folder
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
@@ -180,8 +180,8 @@ def test_lack_of_memory_is_one_line_with_a_size_that_fits(monkeypatch):
 
 
 def test_which_models_and_dtypes():
-    assert all(has_graph(ModelFolder(folder)) for folder in RELATED)
-    assert not has_graph(ModelFolder(REFERENCE / "architectures" / "tiny-mpnet"))
+    assert all(has_graph(read_folder(folder)) for folder in RELATED)
+    assert not has_graph(read_folder(REFERENCE / "architectures" / "tiny-mpnet"))
     with pytest.raises(InputError, match="choose bfloat16, float16, float32"):
         choose_half("int8", torch.device("cpu"))
     assert choose_half("float32", torch.device("cpu")) == torch.float32
@@ -202,5 +202,5 @@ def test_no_package_is_loaded_where_there_is_a_gpu(compiled, tiny, monkeypatch):
     monkeypatch.setattr(loading, "choose_device", lambda name: torch.device("cuda"))
     monkeypatch.setattr(loading, "choose_half", lambda *_: torch.bfloat16)
     monkeypatch.setattr(loading, "CudaEncoder", lambda *_: "on the GPU")
-    monkeypatch.setattr(loading.SentenceEncoder, "load", lambda *_, **__: None)
+    monkeypatch.setattr(loading.SentenceEncoder, "load_folder", lambda *_, **__: None)
     assert loading.load(tiny, compiled=compiled) == "on the GPU"

@@ -14,7 +14,6 @@ import sys
 import zipfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ import torch
 from minisbert.backends import graphs
 from minisbert.backends import package as aot
 from minisbert.backends.package import CompiledEncoder, CompiledPairModel
-from minisbert.checkpoints.layout import ModelFolder
+from minisbert.checkpoints.layout import read_folder
 from minisbert.commands.convert import to_native_code
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead, siamese
@@ -31,7 +30,6 @@ from minisbert.loading import load
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.files import check_owner
 from tests.conftest import ROOT, compile_model
 from tests.parity import MINILM_VECTOR
 
@@ -194,30 +192,6 @@ def test_a_damaged_package_is_refused(folder, tiny_package, tmp_path, damage):
         CompiledEncoder.load(folder, copied)
 
 
-@pytest.mark.skipif(not hasattr(os, "getuid"), reason="Windows has no such modes")
-def test_a_users_own_group_may_write_and_another_group_may_not(tmp_path, monkeypatch):
-    """Ubuntu's default: folders of mode 775 in the group that has the user's name and nobody
-    else.
-    """
-    file = tmp_path / "p.pt2"
-    file.touch(mode=0o644)
-    tmp_path.chmod(0o775)
-    group = tmp_path.stat().st_gid
-    for name, members, refused in (
-        ("me", [], False),
-        ("me", ["me", "you"], True),
-        ("staff", [], True),
-    ):
-        monkeypatch.setattr("pwd.getpwuid", lambda uid: SimpleNamespace(pw_name="me", pw_gid=group))
-        owners = SimpleNamespace(gr_name=name, gr_mem=members, gr_gid=group)
-        monkeypatch.setattr("grp.getgrgid", lambda gid, owners=owners: owners)
-        if refused:
-            with pytest.raises(InputError, match="other users can change"):
-                check_owner(file)
-        else:
-            check_owner(file)
-
-
 def test_a_package_that_is_no_file_or_can_be_written_by_others(folder, tiny_package, tmp_path):
     copied = Path(shutil.copy(tiny_package, tmp_path / "p.pt2"))
     copied.chmod(0o666)
@@ -266,9 +240,9 @@ def test_an_identity_covers_every_module_and_all_code_of_the_graph(tiny, tmp_pat
         path for path in model.iterdir() if path.is_file() and path.name != "modules.json"
     ]:
         path.rename(model / "encoder" / path.name)
-    before = aot.package_identity(ModelFolder(model), "float32")
+    before = aot.package_identity(read_folder(model), "float32")
     flip(model / "encoder" / "model.safetensors")
-    after = aot.package_identity(ModelFolder(model), "float32")
+    after = aot.package_identity(read_folder(model), "float32")
     assert [key for key in before if before[key] != after[key]] == ["weights"]
 
     monkeypatch.setattr(aot, "PACKAGE", shutil.copytree(aot.PACKAGE, tmp_path / "minisbert"))

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,45 +10,66 @@ import pytest
 from minisbert import SentenceEncoder
 from minisbert.checkpoints.layout import find_model
 from minisbert.core import InputError
-from tests.checkpoints.test_save import TEXTS, contents
+from tests.checkpoints.conftest import TEXTS, contents
 
 
-def large(path: Path) -> None:
-    path.touch()
-    os.truncate(path, 3 * 2**30)
+def make_odd(path: Path, kind: str) -> None:
+    """Make a path that is no ordinary file."""
+    if kind == "a folder":
+        path.mkdir()
+    elif kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a device":
+        path.symlink_to("/dev/zero")
+    elif kind == "a dangling link":
+        path.symlink_to("nowhere")
+    elif kind == "a loop":
+        path.symlink_to(path.name)
 
 
-FAULT = "is a folder, device or broken link, not a file"
-ODD = {  # how the file is made, and what is said about it
-    "a folder": (Path.mkdir, FAULT),
-    "a pipe": (os.mkfifo, FAULT),
-    "a device": (lambda path: path.symlink_to("/dev/zero"), FAULT),
-    "a dangling link": (lambda path: path.symlink_to("nowhere"), FAULT),
-    "a loop": (lambda path: path.symlink_to(path.name), FAULT),
-    "3 GB": (large, "is larger than 268,435,456 bytes"),
-}
+@pytest.fixture
+def folder(tiny, tmp_path) -> Path:
+    """A copy of the tiny model."""
+    return shutil.copytree(tiny, tmp_path / "model")
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "1_Pooling/config.json"])
-@pytest.mark.parametrize(("make", "message"), ODD.values(), ids=ODD)
-def test_what_is_not_a_usable_file_is_named(
-    name: str, make: Callable, message: str, tiny, tmp_path
-):
-    folder = shutil.copytree(tiny, tmp_path / "model")
+NAMES = ["config.json", "tokenizer.json", "1_Pooling/config.json"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", ["a folder", "a pipe", "a device", "a dangling link", "a loop"])
+def test_what_is_not_a_file_is_named(name, kind, folder):
+    """Reading a pipe or a device would wait or run forever."""
     (folder / name).unlink()
-    make(folder / name)
+    make_odd(folder / name, kind)
     with pytest.raises(InputError) as error:
         SentenceEncoder.load(folder)
-    assert str(error.value) == f"{folder / name} {message}"
+    assert str(error.value) == f"{folder / name} is a folder, device or broken link, not a file"
 
 
-def test_a_folder_is_found_before_a_name_and_a_path_is_no_name(tiny, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_that_is_far_too_large_is_named(name, folder):
+    """It is refused before it fills the memory."""
+    os.truncate(folder / name, 3 * 2**30)
+    with pytest.raises(InputError) as error:
+        SentenceEncoder.load(folder)
+    assert str(error.value) == f"{folder / name} is larger than 268,435,456 bytes"
+
+
+def test_a_folder_is_found_before_a_name(tiny, tmp_path, monkeypatch):
+    """As in sentence-transformers: a model that was just saved is not downloaded."""
     monkeypatch.chdir(tmp_path)
     name = "all-MiniLM-L6-v2"
-    with pytest.raises(InputError, match="no such folder"):
-        find_model(Path(name))
     shutil.copytree(tiny, name)
-    assert find_model(name) == find_model(Path(name)) == Path(name)
+    assert find_model(name) == Path(name)
+    assert find_model(Path(name)) == Path(name)
+
+
+def test_a_path_is_no_name(tmp_path, monkeypatch):
+    """A program that passes a Path means a folder: a wrong one must not become a download."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="no such folder"):
+        find_model(Path("all-MiniLM-L6-v2"))
 
 
 def test_a_model_that_is_a_broken_link(tmp_path):
@@ -66,12 +86,15 @@ def test_names_that_no_folder_can_have(name):
 
 def test_a_cache_of_links_is_loaded_and_saved_as_files(tiny, tmp_path):
     """As a hub's client keeps a model: every file is a link to one that is named by its hash."""
-    blobs, model = tmp_path / "blobs", shutil.copytree(tiny, tmp_path / "snapshots" / "main")
+    blobs = tmp_path / "blobs"
     blobs.mkdir()
-    for path in [path for path in model.rglob("*") if path.is_file()]:
-        blob = path.rename(blobs / str(abs(hash(path))))
-        path.symlink_to(os.path.relpath(blob, path.parent))
-    before, encoder = contents(blobs), SentenceEncoder.load(model)
+    model = shutil.copytree(tiny, tmp_path / "snapshots" / "main")
+    for path in list(model.rglob("*")):
+        if path.is_file():
+            blob = path.rename(blobs / str(abs(hash(path))))
+            path.symlink_to(os.path.relpath(blob, path.parent))
+    before = contents(blobs)
+    encoder = SentenceEncoder.load(model)
     encoder.save(tmp_path / "saved")
     assert not any(path.is_symlink() for path in (tmp_path / "saved").rglob("*"))
     assert contents(blobs) == before

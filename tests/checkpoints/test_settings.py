@@ -1,6 +1,4 @@
-"""Settings in a folder that change vectors: honoured as sentence-transformers does, or refused by
-file and key.
-"""
+"""Settings that change vectors are honoured as in sentence-transformers, or refused by name."""
 
 import json
 import shutil
@@ -36,22 +34,25 @@ TEXTS = [
     "the cat " * 20 + "moon",
     "A " + "guitar" * 20,
 ]
-CONFIG, TOKENIZER, MODULES = "config.json", "tokenizer.json", "modules.json"
-OPTIONS, SPECIAL = "tokenizer_config.json", "special_tokens_map.json"
-TEXT, SENTENCE = "sentence_bert_config.json", "config_sentence_transformers.json"
-POOLING, DENSE, NORMALIZE = (
-    "1_Pooling/config.json",
-    "2_Dense/config.json",
-    "2_Normalize/config.json",
-)
+CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+MODULES = "modules.json"
+OPTIONS = "tokenizer_config.json"
+SPECIAL = "special_tokens_map.json"
+TEXT = "sentence_bert_config.json"
+SENTENCE = "config_sentence_transformers.json"
+POOLING = "1_Pooling/config.json"
+DENSE = "2_Dense/config.json"
+NORMALIZE = "2_Normalize/config.json"
 GENERIC = {"tokenizer_class": "PreTrainedTokenizerFast"}
 LEFT = {"truncation_side": "left"}
 PROMPT = {"prompts": {"q": "a dog: ", "other": "the sun: "}, "default_prompt_name": "q"}
 UNPOOLED = {"include_prompt": False}
-TYPED = processors.TemplateProcessing(
+# a post_processor with token type 1 for one text
+TYPED_PROCESSOR = processors.TemplateProcessing(
     "[CLS]:1 $A:1 [SEP]:1", "$A:0 $B:0", [("[CLS]", 2), ("[SEP]", 3)]
 )
-TYPED = json.loads(TYPED.__getstate__())  # token type 1 for one text
+TYPED = json.loads(TYPED_PROCESSOR.__getstate__())
 THREE = json.loads((SOURCES["tiny"] / MODULES).read_text())  # Transformer, Pooling, Normalize
 DROPOUT = {
     "idx": 2,
@@ -60,11 +61,19 @@ DROPOUT = {
     "type": "sentence_transformers.models.Dropout",
 }
 SEVERAL = ["lasttoken", "mean", "weightedmean", "mean_sqrt_len_tokens"]
-FLAGS = ["lasttoken", "weightedmean_tokens", "mean_tokens", "mean_sqrt_len_tokens", "cls_token"]
+FLAGS = {
+    "pooling_mode_lasttoken": True,
+    "pooling_mode_weightedmean_tokens": True,
+    "pooling_mode_mean_tokens": True,
+    "pooling_mode_mean_sqrt_len_tokens": True,
+    "pooling_mode_cls_token": True,
+}
 BPE = json.loads((SOURCES["roberta"] / TOKENIZER).read_text())["model"]
 
+ACTIVATIONS = "torch.nn.modules.activation"
+
 # name: the source, and what changes in its files (... removes a key, None a file). These change the
-# vectors:
+# vectors.
 CHANGED = {
     "cased": ("tiny", {OPTIONS: {"do_lower_case": False}}),
     "accents": ("tiny", {OPTIONS: {"strip_accents": False}}),
@@ -159,16 +168,13 @@ CHANGED = {
         "tiny",
         {POOLING: {"pooling_mode": SEVERAL}, MODULES: THREE[:2]},
     ),
-    "flags, in any order": (
-        "tiny",
-        {POOLING: {"pooling_mode": ...} | {f"pooling_mode_{flag}": True for flag in FLAGS}},
-    ),
-    **{
-        name: ("distiluse", {DENSE: {"activation_function": f"torch.nn.modules.activation.{name}"}})
-        for name in ("ReLU", "GELU", "Sigmoid", "SiLU")
-    },
+    "flags, in any order": ("tiny", {POOLING: {"pooling_mode": ...} | FLAGS}),
+    "ReLU": ("distiluse", {DENSE: {"activation_function": f"{ACTIVATIONS}.ReLU"}}),
+    "GELU": ("distiluse", {DENSE: {"activation_function": f"{ACTIVATIONS}.GELU"}}),
+    "Sigmoid": ("distiluse", {DENSE: {"activation_function": f"{ACTIVATIONS}.Sigmoid"}}),
+    "SiLU": ("distiluse", {DENSE: {"activation_function": f"{ACTIVATIONS}.SiLU"}}),
 }
-# and these do not, because the source means the same, or because nobody reads them
+# These do not change the vectors, because the source means the same, or because nobody reads them
 UNCHANGED = {
     "uncased by default": (
         "tiny",
@@ -220,7 +226,7 @@ UNCHANGED = {
     ),
 }
 HONOURED = CHANGED | UNCHANGED
-# the ids of TEXTS[0] then
+# the ids of TEXTS[0] under some of these settings
 IDS = {
     "cased": [2, 1, 1, 70, 81, 57, 90, 3],
     "uncased by default": [2, 57, 58, 70, 81, 57, 90, 3],
@@ -242,8 +248,12 @@ def edit(path: Path, changes: dict | None) -> None:
         path.write_text(json.dumps(changes))
         return
     path.parent.mkdir(exist_ok=True)
-    content = (json.loads(path.read_text()) if path.is_file() else {}) | changes
-    path.write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
+    content = {}
+    if path.is_file():
+        content = json.loads(path.read_text())
+    content |= changes
+    kept = {key: value for key, value in content.items() if value is not ...}
+    path.write_text(json.dumps(kept))
 
 
 @pytest.fixture
@@ -271,8 +281,7 @@ def reference(folder: Path) -> torch.nn.Module:
     return sentence_transformers.SentenceTransformer(str(folder), device="cpu").double()
 
 
-# -------------------------------------------------------------------------------------------
-# honoured
+# ---------------------------------------------------------------------------------------- honoured
 
 
 @pytest.mark.reference
@@ -294,16 +303,34 @@ def test_vectors_equal_sentence_transformers_also_after_saving(make, tmp_path, n
 
 
 @pytest.mark.parametrize("name", HONOURED)
-def test_a_setting_changes_vectors_and_a_saved_folder_has_the_same(make, tmp_path, name):
+def test_a_setting_changes_vectors_or_not(make, name):
+    """A setting that is read and not honoured would go unnoticed: the vectors would be good."""
     source, changes = HONOURED[name]
-    plain, changed = vectors(SOURCES[source]), vectors(make(source, changes))
-    assert (plain.shape == changed.shape and torch.equal(plain, changed)) == (name in UNCHANGED)
-    encoder = SentenceEncoder.load(tmp_path / "folder")
+    plain = vectors(SOURCES[source])
+    changed = vectors(make(source, changes))
+    same = plain.shape == changed.shape and torch.equal(plain, changed)
+    assert same == (name in UNCHANGED)
+
+
+@pytest.mark.parametrize("name", HONOURED)
+def test_a_saved_folder_has_the_same_settings(make, tmp_path, name):
+    """Saving writes what the tokenizer, the pooling and the prompts were read from."""
+    source, changes = HONOURED[name]
+    folder = make(source, changes)
+    encoder = SentenceEncoder.load(folder)
     encoder.save(tmp_path / "saved")
     again = SentenceEncoder.load(tmp_path / "saved")
     assert (again.settings, again.tokenizer.limit) == (encoder.settings, encoder.tokenizer.limit)
-    assert name not in IDS or encoder.tokenizer.encode(TEXTS[:1]).ids == [IDS[name]]
-    assert_parity(name, again.double().encode(TEXTS, convert_to_tensor=True), changed, PIECE)
+    ours = again.double().encode(TEXTS, convert_to_tensor=True)
+    assert_parity(name, ours, vectors(folder), PIECE)
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_a_setting_of_the_tokenizer_gives_these_ids(make, name):
+    """Ids that one can check by hand in the vocabulary."""
+    source, changes = HONOURED[name]
+    tokenizer = SentenceEncoder.load(make(source, changes)).tokenizer
+    assert tokenizer.encode(TEXTS[:1]).ids == [IDS[name]]
 
 
 @pytest.mark.reference
@@ -329,9 +356,9 @@ def test_texts_and_pairs_cut_at_the_start_equal_the_library(make, limit):
     assert tokenizer.encode(sides).ids == [library.encode(side).ids for side in sides]
     pairs = [(first, second) for first in sides for second in sides]
     expected = library.encode_batch(pairs)
-    found = tokenizer.encode_pairs(*zip(*pairs, strict=True))
-    assert found.ids == [encoding.ids for encoding in expected]
-    assert found.token_types == [encoding.type_ids for encoding in expected]
+    encoded = tokenizer.encode_pairs([first for first, _ in pairs], [second for _, second in pairs])
+    assert encoded.ids == [encoding.ids for encoding in expected]
+    assert encoded.token_types == [encoding.type_ids for encoding in expected]
 
 
 @pytest.mark.reference
@@ -339,25 +366,25 @@ def test_texts_and_pairs_cut_at_the_start_equal_the_library(make, limit):
 def test_prompts_equal_sentence_transformers(make, include):
     folder = make("tiny", {SENTENCE: PROMPT, POOLING: {"include_prompt": include}})
     encoder, theirs = SentenceEncoder.load(folder).double(), reference(folder)
-    names = (
+    options = [
+        {},
         {"prompt_name": "other"},
-        {"prompt_name": "document"},
-    )  # every model has the latter: an empty one
-    for given in ({}, *names, {"prompt": "the moon "}, {"prompt": ""}):
-        expected = theirs.encode(TEXTS, convert_to_tensor=True, **given)
-        assert_parity(
-            f"prompt {given}",
-            encoder.encode(TEXTS, convert_to_tensor=True, **given),
-            expected,
-            PIECE,
-        )
-        stream = torch.cat([*encoder.encode_stream(iter(TEXTS), convert_to_tensor=True, **given)])
-        assert_parity(f"prompt {given}, streamed", stream, expected, PIECE)
-        states = theirs.encode(TEXTS, output_value="token_embeddings", **given)
-        for ours, other in zip(
-            encoder.encode(TEXTS, output_value="token_embeddings", **given), states, strict=True
-        ):
-            assert_parity(f"prompt {given}, tokens", ours, other, PIECE)
+        {"prompt_name": "document"},  # every model has it: an empty one
+        {"prompt": "the moon "},
+        {"prompt": ""},
+    ]
+    for option in options:
+        expected = theirs.encode(TEXTS, convert_to_tensor=True, **option)
+        ours = encoder.encode(TEXTS, convert_to_tensor=True, **option)
+        assert_parity(f"prompt {option}", ours, expected, PIECE)
+
+        blocks = encoder.encode_stream(iter(TEXTS), convert_to_tensor=True, **option)
+        assert_parity(f"prompt {option}, streamed", torch.cat(list(blocks)), expected, PIECE)
+
+        states = theirs.encode(TEXTS, output_value="token_embeddings", **option)
+        tokens = encoder.encode(TEXTS, output_value="token_embeddings", **option)
+        for our_states, their_states in zip(tokens, states, strict=True):
+            assert_parity(f"prompt {option}, tokens", our_states, their_states, PIECE)
 
 
 def test_a_prompt_is_put_before_each_text(make):
@@ -367,14 +394,18 @@ def test_a_prompt_is_put_before_each_text(make):
     np.testing.assert_array_equal(encoder.encode(["moon", "the cat"], prompt_name="q"), prompted)
 
 
-def test_prompts_that_cannot_be_used(make):
-    encoder = SentenceEncoder.load(make("tiny", {SENTENCE: PROMPT}))
-    for given, noun in (
+@pytest.mark.parametrize(
+    ("options", "noun"),
+    [
         ({"prompt_name": "passage"}, "'passage'"),
         ({"prompt_name": "q", "prompt": ""}, "prompt_name"),
-    ):
-        with pytest.raises(InputError, match=noun):
-            encoder.encode(TEXTS, **given)
+    ],
+)
+def test_prompts_that_cannot_be_used(make, options, noun):
+    """A wrong name must not fall back to no prompt."""
+    encoder = SentenceEncoder.load(make("tiny", {SENTENCE: PROMPT}))
+    with pytest.raises(InputError, match=noun):
+        encoder.encode(TEXTS, **options)
 
 
 def test_a_text_of_nothing_but_a_prompt_that_is_not_pooled(make):
@@ -399,122 +430,158 @@ def test_what_is_not_used_here_is_kept(make, tmp_path):
             "truncate_dim": 7,
             "requirements": ["torch"],
         },
-        "1_Pooling/config.json": {"include_prompt": False},
+        POOLING: {"include_prompt": False},
         TEXT: {"query_length": 5, "max_seq_length": 9},
     }
     SentenceEncoder.load(make("tiny", changes)).save(tmp_path / "saved")
-    stated = {name: json.loads((tmp_path / "saved" / name).read_text()) for name in changes}
-    assert stated[SENTENCE] == changes[SENTENCE] | {
+    saved = {name: json.loads((tmp_path / "saved" / name).read_text()) for name in changes}
+    assert saved[SENTENCE] == changes[SENTENCE] | {
         "default_prompt_name": None,
         "model_type": "SentenceTransformer",
     }
-    assert stated["1_Pooling/config.json"]["include_prompt"] is False
-    assert stated[TEXT] == {"max_seq_length": 9, "do_lower_case": False, "query_length": 5}
+    assert saved[POOLING]["include_prompt"] is False
+    assert saved[TEXT] == {"max_seq_length": 9, "do_lower_case": False, "query_length": 5}
 
 
 def test_heads_read_whole_vectors_of_texts_without_a_prompt(make):
-    """From which they have learned; fewer columns and prompts are only for those who ask
-    ``encode``.
-    """
-    encoder, plain = (
-        SentenceEncoder.load(make("tiny", {SENTENCE: PROMPT | {"truncate_dim": 8}})),
-        SOURCES["tiny"],
-    )
-    head, pairs = siamese(encoder.width), [(TEXTS[0], TEXTS[1]), (TEXTS[1], TEXTS[2])]
-    whole = PairModel(SentenceEncoder.load(plain), head).eval().predict(pairs)
+    """They have learned from these; prompts and fewer columns are only for ``encode``."""
+    encoder = SentenceEncoder.load(make("tiny", {SENTENCE: PROMPT | {"truncate_dim": 8}}))
+    head = siamese(encoder.width)
+    pairs = [(TEXTS[0], TEXTS[1]), (TEXTS[1], TEXTS[2])]
+    whole = PairModel(SentenceEncoder.load(SOURCES["tiny"]), head).eval().predict(pairs)
     np.testing.assert_array_equal(PairModel(encoder, head).eval().predict(pairs), whole)
     assert encoder.encode(TEXTS, truncate_dim=24).shape[1] == 24
     assert encoder.encode(TEXTS[:1], output_value="token_embeddings")[0].shape[1] == 24
 
 
-# --------------------------------------------------------------------------------------------
-# refused
+# ----------------------------------------------------------------------------------------- refused
 
-SIZES = "hidden_size num_hidden_layers num_attention_heads intermediate_size max_position_embeddings vocab_size"
-REFUSED = [  # a source, a file, keys, and values that are refused for each of them
-    ("tiny", CONFIG, SIZES, ["16", 10**30]),
-    ("tiny", CONFIG, "num_attention_heads", [5]),
-    ("tiny", CONFIG, "type_vocab_size pad_token_id", [1.5, 10**30]),
-    ("tiny", CONFIG, "layer_norm_eps hidden_dropout_prob initializer_range", ["0.1", float("nan")]),
-    ("tiny", CONFIG, "model_type hidden_act position_embedding_type", ["silu", 5]),
-    ("tiny", CONFIG, "is_decoder add_cross_attention", [True]),
-    ("tiny", CONFIG, "pruned_heads", [{"0": [1]}]),
-    ("roberta", CONFIG, "pad_token_id", [-1]),
-    ("distiluse", CONFIG, "dim n_layers dropout attention_dropout activation", [1.5, [], None]),
+# a source, a file, keys, and values that are refused for each of them
+REFUSED = [
+    (
+        "tiny",
+        CONFIG,
+        [
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "intermediate_size",
+            "max_position_embeddings",
+            "vocab_size",
+        ],
+        ["16", 10**30],
+    ),
+    ("tiny", CONFIG, ["num_attention_heads"], [5]),
+    ("tiny", CONFIG, ["type_vocab_size", "pad_token_id"], [1.5, 10**30]),
+    (
+        "tiny",
+        CONFIG,
+        ["layer_norm_eps", "hidden_dropout_prob", "initializer_range"],
+        ["0.1", float("nan")],
+    ),
+    ("tiny", CONFIG, ["model_type", "hidden_act", "position_embedding_type"], ["silu", 5]),
+    ("tiny", CONFIG, ["is_decoder", "add_cross_attention"], [True]),
+    ("tiny", CONFIG, ["pruned_heads"], [{"0": [1]}]),
+    ("roberta", CONFIG, ["pad_token_id"], [-1]),
+    (
+        "distiluse",
+        CONFIG,
+        ["dim", "n_layers", "dropout", "attention_dropout", "activation"],
+        [1.5, [], None],
+    ),
     (
         "tiny",
         OPTIONS,
-        "tokenizer_class padding_side truncation_side",
+        ["tokenizer_class", "padding_side", "truncation_side"],
         ["BertJapaneseTokenizer", True],
     ),
-    ("tiny", OPTIONS, "padding_side", ["left"]),
+    ("tiny", OPTIONS, ["padding_side"], ["left"]),
     (
         "tiny",
         OPTIONS,
-        "do_lower_case strip_accents tokenize_chinese_chars split_special_tokens",
+        ["do_lower_case", "strip_accents", "tokenize_chinese_chars", "split_special_tokens"],
         ["yes"],
     ),
-    ("tiny", OPTIONS, "model_max_length", ["16", 1.5, True, float("inf")]),
-    ("tiny", OPTIONS, "cls_token sep_token unk_token", ["[BOS]", 5, {}, None]),
-    ("tiny", OPTIONS, "model_input_names", [["input_ids", "token_type_ids"]]),
-    ("tiny", OPTIONS, "added_tokens_decoder", [{"9": {"content": "cat"}}]),
-    ("roberta", OPTIONS, "add_prefix_space", ["yes"]),
-    ("tiny", SPECIAL, "sep_token", ["[EOS]"]),
+    ("tiny", OPTIONS, ["model_max_length"], ["16", 1.5, True, float("inf")]),
+    ("tiny", OPTIONS, ["cls_token", "sep_token", "unk_token"], ["[BOS]", 5, {}, None]),
+    ("tiny", OPTIONS, ["model_input_names"], [["input_ids", "token_type_ids"]]),
+    ("tiny", OPTIONS, ["added_tokens_decoder"], [{"9": {"content": "cat"}}]),
+    ("roberta", OPTIONS, ["add_prefix_space"], ["yes"]),
+    ("tiny", SPECIAL, ["sep_token"], ["[EOS]"]),
     (
         "tiny",
         TEXT,
-        "max_seq_length do_lower_case processor_kwargs processing_kwargs model_args",
+        [
+            "max_seq_length",
+            "do_lower_case",
+            "processor_kwargs",
+            "processing_kwargs",
+            "model_args",
+        ],
         ["x", 1.5],
     ),
     (
         "tiny",
         TEXT,
-        "transformer_task modality_config module_output_name tokenizer_name_or_path",
+        ["transformer_task", "modality_config", "module_output_name", "tokenizer_name_or_path"],
         ["fill-mask", 5],
     ),
-    ("tiny", TEXT, "model_kwargs config_kwargs", [{"num_hidden_layers": 1}]),
-    ("tiny", TEXT, "processor_kwargs", [{"padding_side": "left"}]),
+    ("tiny", TEXT, ["model_kwargs", "config_kwargs"], [{"num_hidden_layers": 1}]),
+    ("tiny", TEXT, ["processor_kwargs"], [{"padding_side": "left"}]),
     (
         "tiny",
         TEXT,
-        "processing_kwargs",
-        [{"text": {"add_special_tokens": False}}, {"text": {"truncation": False}}],
+        ["processing_kwargs"],
+        [
+            {"text": {"add_special_tokens": False}},
+            {"text": {"truncation": False}},
+            {"common": {"return_attention_mask": False}},
+        ],
     ),
-    ("tiny", TEXT, "processing_kwargs", [{"common": {"return_attention_mask": False}}]),
     (
         "tiny",
         SENTENCE,
-        "prompts default_prompt_name similarity_fn_name truncate_dim model_type",
+        ["prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "model_type"],
         [1.5],
     ),
     (
         "tiny",
         SENTENCE,
-        "default_prompt_name similarity_fn_name truncate_dim model_type",
+        ["default_prompt_name", "similarity_fn_name", "truncate_dim", "model_type"],
         ["CrossEncoder", 0],
     ),
-    ("tiny", POOLING, "pooling_mode include_prompt", [5, {}, [5], []]),
-    ("tiny", POOLING, "pooling_mode", [["mean", "median"]]),
-    ("tiny", NORMALIZE, "module_input_name", ["token_embeddings"]),
-    ("distiluse", DENSE, "in_features out_features", ["20", True, 0, None]),
-    ("distiluse", DENSE, "bias activation_function", [5, "torch.nn.modules.activation.Mish"]),
+    ("tiny", POOLING, ["pooling_mode", "include_prompt"], [5, {}, [5], []]),
+    ("tiny", POOLING, ["pooling_mode"], [["mean", "median"]]),
+    ("tiny", NORMALIZE, ["module_input_name"], ["token_embeddings"]),
+    ("distiluse", DENSE, ["in_features", "out_features"], ["20", True, 0, None]),
     (
         "distiluse",
         DENSE,
-        "module_input_name module_output_name use_residual",
+        ["bias", "activation_function"],
+        [5, "torch.nn.modules.activation.Mish"],
+    ),
+    (
+        "distiluse",
+        DENSE,
+        ["module_input_name", "module_output_name", "use_residual"],
         ["token_embeddings", True],
     ),
 ]
-WRONG = [
-    (source, name, key, value)
-    for source, name, keys, values in REFUSED
-    for key in keys.split()
-    for value in values
-]
 
 
-@pytest.mark.parametrize(("source", "name", "key", "value"), WRONG)
+def refused_settings() -> list[tuple]:
+    """Each key of ``REFUSED`` with each value."""
+    cases = []
+    for source, name, keys, values in REFUSED:
+        for key in keys:
+            for value in values:
+                cases.append((source, name, key, value))
+    return cases
+
+
+@pytest.mark.parametrize(("source", "name", "key", "value"), refused_settings())
 def test_refused_in_one_line_by_file_and_key(make, source, name, key, value):
+    """The user learns which file to mend, and where in it."""
     folder = make(source, {name: {key: value}})
     with pytest.raises(InputError) as error:
         SentenceEncoder.load(folder)
@@ -576,25 +643,37 @@ def test_a_class_of_another_package_is_not_taken_for_ours(make, kind):
             load(folder)
 
 
-@pytest.mark.parametrize("unknown", [0, 3, 4, None])
-def test_the_unknown_token_of_xlm_roberta(make, unknown):
-    """transformers gives this class number 3 whatever the file says: here the two must agree."""
-    folder = make("tiny", {OPTIONS: {"tokenizer_class": "XLMRobertaTokenizer"}})
-    pieces = [(piece, 0.0) for piece in ("<s>", "<pad>", "</s>", "<unk>", "▁", "a")]
-    Backend(models.Unigram(pieces, unknown)).save(str(folder / TOKENIZER))
-    if unknown == 3:
-        assert SentenceEncoder.load(folder).tokenizer.encode(["aq"]).ids == [
-            [0, 4, 5, 3, 2]
-        ]  # <s> ▁ a <unk> </s>
-        return
+@pytest.fixture
+def make_unigram(make) -> Callable:
+    """A folder of XLM-RoBERTa's class whose file says which number the unknown token has."""
+
+    def write(unknown: int | None) -> Path:
+        folder = make("tiny", {OPTIONS: {"tokenizer_class": "XLMRobertaTokenizer"}})
+        pieces = [(piece, 0.0) for piece in ("<s>", "<pad>", "</s>", "<unk>", "▁", "a")]
+        Backend(models.Unigram(pieces, unknown)).save(str(folder / TOKENIZER))
+        return folder
+
+    return write
+
+
+def test_the_unknown_token_of_xlm_roberta(make_unigram):
+    """transformers gives this class number 3 whatever the file says."""
+    tokenizer = SentenceEncoder.load(make_unigram(3)).tokenizer
+    assert tokenizer.encode(["aq"]).ids == [[0, 4, 5, 3, 2]]  # <s> ▁ a <unk> </s>
+
+
+@pytest.mark.parametrize("unknown", [0, 4, None])
+def test_another_unknown_token_of_xlm_roberta_is_refused(make_unigram, unknown):
+    """The two libraries would give other ids for the same text."""
+    folder = make_unigram(unknown)
     with pytest.raises(InputError, match=r"tokenizer\.json: unk_id"):
         SentenceEncoder.load(folder)
 
 
 def test_a_text_without_a_token(make):
-    encoder = SentenceEncoder.load(
-        make("tiny", {OPTIONS: GENERIC, TOKENIZER: {"post_processor": None}})
-    )
+    """There is nothing to pool, and NaN would spread silently."""
+    bare = {OPTIONS: GENERIC, TOKENIZER: {"post_processor": None}}
+    encoder = SentenceEncoder.load(make("tiny", bare))
     assert encoder.tokenizer.encode(["a cat"]).ids == [[5, 58]]
     assert encoder.tokenizer.encode_pairs([""], ["a cat"]).ids == [[5, 58]]
     with pytest.raises(InputError, match="the text '' has no token"):
@@ -617,12 +696,14 @@ def test_a_text_without_a_token(make):
             "electra",
             "embeddings_project.weight",
             r"unexpected embeddings_project\.weight",
-        ),  # small ELECTRA
+        ),
     ],
 )
 def test_a_tensor_of_another_model_is_named(make, source, model_type, name, message):
+    """A task head, or the projection of a small ELECTRA: without it the vectors would be others."""
     folder = make(source, {CONFIG: {"architectures": ["ModelForATask"], "model_type": model_type}})
-    found = load_file(folder / "model.safetensors") | {name: torch.ones(2, 3)}
-    save_file(found, folder / "model.safetensors")
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name] = torch.ones(2, 3)
+    save_file(tensors, folder / "model.safetensors")
     with pytest.raises(InputError, match=message):
         SentenceEncoder.load(folder)

@@ -1,6 +1,4 @@
-"""Token ids of generated folders beside transformers': families, kinds of tokenizer.json, classes,
-edits.
-"""
+"""Token ids of generated folders equal transformers': families, classes and edits at random."""
 
 import json
 import random
@@ -67,10 +65,8 @@ def numbered(pieces: list[str]) -> dict[str, int]:
 def wordpiece() -> Backend:
     pieces = [*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS), "cat", "##s"]
     backend = Backend(models.WordPiece(numbered(pieces), unk_token="[UNK]"))
-    backend.normalizer, backend.pre_tokenizer = (
-        normalizers.BertNormalizer(),
-        pre_tokenizers.BertPreTokenizer(),
-    )
+    backend.normalizer = normalizers.BertNormalizer()
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return backend
 
 
@@ -92,10 +88,10 @@ def sentencepiece() -> Backend:
 
 
 def unigram() -> Backend:
-    scores = [(piece, 0.0) for piece in SPECIAL] + [
-        (letter, -3 - i / 100) for i, letter in enumerate(LETTERS)
-    ]
-    backend = Backend(models.Unigram([*scores, ("▁cat", -1.0), ("▁the", -1.5)], 3, False))
+    pieces = [(piece, 0.0) for piece in SPECIAL]
+    pieces += [(letter, -3 - i / 100) for i, letter in enumerate(LETTERS)]
+    pieces += [("▁cat", -1.0), ("▁the", -1.5)]
+    backend = Backend(models.Unigram(pieces, 3, False))
     backend.normalizer = normalizers.Sequence(
         [normalizers.Lowercase(), normalizers.Replace(" ", "▁")]
     )
@@ -112,14 +108,10 @@ def content(backend: Backend) -> str:
     return backend.to_str()
 
 
-KINDS = [content(make()) for make in (wordpiece, byte_level, sentencepiece, unigram)]
-NAMES = [
-    None,
-    *TOKENIZER_CLASSES,
-    *(f"{name}Fast" for name in TOKENIZER_CLASSES),
-    "PreTrainedTokenizerFast",
-    "TokenizersBackend",
-]
+KINDS = [content(wordpiece()), content(byte_level()), content(sentencepiece()), content(unigram())]
+NAMES = [None, *TOKENIZER_CLASSES]
+NAMES += [f"{name}Fast" for name in TOKENIZER_CLASSES]
+NAMES += ["PreTrainedTokenizerFast", "TokenizersBackend"]
 ROBERTA = {
     "cls_token": "<s>",
     "sep_token": "</s>",
@@ -134,7 +126,8 @@ BERT = {
     "unk_token": "[UNK]",
     "mask_token": "[MASK]",
 }
-OPTIONS: list[dict] = [  # changes of tokenizer_config.json
+# changes of tokenizer_config.json
+OPTIONS: list[dict] = [
     {"add_prefix_space": True},
     {"add_prefix_space": False},
     {"do_lower_case": False},
@@ -150,7 +143,8 @@ OPTIONS: list[dict] = [  # changes of tokenizer_config.json
     {"add_bos_token": True, "add_eos_token": True},
     {"truncation_side": "left"},
 ]
-EDITS: list[dict] = [  # of tokenizer.json
+# changes of tokenizer.json
+EDITS: list[dict] = [
     {"normalizer": None},
     {"normalizer": {"type": "Lowercase"}},
     {"pre_tokenizer": None},
@@ -175,64 +169,66 @@ MAPS: list[dict] = [
 ]
 
 
-def write_folder(folder: Path, chance: random.Random, family: str) -> list:
-    """A random folder of a family, with a vocabulary for its class; what was chosen."""
-    config = json.loads((SOURCES[family] / "config.json").read_text()) | {
-        "model_type": family,
-        "vocab_size": ROWS,
-    }
-    name, in_options = chance.choice(NAMES), chance.random() < 0.7
-    kinds, stated = (
-        list(map(json.loads, KINDS)),
-        (name or DEFAULT_CLASSES[family]).removesuffix("Fast"),
-    )
-    if stated in TOKENIZER_CLASSES and family != "modernbert":
-        model = TOKENIZER_CLASSES[stated].model.__name__
-        kinds = [kind for kind in kinds if kind["model"]["type"] == model]
-    tokenizer, options = chance.choice(kinds), dict(chance.choice([{}, BERT, ROBERTA]))
+def write_folder(folder: Path, chance: random.Random, family: str) -> dict:
+    """Write a random folder of a family, with a vocabulary for its class; say what was chosen."""
+    config = json.loads((SOURCES[family] / "config.json").read_text())
+    config |= {"model_type": family, "vocab_size": ROWS}
+    options = dict(chance.choice([{}, BERT, ROBERTA]))
+
+    # The class, in one of two files.
+    name = chance.choice(NAMES)
     if name is not None:
-        (options if in_options else config)["tokenizer_class"] = name
-    changes = chance.sample(OPTIONS, chance.choice([0, 0, 1, 2]))
-    for change in changes:
+        if chance.random() < 0.7:
+            options["tokenizer_class"] = name
+        else:
+            config["tokenizer_class"] = name
+
+    # A tokenizer.json with a model that the class can take.
+    kinds = [json.loads(kind) for kind in KINDS]
+    class_name = (name or DEFAULT_CLASSES[family]).removesuffix("Fast")
+    if class_name in TOKENIZER_CLASSES and family != "modernbert":
+        model = TOKENIZER_CLASSES[class_name].model.__name__
+        kinds = [kind for kind in kinds if kind["model"]["type"] == model]
+    tokenizer = chance.choice(kinds)
+
+    # Changes that somebody may have made.
+    for change in chance.sample(OPTIONS, chance.choice([0, 0, 1, 2])):
         options |= change
-    kind = tokenizer["model"]["type"]
-    edit, model_edit, token_edit = (
-        chance.choice(EDITS),
-        chance.choice(MODEL_EDITS[kind]),
-        chance.choice(TOKEN_EDITS),
-    )
+    edit: dict = {}
     edited = chance.choice(["nothing", "nothing", "stages", "model", "tokens"])
     if edited == "stages":
+        edit = chance.choice(EDITS)
         tokenizer |= edit
     if edited == "model":
-        tokenizer["model"] |= model_edit
+        edit = chance.choice(MODEL_EDITS[tokenizer["model"]["type"]])
+        tokenizer["model"] |= edit
     if edited == "tokens":
-        tokenizer["added_tokens"] = [token | token_edit for token in tokenizer["added_tokens"]]
-    special = chance.choice(MAPS) if chance.random() < 0.15 else {}
-    files = {
-        "config": config,
-        "tokenizer": tokenizer,
-        "tokenizer_config": options,
-        "special_tokens_map": special,
-    }
-    for file, stated in files.items():
-        (folder / f"{file}.json").write_text(json.dumps(stated))
-    return [family, kind, name, in_options, options, edited, edit, model_edit, token_edit, special]
+        edit = chance.choice(TOKEN_EDITS)
+        tokenizer["added_tokens"] = [token | edit for token in tokenizer["added_tokens"]]
+    special = {}
+    if chance.random() < 0.15:
+        special = chance.choice(MAPS)
+
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "tokenizer_config.json").write_text(json.dumps(options))
+    (folder / "special_tokens_map.json").write_text(json.dumps(special))
+    return {"class": name, "options": options, edited: edit, "special": special}
 
 
 @pytest.mark.reference
 @pytest.mark.parametrize("family", DEFAULT_CLASSES)
 def test_token_ids_of_generated_folders_equal_transformers(family, tmp_path):
-    """Opened there and here with the same ids, or refused there, or refused here for one of two
-    reasons.
-    """
+    """Opened there and here with the same ids, or refused there, or here for one of two reasons."""
     transformers = pytest.importorskip("transformers", reason="needs the reference extra")
-    chance, counts, refusals = random.Random(family), Counter(), []
+    chance = random.Random(family)
+    counts: Counter = Counter()
+    refusals = []
     for _ in range(FOLDERS // len(SOURCES)):
         chosen = write_folder(tmp_path, chance, family)
         try:
             theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-        except Exception:  # of whatever its own reader or the library raises
+        except Exception:  # whatever its own reader or the library raises
             counts["refused there"] += 1
             continue
         try:
@@ -240,12 +236,11 @@ def test_token_ids_of_generated_folders_equal_transformers(family, tmp_path):
         except InputError as error:
             refusals.append(str(error))
             continue
-        ours.limit = limit = 10
-        assert (
-            ours.encode(TEXTS).ids == theirs(TEXTS, truncation=True, max_length=limit)["input_ids"]
-        ), chosen
-        pairs = theirs(TEXTS, TEXTS[::-1], truncation=True, max_length=limit)["input_ids"]
-        assert ours.encode_pairs(TEXTS, TEXTS[::-1]).ids == pairs, chosen
+        ours.limit = 10
+        expected = theirs(TEXTS, truncation=True, max_length=10)["input_ids"]
+        assert ours.encode(TEXTS).ids == expected, chosen
+        expected = theirs(TEXTS, TEXTS[::-1], truncation=True, max_length=10)["input_ids"]
+        assert ours.encode_pairs(TEXTS, TEXTS[::-1]).ids == expected, chosen
         counts["equal"] += 1
     assert counts["equal"] > 100, counts
     for message in refusals:

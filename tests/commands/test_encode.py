@@ -120,14 +120,14 @@ def test_a_long_file_is_streamed_in_chunks(tiny, lines, tmp_path, monkeypatch):
 def test_a_file_that_changes_meanwhile_is_an_error_and_nothing_is_written(
     tiny, lines, tmp_path, monkeypatch
 ):
-    load = SentenceEncoder.load
+    load = SentenceEncoder.load_folder
 
     def slow_load(*arguments: object, **options: object) -> SentenceEncoder:
         with open(lines, "a", encoding="utf-8") as file:
             file.write("a bird\n")
         return load(*arguments, **options)
 
-    monkeypatch.setattr(SentenceEncoder, "load", slow_load)
+    monkeypatch.setattr(SentenceEncoder, "load_folder", slow_load)
     with pytest.raises(
         InputError, match="4 texts were counted, but 5 encoded: has the file changed"
     ):
@@ -224,7 +224,7 @@ def test_invalid_arguments_are_errors_before_the_model_is_loaded(
     tiny, monkeypatch, arguments, message
 ):
     monkeypatch.setattr(
-        SentenceEncoder, "load", lambda *_: pytest.fail("the model was loaded first")
+        SentenceEncoder, "load_folder", lambda *_: pytest.fail("the model was loaded first")
     )
     with pytest.raises(InputError, match=message):
         main(["--model", str(tiny), *arguments])

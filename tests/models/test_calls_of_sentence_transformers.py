@@ -181,7 +181,7 @@ def test_names_that_are_called_otherwise_here():
         from minisbert import SentenceTransformer  # noqa: F401
     with pytest.raises(TypeError, match=r"SentenceEncoder\.load\('all-MiniLM-L6-v2'\)"):
         SentenceEncoder("all-MiniLM-L6-v2")
-    assert not {*dir(minisbert)} & {*minisbert.ELSEWHERE}
+    assert not {*dir(minisbert)} & {*minisbert.REPLACEMENTS}
     assert not hasattr(minisbert, "SentenceEncodre")
 
 

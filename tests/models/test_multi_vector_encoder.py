@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from minisbert.commands import certify, convert, encode, evaluate, search
 from minisbert.core import InputError
-from minisbert.loading import open_kind
+from minisbert.loading import load_encoder
 from minisbert.models.index import model_hash
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -360,4 +360,4 @@ def test_other_layouts_are_refused_in_one_line(folder, name, changes):
         for file in ("modules.json", SENTENCE):
             (folder / file).unlink()
     with pytest.raises(InputError, match="PyLate"):
-        open_kind(str(folder)).load(folder)
+        load_encoder(str(folder))

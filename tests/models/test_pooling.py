@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from minisbert.checkpoints.layout import ModelFolder
+from minisbert.checkpoints.layout import read_folder
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead
 from minisbert.core.pooling import POOLINGS, Pooling
@@ -280,5 +280,5 @@ def test_what_a_dense_layer_does_not_state_has_the_default_of_sentence_transform
     reference = sentence_transformers.models.Dense(**stated)
     reference.load_state_dict(load_file(dense_folder / "2_Dense" / "model.safetensors"))
     expected = reference({"sentence_embedding": x})["sentence_embedding"]
-    found = load_dense_layer(ModelFolder(dense_folder), "2_Dense")
+    found = load_dense_layer(read_folder(dense_folder), "2_Dense")
     assert_parity("Dense, defaults", found(x), expected, MINILM_VECTOR)

