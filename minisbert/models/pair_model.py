@@ -108,8 +108,7 @@ class PairScorer:
         convert_to_tensor: bool = False,
         num_workers: int | None = None,
     ) -> Any:
-        """Score pairs of texts -> (N,), or logits (N, C) of classes; one pair -> its score (as
-        sentence-transformers).
+        """Score pairs of texts -> (N,), or logits (N, C) of classes; one pair -> its score.
 
         A regression's scores are 0 to 1, but not clamped, because equal scores have no rank. Those
         of "yes" or "no", and of labels that may all be true, are probabilities. ``apply_softmax``
