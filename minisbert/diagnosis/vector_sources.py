@@ -11,8 +11,9 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import numpy as np
 
-from minisbert.core import InputError, one_line, reading
+from minisbert.core import InputError, one_line
 from minisbert.system.files import open_bytes
+from minisbert.system.reading import reading
 
 REQUEST_TEXTS = 16  # texts of a request
 ANSWER_SECONDS = 60.0  # that a server may be silent
