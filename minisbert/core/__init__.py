@@ -6,7 +6,7 @@ They are to be read in this order:
     weights     a folder to named tensors         heads     two sentences to one score
     bert        ids to hidden states              losses    what training minimises
     pooling     hidden states to one vector       data      rows to batches
-    encoder     the four above in one object      loop      the schedule, AdamW, and the training loop
+    encoder     the four above in one object      loop      the schedule, AdamW, the training loop
 
 Each chapter imports torch, numpy, tokenizers, safetensors, chapters before it, and the appendix
 ``checks``. The folder works on its own: command lines, progress, downloads, processes and speed
