@@ -1,4 +1,4 @@
-"""The book: from a folder of weights to a trained sentence encoder in ten chapters.
+"""The book: from a folder of weights to a trained sentence encoder, in ten chapters.
 
 They are to be read in this order:
 
@@ -9,10 +9,8 @@ They are to be read in this order:
     encoder     the four above in one object      loop      the schedule, AdamW, the training loop
 
 Each chapter imports torch, numpy, tokenizers, safetensors, chapters before it, and the appendix
-``checks``: what is wrong with a file, a text or an argument. The folder works on its own. It knows
-nothing of command lines, progress, downloads, processes or speed: those live in the rooms around
-it. Each chapter says at its top which of its functions the library runs, and what runs in place of
-the others.
+``checks``. The folder works on its own: command lines, progress, downloads, processes and speed
+live in the rooms around it. At its top each chapter says which of its functions they run.
 """
 
 from .checks import InputError, one_line, read_json, reading

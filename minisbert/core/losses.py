@@ -95,7 +95,7 @@ def contrastive_loss(u: Tensor, v: Tensor, labels: Tensor, margin: float = 0.5) 
     for others (in the paper it is the reverse, and d Euclidean; sentence-transformers has it as
     here). For ``u = [1, 0], v = [1, 1]``, so d = 0.29289, label 1 gives 0.04289 and label 0 gives
     (0.5 - 0.29289)^2 / 2 = 0.02145.
-    *Use it when* pairs are labelled as duplicates or not, and both labels are frequent.
+    *Use it when* each pair is labelled as belonging together or not, as duplicates are.
     """
     check_vectors(u=u, v=v)
     check_shape("labels", labels, len(u))
@@ -113,7 +113,7 @@ def triplet_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: flo
 
     All (B, D). ``a = [0, 0], p = [3, 4], n = [0, 4.5]`` gives 5 - 4.5 + 1 = 1.5.
     *Use it when* each row has a negative that was chosen for it, and batches must be small: the
-    other rows play no part. Otherwise a ranking loss learns more from the same rows.
+    other rows play no part. With larger ones a ranking loss compares each anchor with all of them.
     """
     check_vectors(anchor=anchor, positive=positive, negative=negative)
     check_number("margin", margin, 0, math.inf, above=True)

@@ -5,11 +5,10 @@ from itertools import pairwise
 import pytest
 import torch
 
-from minisbert.core.data import TextColumns, length_grouped_batches
+from minisbert.core.data import TextColumns, length_grouped_batches, padded_tokens
 from minisbert.core.tokenizer import Tokenizer
 
-# ----------------------------------------------------------------------------------- columns of
-# texts
+# ------------------------------------------------------------------------------- columns of texts
 
 COLUMNS = (["a cat", "the dog is happy", ""], ["the cat", "a dog", "the moon is over the park"])
 
@@ -17,9 +16,7 @@ COLUMNS = (["a cat", "the dog is happy", ""], ["the cat", "a dog", "the moon is 
 def test_a_batch_holds_the_first_column_then_the_second(tiny):
     """The words are in the vocabulary: a text has one token per word, and two more."""
     pairs = TextColumns(Tokenizer.load(tiny, limit=16, pad_id=7), COLUMNS)
-    assert pairs.lengths == [
-        2 * (words + 2) for words in (2, 4, 6)
-    ]  # of the longer text of each row
+    assert pairs.lengths == [2 * 4, 2 * 6, 2 * 8]  # two texts, each padded to the longer one
     ids, mask = pairs.batch([2, 0])
     texts = [COLUMNS[0][2], COLUMNS[0][0], COLUMNS[1][2], COLUMNS[1][0]]
     assert ids.shape == (4, 8)
@@ -34,23 +31,40 @@ def test_a_batch_holds_the_first_column_then_the_second(tiny):
     assert set(ids[~mask].tolist()) == {7}
 
 
-def test_three_columns_and_one(tiny):
-    tokenizer = Tokenizer.load(tiny, limit=16)
-    triplets = TextColumns(
-        tokenizer, [["a cat", "a dog"], ["the cat", "moon"], ["snow", "the sun"]]
-    )
+@pytest.fixture
+def tokenizer(tiny) -> Tokenizer:
+    return Tokenizer.load(tiny, limit=16)
+
+
+def test_three_columns(tokenizer):
+    """Triplets: anchor, positive, negative."""
+    columns = [["a cat", "a dog"], ["the cat", "moon"], ["snow", "the sun"]]
+    triplets = TextColumns(tokenizer, columns)
     ids, mask = triplets.batch([1, 0])
     assert ids.shape == mask.shape == (6, 4)
     assert triplets.lengths == [3 * 4, 3 * 4]
+
+
+def test_one_column(tokenizer):
+    """Sentences alone; these two need no pad, and so no mask."""
     ids, mask = TextColumns(tokenizer, [["a cat", "a dog"]]).batch([0, 1])
     assert ids.tolist() == tokenizer.encode(["a cat", "a dog"]).ids
     assert mask is None
+
+
+def test_columns_of_two_lengths_are_refused(tokenizer):
+    """A row without its second text would shift all rows after it."""
     with pytest.raises(ValueError, match="shorter"):
         TextColumns(tokenizer, [["a cat"], []])
 
 
-# ------------------------------------------------------------------------- batches of similar
-# length
+def test_the_tokens_of_a_padded_row():
+    """All texts of a row are padded to the longest."""
+    assert padded_tokens([[1] * 5, [1] * 8]) == 16
+    assert padded_tokens([[1] * 3]) == 3
+
+
+# ---------------------------------------------------------------------- batches of similar length
 
 
 def seeded(seed: int) -> torch.Generator:
