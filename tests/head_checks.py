@@ -12,9 +12,8 @@ import minisbert
 from minisbert.core import heads
 from minisbert.core.bert import Bert
 from minisbert.core.encoder import SentenceEncoder
-from minisbert.core.pooling import Pooling
 from minisbert.core.tokenizer import pad_batch
-from minisbert.models.pooling import first_last_pool
+from minisbert.models.pooling import Pooling, first_last_pool
 from tests.checks import check, compare_gradients
 from tests.parity import PIECE, ROOT, Comparison, compare, golden
 from tests.reference.heads_reference import CONCATS, HIDDEN, SECONDS, WIDTH

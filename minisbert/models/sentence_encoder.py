@@ -43,7 +43,6 @@ from minisbert.core import InputError, one_line
 from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize
-from minisbert.core.pooling import Pooling
 from minisbert.core.tokenizer import Tokenizer, pad_batch
 from minisbert.core.weights import fill
 from minisbert.models.batching import (
@@ -60,7 +59,7 @@ from minisbert.models.batching import (
     unpack,
     valid_texts,
 )
-from minisbert.models.pooling import Dense, load_dense_layer, write_pooling
+from minisbert.models.pooling import Dense, Pooling, load_dense_layer, write_pooling
 from minisbert.models.properties import (
     PROMPT_NAMES,
     EncoderProperties,

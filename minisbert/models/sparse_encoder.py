@@ -33,9 +33,9 @@ from minisbert.checkpoints.weights import load_transformer
 from minisbert.core import InputError, one_line
 from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
-from minisbert.core.pooling import Pooling
 from minisbert.core.tokenizer import Tokenizer
 from minisbert.models.masked_language_model import MaskedHead, load_head, save_masked
+from minisbert.models.pooling import Pooling
 from minisbert.models.properties import as_rows, check_count
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.by_tokens import (

@@ -16,15 +16,20 @@ from safetensors.torch import load_file, save_file
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead
-from minisbert.core.pooling import POOLINGS, Pooling
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
-from minisbert.models.pooling import Dense, first_last_pool, load_dense_layer
+from minisbert.models.pooling import (
+    POOLINGS,
+    Dense,
+    Pooling,
+    first_last_pool,
+    load_dense_layer,
+)
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.architectures.tiny import alter
 from tests.conftest import ROOT
-from tests.core.test_pooling import MODES, REAL, book_pooling, random_hidden
 from tests.parity import MINILM_VECTOR, REFERENCE, assert_parity, assert_same_weights
+from tests.poolings import MODES, REAL, book_pooling, random_hidden
 from tests.reference.texts import SENTENCES
 
 MORE = ("mean_sqrt_len_tokens", "weightedmean", "lasttoken")
