@@ -24,11 +24,13 @@ from minisbert.models.pair_model import SEVERAL, PairModel, PairScorer
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.static_encoder import StaticEncoder
+from minisbert.models.stored_encoder import StoredEncoder
+from minisbert.models.text_encoder import DenseEncoder, TextEncoder
 from minisbert.system.console import say
 from minisbert.system.devices import choose_device, move_to
 
-Encoder = SentenceEncoder | StaticEncoder | CompiledEncoder | CudaEncoder
-ENCODER_CLASSES = {
+Encoder = TextEncoder  # of any kind
+ENCODER_CLASSES: dict[str, type[StoredEncoder]] = {
     "SentenceEncoder": SentenceEncoder,
     "SparseEncoder": SparseEncoder,
     "MultiVectorEncoder": MultiVectorEncoder,
@@ -125,7 +127,7 @@ def check_compiled(
         raise InputError(f"a compiled model runs only on the CPU, not on {device}")
 
 
-def load_dense(model: str | Path | Encoder, **options: Any) -> Encoder:
+def load_dense(model: str | Path | Encoder, **options: Any) -> DenseEncoder:
     """Open an encoder by name, or return it as it is, for a library that takes one vector (D,) for
     each text.
 
@@ -133,7 +135,7 @@ def load_dense(model: str | Path | Encoder, **options: Any) -> Encoder:
     sparse vectors, or a vector for each token.
     """
     encoder = load_encoder(model, **options) if isinstance(model, str | Path) else model
-    if encoder.vectors_are != "dense":
+    if not isinstance(encoder, DenseEncoder):
         name = type(encoder).__name__
         raise InputError(
             f"a {name} does not give one dense vector for each text: load a SentenceEncoder's model"
@@ -157,7 +159,7 @@ def load_ranker(model: str | Path | PairScorer, **options: Any) -> PairScorer:
     return ranker
 
 
-def open_kind(model: str | Path) -> type[SentenceEncoder] | type[StaticEncoder]:
+def open_kind(model: str | Path) -> type[StoredEncoder]:
     """Return the class of encoders that opens a model's folder."""
     return ENCODER_CLASSES[ModelFolder(find_model(model)).model_class]
 

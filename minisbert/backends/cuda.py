@@ -16,7 +16,7 @@ texts that follow each other in one row. Imports the rooms up to ``models``. Leg
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,8 +32,9 @@ from minisbert.backends.graphs import RowAttention
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError, one_line
 from minisbert.core.bert import Attention, attention
-from minisbert.models.batching import Tokens, budgeted_batches, check_ids, reporting, unpack
-from minisbert.models.sentence_encoder import TEXT_TOKENS, SentenceEncoder, TextEncoder
+from minisbert.models.batching import Tokens, budgeted_batches, check_ids, unpack
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.text_encoder import DenseEncoder
 from minisbert.system.console import say
 from minisbert.system.devices import bfloat16_hardware, fitting_tokens
 from minisbert.system.torch_internals import ragged_attention
@@ -242,7 +243,7 @@ class RaggedBatch:
     done: torch.cuda.Event | None = None
 
 
-class CudaEncoder(TextEncoder):
+class CudaEncoder(DenseEncoder):
     """``encode`` and ``similarity`` of a ``SentenceEncoder`` on a GPU, whose modules it takes."""
 
     dtype = torch.float32
@@ -254,57 +255,61 @@ class CudaEncoder(TextEncoder):
         dtype: torch.dtype,
         capture: Callable = recorded,
     ):
-        nn.Module.__init__(self)
-        self.folder, self.device = folder, encoder.device
+        super().__init__()
+        self.folder = folder
         self.compiled_dtype = str(dtype).removeprefix("torch.")
-        self.tokenizer, self.settings, self.normalize = (
-            encoder.tokenizer,
-            encoder.settings,
-            encoder.normalize,
-        )
-        self.width, self.hidden_size, self.pooling_mode = (
-            encoder.width,
-            encoder.hidden_size,
-            encoder.pooling_mode,
-        )
-        self.most_tokens, self.config = encoder.most_tokens, encoder.bert.config
+        self.tokenizer = encoder.tokenizer
+        self.settings = encoder.settings
+        self.normalize = encoder.normalize
+        self.width = encoder.width
+        self.hidden_size = encoder.hidden_size
+        self.config = encoder.bert.config
         self.compute = RaggedEncoder(encoder, dtype)
         self.graphs: Graphs | None = Graphs(self.compute, self.device, self.most_tokens, capture)
 
+    @property
+    def device(self) -> torch.device:
+        return self.compute.encoder.device
+
+    @property
+    def pooling_mode(self) -> str:
+        return self.compute.encoder.pooling_mode
+
+    @property
+    def most_tokens(self) -> int:
+        return self.config.positions
+
     @contextmanager
-    def computing(self, dtype: str | None) -> Iterator[None]:
+    def computing(self, dtype: str | None) -> Iterator[torch.dtype]:
         if dtype not in (None, "auto", self.compiled_dtype):
             raise InputError(
                 f"this encoder computes in {self.compiled_dtype}, not in {dtype}: choose it at load"
             )
-        with ExitStack() as stack:
-            if self.device.type == "cuda":  # of several GPUs this one records
-                stack.enter_context(torch.cuda.device(self.device))
-            stack.enter_context(torch.inference_mode())
-            yield
+        gpu: AbstractContextManager = nullcontext()
+        if self.device.type == "cuda":
+            gpu = torch.cuda.device(self.device)  # of several GPUs this one records
+        with gpu, torch.inference_mode():
+            yield self.dtype  # which no batch reads: the weights have their own
 
-    def batches(self, tokens: Tokens, batch_size: int | None = None) -> Iterator[Any]:  # type: ignore[override]
-        batch_tokens = MOST_TOKENS
-        if batch_size is not None:
-            batch_tokens = TEXT_TOKENS * batch_size
-        # asking for the free memory takes longer than a few texts
-        elif self.device.type == "cuda" and len(tokens.ids) > GRAPH_TEXTS:
-            batch_tokens = min(MOST_TOKENS, fitting_tokens(self.device, self.hidden_size))
-        return reporting(self.started(tokens, batch_tokens), tokens.progress)
+    def batches(self, tokens: Tokens, batch_tokens: int | None = None) -> Iterator[RaggedBatch]:
+        """Yield batches that the GPU computes, the longest texts first.
 
-    def started(self, tokens: Tokens, batch_tokens: int) -> Iterator[RaggedBatch]:
-        """Yield batches that the GPU computes: each is begun before the one ahead of it is copied
-        and stored.
+        Each is begun before the one ahead of it is copied and stored.
         """
-        lengths = np.fromiter(map(len, tokens.ids), np.int32, len(tokens.ids))
+        if batch_tokens is None:
+            batch_tokens = MOST_TOKENS
+            # Asking for the free memory takes longer than a few texts.
+            if self.device.type == "cuda" and len(tokens) > GRAPH_TEXTS:
+                batch_tokens = min(MOST_TOKENS, fitting_tokens(self.device, self.hidden_size))
+        lengths = np.fromiter(map(len, tokens.ids), np.int32, len(tokens))
         waiting = None
         for texts in budgeted_batches(cast(Sequence[int], lengths), batch_tokens):
-            joined = b"".join([tokens.ids[text] for text in texts])  # type: ignore[misc]  # arrays
-            ids = np.frombuffer(joined, dtype=np.intc)
+            ids = np.frombuffer(b"".join([tokens.ids[text] for text in texts]), dtype=np.intc)
             check_ids(self.config, ids, int(lengths[texts[0]]))
             batch = RaggedBatch(ids, lengths[texts], texts, tokens.prompt)
-            # not the last of many batches: graphs are for calls with few texts
-            if len(texts) < len(tokens.ids) or not self.replay(batch):
+            # Not the last of many batches: graphs are for calls with few texts.
+            is_whole_call = len(texts) == len(tokens)
+            if not (is_whole_call and self.replay(batch)):
                 self.start(batch)
             if waiting is not None:
                 yield waiting
@@ -313,8 +318,9 @@ class CudaEncoder(TextEncoder):
             yield waiting
 
     def replay(self, batch: RaggedBatch) -> bool:
-        """Compute a few texts by a graph; return whether that was possible. If torch cannot record,
-        say so once.
+        """Compute a few texts by a graph; return whether that was possible.
+
+        If torch cannot record, say so once.
         """
         if self.graphs is None or len(batch.texts) > GRAPH_TEXTS:
             return False
@@ -328,29 +334,27 @@ class CudaEncoder(TextEncoder):
         return batch.vectors is not None
 
     def start(self, batch: RaggedBatch) -> None:
-        """Let the GPU compute a batch's vectors and copy them to the CPU; ``states`` waits for
-        them.
-        """
-        sent = []
-        for numbers in (batch.ids, batch.lengths):
-            host = torch.empty(
-                len(numbers), dtype=torch.int32, pin_memory=self.device.type == "cuda"
-            )
-            # not by torch, whose threads would then wait at full speed in the tokenizer's way
-            host.numpy()[:] = numbers
-            sent.append(host.to(self.device, non_blocking=True))
-        computed = self.compute(*sent, int(batch.lengths[0]), batch.prompt)
+        """Let the GPU compute a batch's vectors and copy them to the CPU; ``embed`` waits."""
+        ids = self.sent(batch.ids)
+        lengths = self.sent(batch.lengths)
+        computed = self.compute(ids, lengths, int(batch.lengths[0]), batch.prompt)
         batch.vectors = computed.to("cpu", non_blocking=True)
         if self.device.type == "cuda":
             batch.done = torch.cuda.current_stream().record_event()
 
-    def states(self, batch: RaggedBatch) -> tuple[Tensor]:  # type: ignore[override]  # of the batches above
+    def sent(self, numbers: np.ndarray) -> Tensor:
+        """Copy int32 numbers to the device, without waiting for it."""
+        pinned = self.device.type == "cuda"
+        host = torch.empty(len(numbers), dtype=torch.int32, pin_memory=pinned)
+        # Not by torch, whose threads would then wait at full speed in the tokenizer's way.
+        host.numpy()[:] = numbers
+        return host.to(self.device, non_blocking=True)
+
+    def embed(self, batch: RaggedBatch) -> Tensor:
+        """Wait for the vectors (N, W) of a batch; the GPU has pooled and scaled them."""
         if batch.done is not None:
             batch.done.synchronize()
-        return (cast(Tensor, batch.vectors),)
-
-    def vectors(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        return hidden  # pooled and scaled on the GPU
+        return cast(Tensor, batch.vectors)
 
 
 def choose_half(name: str | None, device: torch.device) -> torch.dtype:

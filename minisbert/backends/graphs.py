@@ -28,7 +28,8 @@ from minisbert.core import InputError
 from minisbert.core.bert import Attention, Bert
 from minisbert.models.batching import SHORT, Tokens, packed_batches, same_text, unpack
 from minisbert.models.pair_model import SEVERAL, PairModel
-from minisbert.models.sentence_encoder import SentenceEncoder, evaluating
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.transformer_encoder import evaluating
 from minisbert.system.console import run_command
 from minisbert.system.devices import (
     bfloat16_hardware,
@@ -415,7 +416,7 @@ def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
         bert, graph = encoder.bert, VectorGraph(encoder)
         # the compiler keeps sizes of 0 and 1, and equal ones, as constants: two rows, and texts of
         # five other lengths
-        texts = Tokens([array("i", [0] * length) for length in EXAMPLE], [], [])
+        texts = Tokens([array("i", [0] * length) for length in EXAMPLE])
         batch = next(packed_batches(texts, sum(EXAMPLE)))
         rows = [
             x.repeat(2, 1) for x in (batch.ids, batch.positions, batch.text_index)

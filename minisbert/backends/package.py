@@ -9,6 +9,7 @@ to ``models``.
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -32,10 +33,16 @@ from torch import Tensor, nn
 from minisbert.checkpoints.layout import EncoderSettings, JsonSettings, ModelFolder, find_model
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError, one_line, reading
-from minisbert.models.batching import LONG_TOKENS, PackedBatch
+from minisbert.models.batching import (
+    BATCH_TOKENS,
+    LONG_TOKENS,
+    PackedBatch,
+    Tokens,
+    packed_batches,
+)
 from minisbert.models.pair_model import PairScorer
 from minisbert.models.properties import check_choice
-from minisbert.models.sentence_encoder import TextEncoder
+from minisbert.models.text_encoder import DenseEncoder
 from minisbert.system.assets import file_hash, home
 from minisbert.system.console import check_usage, say
 from minisbert.system.devices import instruction_sets, products_attend
@@ -267,25 +274,26 @@ def load_package(path: Path, expected: dict[str, str]) -> tuple[Callable, About]
         return package_runner(path), about
 
 
-class CompiledEncoder(TextEncoder):
+class CompiledEncoder(DenseEncoder):
     """``encode`` and ``similarity`` of a compiled ``SentenceEncoder``."""
 
-    dtype, device = torch.float32, torch.device("cpu")
+    dtype = torch.float32
+    device = torch.device("cpu")
 
     def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
-        nn.Module.__init__(self)
-        self.folder, self.run, self.compiled_dtype = folder.path, run, about.dtype
-        # what a package says about itself is not signed: ``states`` compares it with what comes out
-        self.pooling_mode, self.width, self.hidden_size = (
-            about.pooling,
-            max(about.width, 0),
-            about.hidden_size,
-        )
-        self.tokenizer, self.settings = (
-            read_tokenizer(folder.encoder, limit),
-            EncoderSettings.read(folder),
-        )
-        self.normalize, self.most_tokens = folder.normalize, folder.config[1].positions
+        super().__init__()
+        self.folder = folder.path
+        self.run = run
+        # What a package says about itself is not signed: ``embed`` compares it with what comes out.
+        self.about = about
+        self.compiled_dtype = about.dtype
+        self.width = max(about.width, 0)
+        self.hidden_size = about.hidden_size
+        self.tokenizer = read_tokenizer(folder.encoder, limit)
+        self.settings = EncoderSettings.read(folder)
+        self.normalize = folder.normalize
+        self.config = folder.config[1]
+        self.long_tokens = math.inf  # of a batch of long rows
         if about.dtype != "float32" and products_attend():
             self.long_tokens = LONG_TOKENS
             # subtle: glibc keeps as much freed memory as the largest block that was ever freed, so
@@ -293,8 +301,16 @@ class CompiledEncoder(TextEncoder):
             # again: long rows take 1.3 times as long
             torch.empty(2**25 - 2**13, dtype=torch.uint8)
 
+    @property
+    def pooling_mode(self) -> str:
+        return self.about.pooling
+
+    @property
+    def most_tokens(self) -> int:
+        return self.config.positions
+
     @classmethod
-    def load(  # type: ignore[override]  # a package comes second, and it has no device to choose
+    def load(
         cls,
         model: str | Path,
         package: str | Path | bool = True,
@@ -322,17 +338,24 @@ class CompiledEncoder(TextEncoder):
             raise InputError(
                 f"{folder.path} holds a {kind}: only a SentenceEncoder is compiled for encoding"
             )
-        encoder = cls(folder, *open_package(package, folder, dtype, pooling), max_seq_length)
+        run, about = open_package(package, folder, dtype, pooling)
+        encoder = cls(folder, run, about, max_seq_length)
         return encoder.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name)
 
-    def computing(self, dtype: str | None) -> AbstractContextManager:
+    @contextmanager
+    def computing(self, dtype: str | None) -> Iterator[torch.dtype]:
         if dtype not in (None, "auto", self.compiled_dtype):
             raise InputError(
                 f"this encoder was compiled for dtype {self.compiled_dtype}, not {dtype}"
             )
-        return torch.inference_mode()
+        with torch.inference_mode():
+            yield self.dtype  # which no batch reads: the package has its own
 
-    def states(self, batch: PackedBatch) -> tuple[Tensor]:  # type: ignore[override]  # of ``batches``
+    def batches(self, tokens: Tokens, batch_tokens: int | None = None) -> Iterator[PackedBatch]:
+        return packed_batches(tokens, batch_tokens or BATCH_TOKENS, self.long_tokens)
+
+    def embed(self, batch: PackedBatch) -> Tensor:
+        """Run the package, which pools and scales, too: vectors (N, W)."""
         # the places of a prompt that is not pooled are left out
         places = batch.places[:, batch.prompt :].contiguous()
         vectors = self.run(batch.ids, batch.positions, batch.text_index, places)[0]
@@ -340,30 +363,26 @@ class CompiledEncoder(TextEncoder):
             raise InputError(
                 f"the package gives {vectors.shape[1]} columns and says {self.width}: {AGAIN}"
             )
-        return (vectors,)
-
-    def vectors(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        return hidden  # pooled and scaled by the package
+        return vectors
 
 
 class CompiledPairModel(PairScorer):
     """``predict`` and ``rank`` of a compiled cross-encoder."""
 
-    device, dtype, joint = torch.device("cpu"), torch.float32, True
-    pooling_mode = activation_fn = None
+    device = torch.device("cpu")
+    dtype = torch.float32
+    joint = True
+    pooling_mode = None
+    activation_fn = None
 
     def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
-        self.folder, self.run, self.compiled_dtype, self.types = (
-            folder.path,
-            run,
-            about.dtype,
-            about.types,
-        )
-        self.tokenizer, self.task, self.labels = (
-            read_tokenizer(folder, limit),
-            about.task,
-            tuple(about.labels),
-        )
+        self.folder = folder.path
+        self.run = run
+        self.compiled_dtype = about.dtype
+        self.types = about.types
+        self.tokenizer = read_tokenizer(folder, limit)
+        self.task = about.task
+        self.labels = tuple(about.labels)
 
     @classmethod
     def load(
@@ -374,15 +393,17 @@ class CompiledPairModel(PairScorer):
         dtype: str | None = None,
         max_length: int | None = None,
     ) -> Self:
-        """Load a package of a ``PairModel`` with a joint head, or a CrossEncoder, as
-        ``CompiledEncoder.load`` does.
+        """Load a package of a cross-encoder as ``CompiledEncoder.load`` does.
+
+        That is a ``PairModel`` with a joint head, or a CrossEncoder.
         """
         folder = ModelFolder(find_model(model))
         if not folder.holds_pair_model:
             raise InputError(
                 f"{folder.path} holds an encoder, but no head that was trained on pairs"
             )
-        return cls(folder, *open_package(package, folder, dtype), max_length)
+        run, about = open_package(package, folder, dtype)
+        return cls(folder, run, about, max_length)
 
     def __call__(self, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
         # the graph has no optional inputs

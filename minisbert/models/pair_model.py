@@ -24,7 +24,7 @@ from minisbert.core.checks import check_texts
 from minisbert.core.heads import ConcatHead, CrossHead, Head, JointHead
 from minisbert.core.tokenizer import Encoded, Tokenizer, pad_batch
 from minisbert.core.weights import fill
-from minisbert.models.batching import budgeted_batches, check_tokens
+from minisbert.models.batching import BATCH_SIZE, TEXT_TOKENS, budgeted_batches, check_tokens
 from minisbert.models.cross_encoder import (
     ClassifierHead,
     check_writable,
@@ -32,13 +32,9 @@ from minisbert.models.cross_encoder import (
     write_cross_encoder,
 )
 from minisbert.models.properties import as_array, check_count
-from minisbert.models.sentence_encoder import (
-    BATCH_SIZE,
-    TEXT_TOKENS,
-    NotFinite,
-    SentenceEncoder,
-    evaluating,
-)
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.text_encoder import NotFinite
+from minisbert.models.transformer_encoder import evaluating
 from minisbert.system.devices import move_to
 from minisbert.system.files import atomic_folder, write_json
 from minisbert.system.progress import bar_of

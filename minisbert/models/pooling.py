@@ -9,7 +9,7 @@ sentence-transformers refuses unknown names, so that it cannot open such a model
 vectors.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -177,6 +177,18 @@ class Dense(nn.Module):
         }
         write_json(folder / CONFIG, content | more)
         write_safetensors(self.state_dict(), folder / WEIGHTS)
+
+
+def dense_width(layers: Sequence[Dense], width: int) -> int:
+    """Return the columns after dense layers; ``InputError`` for one that does not fit."""
+    for layer in layers:
+        if layer.linear.in_features != width:
+            raise InputError(
+                f"a dense layer for {layer.linear.in_features} columns gets {width} (other "
+                f"pooling?)"
+            )
+        width = layer.linear.out_features
+    return width
 
 
 def load_dense_layer(folder: ModelFolder, place: str, reads: str = "sentence_embedding") -> Dense:

@@ -27,6 +27,7 @@ from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_texts
 from minisbert.core.weights import read_safetensors
 from minisbert.search.dense import ReadByRows
+from minisbert.search.kinds import KINDS
 from minisbert.search.quantized import (
     calibrate,
     from_bits,
@@ -96,7 +97,8 @@ def encode_with_progress(
     encode = (
         encoder.encode_query if query else encoder.encode
     )  # ColBERT fills queries up, whatever their prompt
-    vectors = encode(texts, show_progress_bar=True, prompt=prompt, **encoder.search_options)
+    options = KINDS[encoder.vectors_are].encode_options
+    vectors = encode(texts, show_progress_bar=True, prompt=prompt, **options)
     if encoder.truncated:
         say(cut_message(encoder.tokenizer.limit, encoder.truncated, len(texts)))
     return vectors
@@ -223,7 +225,8 @@ def indexed_vectors(
     # stays until the end
     with atomic_file(path) as partial:
         vectors = encode_with_progress(encoder, texts, prompt)
-        write_safetensors(encoder.to_tensors(vectors), partial, INDEX_MARK | wanted)
+        tensors = KINDS[encoder.vectors_are].to_tensors(vectors)
+        write_safetensors(tensors, partial, INDEX_MARK | wanted)
     say(f"wrote {len(vectors):,} vectors of width {vectors.shape[1]} to {path}")
     return vectors
 
@@ -240,7 +243,7 @@ def read_vectors(encoder: Any, path: Path, count: int, width: int) -> Any:
         usable = all(
             x.dtype in (torch.float32, torch.float64) and x.isfinite().all() for x in floats
         )
-        vectors = encoder.from_tensors(tensors)
+        vectors = KINDS[encoder.vectors_are].from_tensors(tensors)
         if not usable or tuple(vectors.shape) != (count, width):
             needed = f"{count:,} vectors of width {width}, finite and in float32"
             raise ValueError(f"the file does not hold {needed}: remove it, and it is made anew")

@@ -3,7 +3,10 @@
 import errno
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +18,8 @@ from safetensors import SafetensorError
 from minisbert import CrossEncoder, MultiVectorEncoder, SparseEncoder
 from minisbert.checkpoints import weights as checkpoint
 from minisbert.core import InputError
-from minisbert.models import batching, sentence_encoder
+from minisbert.models import sentence_encoder, transformer_encoder
+from minisbert.models.batching import chunks
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.static_encoder import distill
@@ -58,6 +62,12 @@ def states_of(tiny: Path, text: str, double: bool = False, limit: int = 16) -> n
     bert = model.bert.double() if double else model.bert
     with torch.inference_mode():
         return bert(torch.tensor(model.tokenizer.encode([text]).ids))[0].numpy()
+
+
+def in_another_thread(function: Callable, *arguments: Any) -> None:
+    thread = Thread(target=function, args=arguments)
+    thread.start()
+    thread.join()
 
 
 def unit(x: np.ndarray) -> np.ndarray:
@@ -125,21 +135,22 @@ def test_every_pooling_overrides_the_folders_and_reads_what_it_needs(tiny, pooli
 
 
 @pytest.mark.parametrize(("double", "bound"), [(False, MINILM_VECTOR), (True, 1e-12)])
-def test_a_vector_does_not_depend_on_its_batch(tiny, double, bound, monkeypatch):
-    """The same text alone, beside longer ones and in batches of every size; vectors have length
-    1.
-    """
+def test_a_vector_does_not_depend_on_its_batch(tiny, double, bound):
+    """The same text alone, beside longer ones and in batches of every size."""
     model = SentenceEncoder.load(tiny)
-    model = model.double() if double else model
+    if double:
+        model.double()
     alone = np.concatenate([model.encode([text]) for text in TEXTS])
     assert alone.dtype == (np.float64 if double else np.float32)
     assert alone.shape == (len(TEXTS), 24)
-    np.testing.assert_allclose((alone**2).sum(axis=1), 1, atol=1e-6, rtol=0)
-    monkeypatch.setattr(sentence_encoder, "TEXT_TOKENS", 1)  # batches of so many tokens
-    for batch_size in (1, 16, 23, np.int64(40), 64, 10_000):
-        np.testing.assert_allclose(
-            model.encode(TEXTS, batch_size=batch_size), alone, atol=bound, rtol=0
-        )
+    np.testing.assert_allclose((alone**2).sum(axis=1), 1, atol=1e-6, rtol=0)  # of length 1
+    tokens = model.tokens_of(TEXTS)
+    for batch_tokens in (1, 16, 23, 40, 64, 10_000):
+        vectors = model.vectors_of(tokens, batch_tokens)
+        np.testing.assert_allclose(vectors, alone, atol=bound, rtol=0)
+    for batch_size in (1, np.int64(2), 10_000):
+        vectors = model.encode(TEXTS, batch_size=batch_size)
+        np.testing.assert_allclose(vectors, alone, atol=bound, rtol=0)
 
 
 def test_no_texts_and_an_empty_text(model):
@@ -160,22 +171,66 @@ def test_texts_that_were_cut_are_counted_copies_too(model):
     assert model.truncated == 0  # of the last call, not of all
 
 
-def test_encode_is_without_dropout_and_restores_the_mode_also_after_an_error(
-    tiny, model, monkeypatch
-):
-    other, frozen = SentenceEncoder.load(tiny).train(), SentenceEncoder.load(tiny)
-    for encoder in (other, frozen):
-        np.testing.assert_array_equal(encoder.encode(TEXTS), model.encode(TEXTS))
-    assert all(module.training for module in other.modules())
-    assert not any(module.training for module in frozen.modules())
-    other(
-        torch.tensor([[2, 58, 3]])
-    ).sum().backward()  # an inference tensor left behind would stop this
+def test_a_thread_reads_how_many_texts_its_own_call_has_cut(model):
+    """While another thread encodes long texts, none of this thread's short ones was cut."""
+    model.encode(["a dog"])
+    in_another_thread(model.encode, ["cat " * 40])
+    assert model.truncated == 0
+    cut = []
+
+    def encode_long_texts():
+        for _ in range(100):
+            model.encode(["cat " * 40, "cat " * 50])
+            cut.append(model.truncated)
+
+    thread = Thread(target=encode_long_texts)
+    thread.start()
+    for _ in range(100):
+        model.encode(["a dog"])
+        assert model.truncated == 0
+    thread.join()
+    assert cut == [2] * 100
+
+
+def test_encode_in_training_is_without_dropout_and_restores_the_modes(tiny, model):
+    """A training loop that encodes its dev set goes on as before, with its frozen modules."""
+    other = SentenceEncoder.load(tiny).train()
+    other.bert.layers[0].eval()
+    modes = [module.training for module in other.modules()]
+    np.testing.assert_array_equal(other.encode(TEXTS), model.encode(TEXTS))
+    assert [module.training for module in other.modules()] == modes
+    # an inference tensor that was left behind would stop this
+    other(torch.tensor([[2, 58, 3]])).sum().backward()
     assert other.bert.embeddings.word.weight.grad is not None
-    monkeypatch.setattr(sentence_encoder, "same_text", lambda text_index: 1 / 0)
+
+
+def test_encode_restores_the_mode_after_an_error(tiny):
+    """Otherwise training would go on without dropout."""
+    model = SentenceEncoder.load(tiny).train()
+
+    def fail(hidden, mask):
+        raise ZeroDivisionError
+
+    model.pooling.forward = fail
     with pytest.raises(ZeroDivisionError):
-        other.encode(TEXTS)
-    assert other.training
+        model.encode(TEXTS)
+    assert all(module.training for module in model.modules())
+
+
+def test_two_threads_may_evaluate_one_model(tiny):
+    """The first to leave must not switch dropout on for the other; the last restores the modes."""
+    model = SentenceEncoder.load(tiny).train()
+    model.pooling.eval()
+    first = transformer_encoder.evaluating(model)
+    second = transformer_encoder.evaluating(model.bert)
+    first.__enter__()
+    in_another_thread(second.__enter__)
+    first.__exit__(None, None, None)
+    assert not any(module.training for module in model.bert.modules())
+    assert model.training
+    in_another_thread(second.__exit__, None, None, None)
+    assert all(module.training for module in model.bert.modules())
+    assert not model.pooling.training
 
 
 def test_a_mask_is_as_small_as_the_batch_allows(tiny, monkeypatch):
@@ -207,11 +262,15 @@ def test_a_mask_is_as_small_as_the_batch_allows(tiny, monkeypatch):
 
 
 def test_texts_of_the_same_tokens_are_computed_once_and_copied(tiny, model, monkeypatch):
-    other, seen = SentenceEncoder.load(tiny), []
-    states_of_batch = other.states
-    monkeypatch.setattr(
-        other, "states", lambda batch: seen.extend(batch.texts) or states_of_batch(batch)
-    )
+    other = SentenceEncoder.load(tiny)
+    seen = []
+    embed = other.embed
+
+    def spy(batch):
+        seen.extend(batch.texts)
+        return embed(batch)
+
+    monkeypatch.setattr(other, "embed", spy)
     texts = ["a dog", "moon", "A DOG", "the cat"] * 3  # the tokenizer makes lower case of all
     vectors = other.encode(texts)
     assert sorted(seen) == [0, 1, 2]
@@ -237,17 +296,23 @@ def test_normalize_and_truncate_dim(tiny, own, normalize, truncate_dim):
     np.testing.assert_allclose(vectors, expected, atol=PIECE, rtol=0)
 
 
-@pytest.mark.parametrize("batch_size", [1, 16, 10_000])
-def test_output_of_tokens(tiny, batch_size, monkeypatch):
+@pytest.mark.parametrize("batch_tokens", [1, 16, 10_000])
+def test_states_of_tokens(tiny, batch_tokens):
     """Each text's hidden states without pads, as the encoder gives them for the text alone."""
-    monkeypatch.setattr(sentence_encoder, "TEXT_TOKENS", 1)
     model = SentenceEncoder.load(tiny).double()
-    states = model.encode(TEXTS, batch_size=batch_size, output_value="token_embeddings")
-    for text, found in zip(TEXTS, states, strict=True):
-        assert type(found) is torch.Tensor
-        np.testing.assert_allclose(
-            np.asarray(found), states_of(tiny, text, double=True), atol=PIECE, rtol=0
-        )
+    states = model.states_of(model.tokens_of(TEXTS), batch_tokens)
+    for text, matrix in zip(TEXTS, states, strict=True):
+        expected = states_of(tiny, text, double=True)
+        np.testing.assert_allclose(matrix, expected, atol=PIECE, rtol=0)
+
+
+def test_output_of_tokens(tiny):
+    model = SentenceEncoder.load(tiny).double()
+    states = model.encode(TEXTS, output_value="token_embeddings")
+    for text, matrix in zip(TEXTS, states, strict=True):
+        assert type(matrix) is torch.Tensor
+        expected = states_of(tiny, text, double=True)
+        np.testing.assert_allclose(matrix, expected, atol=PIECE, rtol=0)
 
 
 def test_a_tensor_can_be_trained_on(model):
@@ -329,48 +394,63 @@ def test_vectors_that_are_not_finite_are_an_error(tiny, output, name):
         model.encode(["a dog"], output_value=output)
 
 
-def test_the_text_of_a_vector_that_is_not_finite_is_named(tiny, monkeypatch):
+def test_the_text_of_a_vector_that_is_not_finite_is_named(tiny):
+    """Each text has a row to itself here: NaN reaches no other."""
     model = SentenceEncoder.load(tiny)
     word = model.bert.embeddings.word.weight
     word.data = word.data.clone()
     word.data[model.tokenizer.encode(["moon"]).ids[0][1]] = torch.nan
-    monkeypatch.setattr(
-        sentence_encoder, "TEXT_TOKENS", 1
-    )  # each text has a row to itself: NaN reaches no other
+    tokens = model.tokens_of(["the cat", "a dog", "the moon", "the sun"])
     with pytest.raises(InputError, match="'the moon'"):
-        model.encode(["the cat", "a dog", "the moon", "the sun"], batch_size=1)
+        model.vectors_of(tokens, batch_tokens=1)
 
 
 @pytest.fixture
 def counted(monkeypatch) -> list[tuple[int, int | None]]:
     """The texts that each bar has counted, and its total, when it is closed."""
-    found: list[tuple[int, int | None]] = []
+    counts: list[tuple[int, int | None]] = []
     close = Bar.close
-    monkeypatch.setattr(
-        Bar, "close", lambda bar: bar.disable or found.append((bar.n, bar.total)) or close(bar)
-    )
-    return found
+
+    def spy(bar):
+        if not bar.disable:
+            counts.append((bar.n, bar.total))
+            close(bar)
+
+    monkeypatch.setattr(Bar, "close", spy)
+    return counts
 
 
-def test_a_bar_counts_the_texts_of_each_batch(model, monkeypatch, counted):
-    updates = []
-    update = Bar.update
-    monkeypatch.setattr(Bar, "update", lambda bar, n: updates.append(n) or update(bar, n))
-    monkeypatch.setattr(sentence_encoder, "TEXT_TOKENS", 4)  # a batch of 4 tokens: a text
-    model.encode(["a dog", "moon", "moon"], batch_size=1, show_progress_bar=True)
-    assert updates == [1, 1, 1]  # a repeated text first, which is not computed again
-    model.encode(
-        ["a dog", "moon"], batch_size=1, output_value="token_embeddings", show_progress_bar=True
-    )
+class Updates(Bar):
+    """A bar that lists what it is told."""
+
+    def __init__(self):
+        super().__init__(total=3)
+        self.counts = []
+
+    def update(self, n=1):
+        self.counts.append(n)
+
+
+def test_a_bar_counts_the_texts_of_each_batch(model):
+    """A repeated text, which is not computed again, is counted first."""
+    bar = Updates()
+    tokens = model.tokens_of(["a dog", "moon", "moon"])
+    model.vectors_of(tokens, batch_tokens=4, progress=bar)
+    assert bar.counts == [1, 1, 1]
+
+
+def test_a_bar_counts_the_texts_of_a_call(model, counted):
+    model.encode(["a dog", "moon", "moon"], show_progress_bar=True)
+    model.encode(["a dog", "moon"], output_value="token_embeddings", show_progress_bar=True)
     model.encode(TEXTS)
     assert counted == [(3, 3), (2, 2)]
 
 
 @pytest.mark.parametrize("total", [6, None])
-def test_a_stream_has_one_bar_for_all_chunks(model, monkeypatch, counted, total):
-    monkeypatch.setattr(sentence_encoder, "chunks", lambda texts: batching.chunks(texts, 12))
-    texts = ["a dog", "moon", "moon", "the cat", "a dog", "the sun"]
-    assert len([*model.encode_stream(texts, total=total, show_progress_bar=True)]) > 1
+def test_a_stream_has_one_bar_for_all_chunks(model, counted, total):
+    """A bar for each would tell nobody how long the whole takes."""
+    parts = [["a dog", "moon"], ["moon", "the cat"], ["a dog", "the sun"]]
+    assert len([*model.encode_chunks(parts, True, total, {})]) == 3
     assert counted == [(6, total)]
 
 
@@ -392,27 +472,28 @@ def test_the_other_models_count_too(tiny, tmp_path, counted):
 @given(st.lists(st.sampled_from(TEXTS), max_size=15), st.integers(1, 100))
 @settings(max_examples=25, deadline=None)
 def test_a_stream_gives_what_a_list_gives(model, texts, characters):
-    """In chunks of any size; from a generator, whose texts are read once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sentence_encoder, "chunks", lambda given: batching.chunks(given, characters))
-        parts = list(model.encode_stream(iter(texts)))
-        assert model.truncated == sum(text == TEXTS[2] for text in texts)
-    assert [len(part) for part in parts] == [
-        len(chunk) for chunk in batching.chunks(texts, characters)
-    ]
+    """In chunks of any size, and all texts that were cut are counted."""
+    parts = list(chunks(texts, characters))
+    vectors = list(model.encode_chunks(parts, False, None, {}))
+    assert model.truncated == texts.count(TEXTS[2])
+    assert [len(part) for part in vectors] == [len(part) for part in parts]
     if texts:
-        np.testing.assert_allclose(np.concatenate(parts), model.encode(texts), atol=1e-6, rtol=0)
+        np.testing.assert_allclose(np.concatenate(vectors), model.encode(texts), atol=1e-6, rtol=0)
 
 
-def test_a_stream_is_read_as_far_as_it_is_computed(model, monkeypatch):
-    monkeypatch.setattr(sentence_encoder, "chunks", lambda given: batching.chunks(given, 10))
-    read = []
-    vectors = model.encode_stream(
-        (read.append(i) or "ten letters" for i in range(5)), truncate_dim=3, convert_to_tensor=True
-    )
-    assert read == []
+def test_a_stream_is_read_as_far_as_it_is_computed(model):
+    """A file larger than memory must not be read at once."""
+    numbers = []
+
+    def texts():
+        for number in range(5):
+            numbers.append(number)
+            yield "ten letters " * 2**15  # a chunk of its own
+
+    vectors = model.encode_stream(texts(), truncate_dim=3, convert_to_tensor=True)
+    assert numbers == []
     assert next(vectors).shape == (1, 3)
-    assert read == [0]
+    assert numbers == [0]
 
 
 # ------------------------------------------------------------------------------------------ save

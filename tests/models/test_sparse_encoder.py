@@ -218,15 +218,20 @@ def test_sparse_rows_keep_the_heaviest_words():
     assert ((sparse > 0).sum(axis=1) == 3).all()
 
 
-def test_many_texts_are_encoded_in_chunks(monkeypatch):
-    encoder, long = SparseEncoder.load(FOLDER).double(), ["a cat " * 30, "a dog", "the sun " * 30]
-    whole = encoder.encode(long, convert_to_sparse_tensor=True)
-    monkeypatch.setattr("minisbert.models.sparse_encoder.DENSE_ROWS", 1)
-    assert torch.allclose(
-        encoder.encode(long, convert_to_sparse_tensor=True).to_dense(), whole.to_dense(), atol=PIECE
-    )
-    assert encoder.truncated == 2
+def test_many_texts_are_encoded_in_chunks():
+    """The dense rows of a whole corpus would not fit in memory."""
+    encoder = SparseEncoder.load(FOLDER).double()
+    texts = ["a cat " * 30, "a dog", "the sun " * 30]
+    whole = encoder.encode(texts, convert_to_sparse_tensor=True)
+    one_by_one = encoder.sparse_vectors_of(encoder.tokens_of(texts), rows=1)
+    assert torch.allclose(one_by_one.to_dense(), whole.to_dense(), atol=PIECE)
+
+
+def test_sparse_vectors_of_no_texts_and_of_texts_that_were_cut():
+    encoder = SparseEncoder.load(FOLDER)
     assert encoder.encode([], convert_to_sparse_tensor=True).shape == (0, 131)
+    encoder.encode(["a cat " * 30, "a dog", "the sun " * 30], convert_to_sparse_tensor=True)
+    assert encoder.truncated == 2
 
 
 def test_words_of_a_text():
@@ -548,6 +553,7 @@ def test_damaged_sparse_rows(changes, message):
             "not for those of tokens",
         ),
         (["a", 3], {"convert_to_sparse_tensor": True}, "text 1 is not a string"),
+        (["a"], {"convert_to_sparse_tensor": True, "precision": "int8"}, "codes of arrays"),
     ],
 )
 def test_arguments_that_encode_cannot_honour(texts, options, message):
