@@ -41,7 +41,7 @@ TEXTS = [
     "moon",
     "the horse runs fast over snow",
 ]
-SIGNED, UNSIGNED = int8.INSTRUCTIONS
+SIGNED, UNSIGNED = int8.SIGNED, int8.UNSIGNED
 needs_vnni = pytest.mark.skipif(SIGNED not in cpu_flags(), reason=f"the CPU has no {SIGNED}")
 needs_avx2 = pytest.mark.skipif(UNSIGNED not in cpu_flags(), reason=f"the CPU has no {UNSIGNED}")
 # exactness of one product, for a process that has nothing beyond AVX2: largest and random numbers
