@@ -107,7 +107,7 @@ class RaggedAttention(nn.Module):
 
 
 class RaggedEncoder(nn.Module):
-    """A ``SentenceEncoder``'s forward pass for texts in one row; it changes the encoder's modules."""
+    """A ``SentenceEncoder``'s forward pass for texts in one row; it changes the modules."""
 
     def __init__(self, encoder: SentenceEncoder, dtype: torch.dtype):
         super().__init__()
@@ -159,8 +159,8 @@ def warming_up() -> Iterator[None]:
 def recorded(compute: Callable[[], Tensor], pool: Any = None) -> Callable[[], Tensor]:
     """Record a computation as a CUDA graph; return a function that replays it.
 
-    Its result is the same tensor each time. Graphs of one ``pool`` share the memory of what they compute in between, so no two may run at
-    once.
+    Its result is the same tensor each time. Graphs of one ``pool`` share the memory of what they
+    compute in between, so no two may run at once.
     """
     with warming_up():
         compute()

@@ -101,8 +101,9 @@ def stored(x: Tensor) -> Tensor:
 def quantize_weight(weight: Tensor, most: int = WIDE) -> tuple[Tensor, Tensor]:
     """Quantise a weight (C, D) to codes (C, D) int8 and a scale (C,): it is scale * codes.
 
-    Codes are from -most to most. Of several ranges each row takes the one with the smallest squared error: larger numbers are
-    clipped, the others get finer steps. ``quantize_weight([[1.27, -0.01]]) = [[127, -1]], [0.01]``.
+    Codes are from -most to most. Of several ranges each row takes the one with the smallest squared
+    error: larger numbers are clipped, the others get finer steps.
+    ``quantize_weight([[1.27, -0.01]]) = [[127, -1]], [0.01]``.
     """
     # All candidates at once: a weight is quantised once, when the package is compiled.
     shares = torch.linspace(1.0, 0.7, CLIPS)[:, None, None]
@@ -120,7 +121,8 @@ def quantized_linear(
 ) -> Tensor:
     """Compute ``x @ (scale * codes).T + bias`` by integers -> (N, C).
 
-    x (N, D), codes (C, D), scale and bias (C,). Each token x is written as step * c + middle, with integers c from -128 to 127. Then
+    x (N, D), codes (C, D), scale and bias (C,). Each token x is written as step * c + middle, with
+    integers c from -128 to 127. Then
 
         x . w  =  step * (c . codes) * scale  +  middle * sum(codes) * scale
 
@@ -263,7 +265,7 @@ def number_of_scores(qkv: Tensor) -> int:
 
 
 def at_most(size: int, limit: int) -> Tensor:
-    """Return whether a size is within a limit, as a tensor: the example's own is not compiled in."""
+    """Return whether a size is within a limit, as a tensor: otherwise the example decides."""
     return torch.scalar_tensor(size, dtype=torch.int64) <= limit
 
 

@@ -1,10 +1,10 @@
 """Compile a module to a package, one ``.pt2`` file, and run it.
 
-It is made by ``torch.export`` and AOTInductor. PyTorch's compiler fuses the operations between two matrix products, and lays the weights out for
-the CPU once. The file holds native code, weights included, and loading it runs that code: load only
-files that you, or somebody you trust, compiled. A package belongs to one model, dtype, version of
-torch and kind of CPU; ``About`` says which. ``graphs.py`` makes the modules. Imports the rooms up
-to ``models``.
+It is made by ``torch.export`` and AOTInductor. PyTorch's compiler fuses the operations between two
+matrix products, and lays the weights out for the CPU once. The file holds native code, weights
+included, and loading it runs that code: load only files that you, or somebody you trust, compiled.
+A package belongs to one model, dtype, version of torch and kind of CPU; ``About`` says which.
+``graphs.py`` makes the modules. Imports the rooms up to ``models``.
 """
 
 import hashlib
@@ -167,11 +167,11 @@ def compile_package(
 ) -> None:
     """Compile ``module`` for inputs like ``examples``, and write it to ``path`` atomically.
 
-    The inputs may have any sizes. Those of the examples, (n, m) each, must differ from 0 and 1, which would be compiled as
-    constants. The file contains ``about``, torch's version and the CPU. With ``prepack`` oneDNN
-    multiplies, with weights laid out for it; without, MKL does in float32. Only the first call of a
-    process can choose. Takes 20 to 90 seconds. Raises ``InputError`` without a C++ compiler or
-    torch 2.9, or if it fails.
+    The inputs may have any sizes. Those of the examples, (n, m) each, must differ from 0 and 1,
+    which would be compiled as constants. The file contains ``about``, torch's version and the CPU.
+    With ``prepack`` oneDNN multiplies, with weights laid out for it; without, MKL does in float32.
+    Only the first call of a process can choose. Takes 20 to 90 seconds. Raises ``InputError``
+    without a C++ compiler or torch 2.9, or if it fails.
     """
     check_compiler()
     about = about | {"torch": torch.__version__, "cpu": instruction_sets()}
@@ -463,7 +463,8 @@ def compile_to_cache(folder: Path, expected: dict[str, str]) -> Path:
 def compile_apart(folder: Path, dtype: str, pooling: str | None, path: Path) -> None:
     """Compile a model in a process of its own.
 
-    It takes memory, and nothing in this process can disturb it there. Raises ``InputError`` with the child's reason.
+    It takes memory, and nothing in this process can disturb it there. Raises ``InputError`` with
+    the child's reason.
     """
     check_compiler()  # here, too: starting the other process takes seconds
     say(f"compiling {folder.name} in {dtype} for this CPU, 20 to 90 seconds")

@@ -66,7 +66,8 @@ TOKENS = "token_embeddings"
 class Expansion:
     """``query_expansion``: pad queries to ``length`` tokens.
 
-    The strategy ``fixed`` also cuts longer ones. ``attend`` lets the query's own tokens attend to the added ones.
+    The strategy ``fixed`` also cuts longer ones. ``attend`` lets the query's own tokens attend to
+    the added ones.
     """
 
     length: int
@@ -278,7 +279,7 @@ class MultiVectorEncoder(TransformerEncoder):
         task = "query" if tokens.query else "document"
         if task in self.settings.skiplist_tasks:
             compared = real & ~torch.isin(ids, self.skipped_ids.to(ids.device))
-        return TokenBatch([*texts], ids, attended, compared, tokens.dtype)
+        return TokenBatch(list(texts), ids, attended, compared, tokens.dtype)
 
     def batch_states(self, batch: TokenBatch) -> Tensor:
         """Compute the hidden states (B, T, D) of a batch."""

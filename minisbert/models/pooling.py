@@ -2,7 +2,7 @@
 
     mean, cls, max, attention                      the book's formulas (``core/pooling.py``)
     mean_sqrt_len_tokens, weightedmean, lasttoken  as in sentence-transformers
-    pooler                                         [CLS]; BERT's own dense layer and tanh follow as a ``Dense``
+    pooler                                         [CLS]; BERT's dense layer and tanh follow
 
 sentence-transformers lacks ``attention``. It is saved under ``pooling_mode``, where
 sentence-transformers refuses unknown names, so that it cannot open such a model and compute other
@@ -122,8 +122,9 @@ class Pooling(nn.Module):
 def write_pooling(pooling: Pooling, folder: Path, hidden_size: int, include_prompt: bool) -> None:
     """Write the settings, and the parameters if there are some, as float32."""
     content: dict = {"word_embedding_dimension": hidden_size}
-    # The pooler is [CLS] and a dense layer, which is saved as a module of its own.
-    names = ["cls" if name == "pooler" else name for name in pooling.names]
+    names = pooling.names
+    if names == ["pooler"]:  # [CLS] and a dense layer, which is saved as a module of its own
+        names = ["cls"]
     # Every version of sentence-transformers reads the flags, but they state neither another order
     # than their own nor a pooling that has none.
     flagged = [mode for mode in POOLING_FLAGS.values() if mode in names]

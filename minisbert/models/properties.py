@@ -215,14 +215,20 @@ def choose_prompt(
         name = settings.default_prompt_name
     if name is None:
         return ""
+    return named_prompt(settings, name)
+
+
+def named_prompt(settings: EncoderSettings, name: str) -> str:
+    """Return the model's prompt called ``name``; ``InputError`` if it has none."""
     if name not in settings.prompts:
         names = ", ".join(map(one_line, settings.prompts))
         raise InputError(f"the model has no prompt {one_line(name)}; it has {names}")
-    if name == "document" and not settings.prompts[name]:
+    prompt = settings.prompts[name]
+    if name == "document" and not prompt:
         for other in PROMPT_NAMES["document"]:
             if settings.prompts.get(other):
                 say_unused(other)
-    return settings.prompts[name]
+    return prompt
 
 
 @cache  # so it is said once
@@ -291,8 +297,9 @@ def as_rows(vectors: AnyVectors) -> np.ndarray:
 def similarity(a: AnyVectors, b: AnyVectors, name: str = "cosine") -> np.ndarray | Tensor:
     """Compare every row of a (N, D) with every row of b (M, D) -> (N, M).
 
-    The result has the finer dtype of the two. By ``name`` the cosine, the "dot" product, or minus the "euclidean" or "manhattan" distance.
-    Returns a tensor on the CPU if one of the two is a tensor, else an array.
+    The result has the finer dtype of the two. By ``name`` the cosine, the "dot" product, or minus
+    the "euclidean" or "manhattan" distance. Returns a tensor on the CPU if one of the two is a
+    tensor, else an array.
     """
     u, v = comparable(a, b)
     if name == "dot":
@@ -321,7 +328,7 @@ def similarity_pairwise(a: AnyVectors, b: AnyVectors, name: str = "cosine") -> n
 
 
 def comparable(a: AnyVectors, b: AnyVectors) -> tuple[Tensor, Tensor]:
-    """Convert both to tensors (N, D), (M, D) in their finer dtype; ``InputError`` if they differ."""
+    """Convert both to tensors of one dtype, the finer; ``InputError`` for different widths."""
     a = as_rows(a)
     b = as_rows(b)
     if a.shape[1] != b.shape[1]:

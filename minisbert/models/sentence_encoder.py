@@ -43,7 +43,7 @@ from minisbert.models.transformer_encoder import TransformerEncoder, text_states
 
 
 class SentenceEncoder(TransformerEncoder, DenseEncoder):
-    """``load`` a model, ``encode`` texts, compare them by ``similarity``, ``save`` what was trained.
+    """``load`` a model, ``encode`` texts, compare them by ``similarity``, ``save`` the model.
 
     ``forward`` is what training calls: ids (B, T) and mask (B, T) -> vectors (B, D).
     """
@@ -109,7 +109,10 @@ class SentenceEncoder(TransformerEncoder, DenseEncoder):
     def forward(
         self, ids: Tensor, mask: Tensor | None = None, dtype: torch.dtype = torch.float32
     ) -> Tensor:
-        """ids (B, T), mask (B, T) True for real tokens -> vectors (B, W). ``dtype`` as in ``hidden``."""
+        """ids (B, T), mask (B, T) True for real tokens -> vectors (B, W).
+
+        ``dtype`` as in ``hidden``.
+        """
         return self.vectors(self.hidden(ids, mask, None, dtype), mask)
 
     def unscaled(

@@ -1,9 +1,9 @@
 """SPLADE: represent a text by weights of words, those in it and related ones.
 
-Most weights are 0 (Formal et al. 2021). BERT's masked-language head says for each token which words could stand in its place; a word's
-weight is the highest over the tokens, damped by a logarithm: one number for each of the V words of
-the vocabulary. Texts are compared by dot products, so an inverted index searches them. Models are
-``SparseEncoder`` folders of sentence-transformers.
+Most weights are 0 (Formal et al. 2021). BERT's masked-language head says for each token which words
+could stand in its place; a word's weight is the highest over the tokens, damped by a logarithm: one
+number for each of the V words of the vocabulary. Texts are compared by dot products, so an inverted
+index searches them. Models are ``SparseEncoder`` folders of sentence-transformers.
 
 Legend as in ``core/bert.py``: B batch, T tokens, D width, V vocabulary, N texts.
 """
@@ -154,6 +154,13 @@ class SparseEncoder(TransformerEncoder):
         """How many weights of each text ``encode`` keeps by default; None keeps all."""
         return self.settings.others.get("max_active_dims")
 
+    def kept_weights(self, max_active_dims: int | None) -> int | None:
+        """Return how many weights of each text are kept: these, or as many as the model keeps."""
+        if max_active_dims is None:
+            return self.max_active_dims
+        check_count("max_active_dims", max_active_dims)
+        return max_active_dims
+
     @property
     def pooling_mode(self) -> str:
         return self.pooling.mode
@@ -205,18 +212,9 @@ class SparseEncoder(TransformerEncoder):
                 "heaviest"
             )
         check_encode_options(output_value, precision, normalize_embeddings, truncate_dim, dtype)
-        if convert_to_sparse_tensor and output_value == "token_embeddings":
-            raise InputError(
-                "convert_to_sparse_tensor is for the vectors of texts, not for those of tokens"
-            )
-        if convert_to_sparse_tensor and precision not in (None, "float32"):
-            raise InputError(
-                f"precision {precision} makes codes of arrays: omit convert_to_sparse_tensor"
-            )
-        if max_active_dims is None:
-            max_active_dims = self.max_active_dims
-        if max_active_dims is not None:
-            check_count("max_active_dims", max_active_dims)
+        if convert_to_sparse_tensor:
+            check_sparse_options(output_value, precision)
+        max_active_dims = self.kept_weights(max_active_dims)
         batch_tokens = tokens_of_batch(batch_size)
         if prompt is None and prompt_name is None:
             self.remind_of_prompts()
@@ -322,6 +320,18 @@ class SparseEncoder(TransformerEncoder):
         write_json(folder / place / CONFIG, content)
         limit = text_settings(self.tokenizer)
         write_settings(folder, self.settings, limit, model_type="SparseEncoder")
+
+
+def check_sparse_options(output_value: str, precision: str | None) -> None:
+    """Raise ``InputError`` for an option that a CSR tensor cannot have."""
+    if output_value == "token_embeddings":
+        raise InputError(
+            "convert_to_sparse_tensor is for the vectors of texts, not for those of tokens"
+        )
+    if precision not in (None, "float32"):
+        raise InputError(
+            f"precision {precision} makes codes of arrays: omit convert_to_sparse_tensor"
+        )
 
 
 def check_fills_masks(folder: ModelFolder) -> None:

@@ -54,8 +54,9 @@ BAG_TEXTS = 2048  # per batch
 def bag_mean(table: Tensor, ids: Tensor, starts: Tensor) -> Tensor:
     """Average each text's rows of a table (V, D) -> (N, D).
 
-    ``ids`` are those of all texts in a row, ``starts`` (N,) where each text begins. The table [[1], [3], [8]] with ids [0, 1, 2] and starts [0, 2, 3] gives [[2], [8], [0]]: the
-    third text is empty.
+    ``ids`` are those of all texts in a row, ``starts`` (N,) where each text begins. The table
+    [[1], [3], [8]] with ids [0, 1, 2] and starts [0, 2, 3] gives [[2], [8], [0]]: the third text is
+    empty.
     """
     return nn.functional.embedding_bag(ids, table, starts, mode="mean")
 

@@ -1,11 +1,11 @@
 """What every encoder does, whatever it computes vectors with.
 
-    texts ── prompts, tokenize ──> Tokens ── batches ── embed ──> vectors (N, D) ──> what was asked for
+    texts ── prompts, tokenize ──> Tokens ── batches ── embed ──> vectors (N, D) ──> result
 
 ``TextEncoder`` is the way from texts to numbers, and knows nothing of networks: a kind of encoder
-says in ``computing``, ``batches`` and ``embed`` what it computes a batch with. ``DenseEncoder`` adds
-the ``encode`` of the kinds with one dense vector for each text. Imports ``search``, which knows how
-vectors of any kind are compared.
+says in ``computing``, ``batches`` and ``embed`` what it computes a batch with. ``DenseEncoder``
+adds the ``encode`` of the kinds with one dense vector for each text. Imports ``search``, which
+knows how vectors of any kind are compared.
 """
 
 import math
@@ -381,7 +381,7 @@ class DenseEncoder(TextEncoder):
         return similarity_pairwise(a, b, self.similarity_fn_name)
 
 
-# ------------------------------------------------------------------------- the options of ``encode``
+# ------------------------------------------------------------------------ the options of ``encode``
 
 
 def check_encode_options(
@@ -419,7 +419,7 @@ def with_role_prompt(encoder: TextEncoder, role: str, options: dict[str, Any]) -
     return options
 
 
-# -------------------------------------------------------------------------- the result of ``encode``
+# ------------------------------------------------------------------------- the result of ``encode``
 
 
 def not_finite(tokenizer: Tokenizer, tokens: Tokens, results: Tensor | list[Tensor]) -> NotFinite:
@@ -453,7 +453,7 @@ def codes_of(vectors: Tensor, precision: str) -> Tensor:
 
 
 def as_asked(vectors: Tensor, single: bool, to_numpy: bool, to_tensor: bool) -> Any:
-    """Return vectors (N, D) as an array, a tensor or a list of tensors; of a single text its one."""
+    """Return vectors (N, D) as an array, a tensor or a list of tensors; of a single text one."""
     if single:
         vectors = vectors[0]
     if to_tensor or (single and not to_numpy):

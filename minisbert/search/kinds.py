@@ -1,7 +1,7 @@
 """How vectors of each kind are asked for, searched, and kept in a file.
 
-An encoder says in ``vectors_are`` which kind it gives: one dense vector for each text, a sparse one,
-or a vector for each token.
+An encoder says in ``vectors_are`` which kind it gives: one dense vector for each text, a sparse
+one, or a vector for each token.
 """
 
 from collections.abc import Callable, Mapping

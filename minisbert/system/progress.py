@@ -47,7 +47,7 @@ class Bar(tqdm):
 
     @staticmethod
     def format_meter(*numbers: Any, **options: Any) -> str:
-        """Write the line as tqdm does, and "3.40s/steps": a unit begins with a space, for "5 steps"."""
+        """Write tqdm's line, with "3.40s/steps": units begin with a space, for "5 steps/s"."""
         return tqdm.format_meter(*numbers, **options).replace("s/ ", "s/")
 
 
