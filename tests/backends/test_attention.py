@@ -24,12 +24,10 @@ from minisbert.models import batching
 from minisbert.models.batching import LONG_TOKENS, same_text
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import devices
-from tests.backends.test_int8 import generated_code
-from tests.backends.test_runtime import COMPILER, TEXTS
+from tests.backends.packages import COMPILER, TEXTS, generated_code
 
-TWO_TEXTS = torch.tensor(
-    [[0, 0, 0, 1, 1, 1, 1], [2, 2, 2, 2, 2, -1, -1]]
-)  # of a row, and one with pads
+# Two texts share the first row, the second has one with pads.
+TWO_TEXTS = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [2, 2, 2, 2, 2, -1, -1]])
 MASKS = {"texts that share rows": same_text(TWO_TEXTS), "pads": (TWO_TEXTS >= 0)[:, None, None, :]}
 
 
@@ -94,9 +92,8 @@ AMD, AMX = (
 def test_vendor_flags_and_sizes_choose_the_kernel(flags, rows, tokens, kernel, monkeypatch):
     def cond(fits: Tensor, first, second, inputs):
         way = first if fits else second
-        return (
-            way if way in (float32_attention, bfloat16_attention, fused) else way(*inputs)
-        )  # which chooses, too
+        # The other branch is a choice, too.
+        return way if way in (float32_attention, bfloat16_attention, fused) else way(*inputs)
 
     monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
     monkeypatch.setattr(torch, "cond", cond)
@@ -148,17 +145,15 @@ def test_a_package_has_all_ways(tiny, tmp_path, monkeypatch):
     it.
     """
     monkeypatch.setattr(devices, "cpu_flags", lambda: AMD)
-    monkeypatch.setattr(
-        package, "instruction_sets", lambda: ["avx2"]
-    )  # whatever this CPU has: emulated
+    # Whatever this CPU has, which emulates the rest.
+    monkeypatch.setattr(package, "instruction_sets", lambda: ["avx2"])
     for module in (attention, batching):
         monkeypatch.setattr(module, "SHORT", 40)
     monkeypatch.setattr(attention, "FEW_SCORES", 12**2)  # a row of 12 tokens with a head
     monkeypatch.setattr(attention, "MOST_SCORES", 2 * 40**2)  # 2 rows of 40
     monkeypatch.setattr(batching, "ROW", 24)
-    attention.compile_model(
-        tiny, "bfloat16", None, tmp_path / "p.pt2"
-    )  # in this process, with these bounds
+    # In this process, where the bounds hold.
+    attention.compile_model(tiny, "bfloat16", None, tmp_path / "p.pt2")
     code = generated_code(tmp_path / "p.pt2")
     assert "cpu_bmm_out(" in code
     assert "scaled_dot_product" in code
@@ -167,6 +162,5 @@ def test_a_package_has_all_ways(tiny, tmp_path, monkeypatch):
     vectors, expected = ours.encode(texts), eager.encode(texts)
     assert abs(vectors - expected).max() < 0.02
     alone = [ours.encode(text) for text in texts]
-    assert (
-        abs(vectors - alone).max() < 2**-8
-    )  # bfloat16 rounds a sum of another order to its neighbour
+    # bfloat16 rounds a sum of another order to its neighbour.
+    assert abs(vectors - alone).max() < 2**-8

@@ -12,7 +12,7 @@ from minisbert.backends import graphs
 from minisbert.backends.graphs import BFloat16Linear, TransposedLinear, prepare_layers
 from minisbert.backends.package import CompiledEncoder
 from minisbert.system import devices
-from tests.backends.test_int8 import TEXTS, generated_code
+from tests.backends.packages import TEXTS, generated_code
 from tests.conftest import ROOT
 
 COMPILE = """

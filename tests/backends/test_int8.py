@@ -1,13 +1,9 @@
-"""int8 packages: the formula by hand, what the compiler makes of it, and how far the vectors are
-from float32's.
-"""
+"""int8 packages: the formula by hand, the compiler's code, and how far vectors are from float32's."""
 
 import os
 import re
 import subprocess
 import sys
-import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,16 +28,11 @@ from minisbert.data.datasets import load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import torch_internals
 from minisbert.system.devices import bfloat16_hardware, cpu_flags
+from tests.backends.packages import TEXTS, generated_code
 from tests.conftest import ROOT
 
-TEXTS = [
-    "the cat sits on the mat",
-    "a dog",
-    "a woman eats an apple",
-    "moon",
-    "the horse runs fast over snow",
-]
-SIGNED, UNSIGNED = int8.SIGNED, int8.UNSIGNED
+SIGNED = int8.SIGNED
+UNSIGNED = int8.UNSIGNED
 needs_vnni = pytest.mark.skipif(SIGNED not in cpu_flags(), reason=f"the CPU has no {SIGNED}")
 needs_avx2 = pytest.mark.skipif(UNSIGNED not in cpu_flags(), reason=f"the CPU has no {UNSIGNED}")
 # exactness of one product, for a process that has nothing beyond AVX2: largest and random numbers
@@ -106,9 +97,8 @@ def test_weights_are_within_half_a_step_unless_they_are_clipped():
     codes, scale = quantize_weight(tensor([1.27, -0.01], [0.0, 0.0], [-2.54, 2.54]))
     assert codes.tolist() == [[127, -1], [0, 0], [-127, 127]]
     torch.testing.assert_close(scale, torch.tensor([0.01, int8.SMALLEST, 0.02]))
-    weight = (
-        torch.randn(5, 64, generator=torch.Generator().manual_seed(0)) ** 3
-    )  # a few of them are large
+    # A few activations are large, as in BERT.
+    weight = torch.randn(5, 64, generator=torch.Generator().manual_seed(0)) ** 3
     codes, scale = quantize_weight(weight)
     error = (scale[:, None] * codes - weight).abs()
     clipped = weight.abs() > 127.5 * scale[:, None]
@@ -164,14 +154,6 @@ def test_it_is_refused_without_the_instructions_and_uncompiled(tiny, tmp_path, m
     assert not list(tmp_path.iterdir())
 
 
-def generated_code(package: Path) -> str:
-    """The C++ that the compiler wrote, which a package contains."""
-    with zipfile.ZipFile(package) as archive:
-        return "\n".join(
-            archive.read(name).decode() for name in archive.namelist() if name.endswith(".cpp")
-        )
-
-
 @needs_vnni
 @pytest.mark.slow
 def test_a_package_multiplies_by_the_fast_product(tiny, tmp_path):
@@ -181,22 +163,19 @@ def test_a_package_multiplies_by_the_fast_product(tiny, tmp_path):
     to_native_code([str(tiny), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
     code = generated_code(tmp_path / "p.pt2")
     by_length = bfloat16_hardware(torch.device("cpu"))[0]
-    assert (
-        len(re.findall(r"_int_mm_out\(", code)) == 2 * 4
-    )  # in each layer one for query, key and value
+    # In each layer one for query, key and value.
+    assert len(re.findall(r"_int_mm_out\(", code)) == 2 * 4
     assert "qlinear" not in code
-    assert (
-        len(set(re.findall(r"auto (tmp\d+) = tmp\d+\.erf\(\)", code))) == 1
-    )  # GELU once a number, not in two loops
+    # GELU once a number, not in two loops.
+    assert len(set(re.findall(r"auto (tmp\d+) = tmp\d+\.erf\(\)", code))) == 1
     ours, eager = CompiledEncoder.load(tiny, tmp_path / "p.pt2"), SentenceEncoder.load(tiny)
     assert ours.compiled_dtype == "int8"
     vectors, expected = ours.encode(TEXTS), eager.encode(TEXTS)
     assert ((vectors * expected).sum(1) > 0.99).all()
     attend_by_length(eager.bert, attention_by_length if by_length else fused)
     quantize_layers(eager.bert)
-    assert (
-        abs(vectors - eager.encode(TEXTS)).max() < 2e-3
-    )  # a number between two codes may be rounded to either
+    # A number between two codes may be rounded to either.
+    assert abs(vectors - eager.encode(TEXTS)).max() < 2e-3
     with pytest.raises(InputError, match="compiled from tiny with dtype int8, not bfloat16"):
         CompiledEncoder.load(tiny, tmp_path / "p.pt2", dtype="bfloat16")
 
@@ -207,22 +186,19 @@ def test_a_package_without_vnni(tiny, tmp_path, monkeypatch):
     """oneDNN's layer takes the weights as they were laid out when the package was compiled."""
     monkeypatch.setattr(int8, "cpu_flags", lambda: {UNSIGNED})
     monkeypatch.setattr(int8, "bfloat16_hardware", lambda device: (False, ""))
-    int8.compile_model(
-        tiny, "int8", None, tmp_path / "p.pt2"
-    )  # in this process, with these instructions
+    # In this process, where the CPU has only these instructions.
+    int8.compile_model(tiny, "int8", None, tmp_path / "p.pt2")
     code = generated_code(tmp_path / "p.pt2")
-    assert (
-        len(re.findall(r"cpu__qlinear_pointwise_tensor\(", code)) == 2 * 4
-    )  # one for query, key and value
+    # In each layer one for query, key and value.
+    assert len(re.findall(r"cpu__qlinear_pointwise_tensor\(", code)) == 2 * 4
     assert "_int_mm_out(" not in code
     ours, eager = CompiledEncoder.load(tiny, tmp_path / "p.pt2"), SentenceEncoder.load(tiny)
     vectors, expected = ours.encode(TEXTS), eager.encode(TEXTS)
     assert ((vectors * expected).sum(1) > 0.99).all()
     attend_by_length(eager.bert, fused)
     quantize_layers(eager.bert)
-    assert (
-        abs(vectors - eager.encode(TEXTS)).max() < 2e-3
-    )  # a number between two codes may be rounded to either
+    # A number between two codes may be rounded to either.
+    assert abs(vectors - eager.encode(TEXTS)).max() < 2e-3
 
 
 @pytest.mark.slow

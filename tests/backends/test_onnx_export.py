@@ -20,9 +20,8 @@ MODELS += [
     REFERENCE / "architectures" / f"tiny-{name}"
     for name in ("mpnet", "modernbert", "qwen3", "gemma")
 ]
-LONG = tuple(
-    " ".join(["cat", "dog", "moon"][: 1 + i % 3] * i) for i in range(1, 8)
-)  # ragged, padded
+# Of several lengths, so that there are pads.
+LONG = tuple(" ".join(["cat", "dog", "moon"][: 1 + i % 3] * i) for i in range(1, 8))
 
 
 @pytest.fixture
@@ -77,9 +76,8 @@ def test_the_command_writes_a_folder_that_opens_and_can_be_replaced(
         main([str(model), "--out", str(out)])
         shown = capsys.readouterr().out.splitlines()
         assert [line.partition(":")[0] for line in shown] == ["onnx/model.onnx"]
-    assert (
-        json.loads((out / "tokenizer_config.json").read_text())["model_max_length"] == 9
-    )  # other programs read it
+    # Other programs read this name.
+    assert json.loads((out / "tokenizer_config.json").read_text())["model_max_length"] == 9
     texts = list(LONG)
     np.testing.assert_array_equal(
         SentenceEncoder.load(out).encode(texts), SentenceEncoder.load(model).encode(texts)

@@ -1,6 +1,4 @@
-"""Compiled packages: the vectors of the eager encoder, and a clear line for every package that does
-not fit.
-"""
+"""Compiled packages: the eager encoder's vectors, and a clear line for each that does not fit."""
 
 import itertools
 import json
@@ -32,17 +30,10 @@ from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.files import check_owner
+from tests.backends.packages import COMPILER, TEXTS
 from tests.conftest import ROOT, compile_model
 from tests.parity import MINILM_VECTOR
 
-COMPILER = any(map(shutil.which, filter(None, [os.environ.get("CXX"), *aot.COMPILERS])))
-TEXTS = [
-    "the cat sits on the mat",
-    "a dog",
-    "a woman eats an apple",
-    "moon",
-    "the horse runs fast over snow",
-]
 SHAPES = (TEXTS[:1], TEXTS, [f"{a} {b}" for a in TEXTS for b in TEXTS] * 2, ["moon"] * 3)
 
 pytestmark = pytest.mark.skipif(not COMPILER, reason="there is no C++ compiler")
@@ -60,8 +51,7 @@ def cache(folder, monkeypatch) -> Path:
     return folder.parent / "compiled"
 
 
-# ------------------------------------------------------------------------------------- the same
-# vectors
+# -------------------------------------------------------------------------------- the same vectors
 
 
 def test_vectors_are_those_of_the_eager_encoder(folder, tiny_package):
@@ -137,8 +127,7 @@ def test_a_cross_encoder(folder, tmp_path):
         CompiledEncoder.load(tmp_path / "model", tmp_path / "p.pt2")
 
 
-# ------------------------------------------------------------------------------------- what is
-# refused
+# --------------------------------------------------------------------------------- what is refused
 
 
 def test_another_model_torch_cpu_or_precision_is_refused_by_name(
@@ -332,8 +321,7 @@ def test_a_compiler_that_fails_leaves_nothing(folder, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["bin"]
 
 
-# ------------------------------------------------------------------------------------ the cache
-# folder
+# -------------------------------------------------------------------------------- the cache folder
 
 
 def load_from_cache(folder: Path) -> np.ndarray:
@@ -365,8 +353,7 @@ def test_a_cache_folder_that_cannot_be_written(folder, tmp_path, monkeypatch):
         CompiledEncoder.load(folder)
 
 
-# ---------------------------------------------------------------------------------------- the
-# commands
+# ------------------------------------------------------------------------------------ the commands
 
 
 def test_compiled_in_the_commands(folder, tiny_package, tmp_path, capsys):

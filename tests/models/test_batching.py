@@ -33,7 +33,7 @@ TEXTS = [
     "the horse runs fast over snow",
 ]
 
-# ------------------------------------------------------------------------------------------- chunks
+# ------------------------------------------------------------------------------------------ chunks
 
 
 @given(st.lists(st.text(max_size=20)), st.integers(1, 50))
@@ -74,7 +74,7 @@ def test_equal_rows_are_found():
     assert distinct_rows([]) == ([], [])
 
 
-# --------------------------------------------------------------------------------- packed batches
+# ---------------------------------------------------------------------------------- packed batches
 
 ROWS = st.lists(st.lists(st.integers(0, 30_000), min_size=1, max_size=90), max_size=30)
 
@@ -185,7 +185,7 @@ def test_padded_batches_hold_every_row_come_longest_first_and_use_their_budget(
         assert (len(rows) + 1) * lengths[rows[0]] > batch_tokens
 
 
-# ------------------------------------------------------------------------------- what is refused
+# --------------------------------------------------------------------------------- what is refused
 
 CONFIG = BertConfig(37, 15, 2, 3, 22, 12)
 

@@ -145,9 +145,8 @@ def test_precision_is_that_of_the_output(encoder):
         encoder.encode("a dog", precision="int8")
 
 
-@pytest.mark.parametrize(
-    ("count", "warns"), [(0, False), (2, True), (99, True), (100, False)]
-)  # as the reference does
+# These are the numbers at which sentence-transformers warns.
+@pytest.mark.parametrize(("count", "warns"), [(0, False), (2, True), (99, True), (100, False)])
 def test_codes_of_few_texts_are_warned_about(encoder, capsys, count, warns):
     encoder.encode([f"dog {number}" for number in range(count)], precision="uint8")
     assert ("ranges" in capsys.readouterr().err) == warns

@@ -98,7 +98,7 @@ def test_berts_pooler_is_a_dense_layer_after_cls_and_saved_as_one(tiny, tmp_path
         SentenceEncoder.load(tmp_path / "cut", pooling="pooler")
 
 
-# ------------------------------------------------------------------------- in folders
+# -------------------------------------------------------------------------------------- in folders
 
 
 @pytest.fixture
@@ -230,9 +230,8 @@ def test_a_learned_pooling_survives_save_and_load_bit_for_bit(tiny, tmp_path, mo
     again = SentenceEncoder.load(tmp_path / "again")
     assert again.pooling.mode == mode
     for parameter in [*encoder.parameters(), *again.parameters()]:
-        parameter.data = (
-            parameter.data.clone()
-        )  # memory alignment may change the last bit of a product
+        # The alignment in memory may change the last bit of a product.
+        parameter.data = parameter.data.clone()
     assert (again.encode(SENTENCES) == encoder.encode(SENTENCES)).all()
     assert_same_weights(again, encoder)
     other = SentenceEncoder.load(tmp_path / "again", pooling="cls+attention")

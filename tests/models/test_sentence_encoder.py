@@ -25,8 +25,8 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.static_encoder import distill
 from minisbert.system import devices
 from minisbert.system.progress import Bar
+from tests.colbert import write_colbert
 from tests.conftest import ROOT
-from tests.models.test_multi_vector_encoder import write as write_colbert
 from tests.parity import MINILM_VECTOR, PIECE, assert_parity, golden
 
 # 0 to 16 words, in no order of length; the third is twice as long as the tiny model takes
@@ -59,9 +59,10 @@ def plain(tiny: Path, tmp_path: Path) -> Path:
 def states_of(tiny: Path, text: str, double: bool = False, limit: int = 16) -> np.ndarray:
     """A text's hidden states (T, D), from the encoder without batches."""
     model = SentenceEncoder.load(tiny, max_seq_length=limit)
-    bert = model.bert.double() if double else model.bert
+    if double:
+        model.double()
     with torch.inference_mode():
-        return bert(torch.tensor(model.tokenizer.encode([text]).ids))[0].numpy()
+        return model.bert(torch.tensor(model.tokenizer.encode([text]).ids))[0].numpy()
 
 
 def in_another_thread(function: Callable, *arguments: Any) -> None:
@@ -74,14 +75,18 @@ def unit(x: np.ndarray) -> np.ndarray:
     return x / np.sqrt((x**2).sum(axis=-1, keepdims=True))
 
 
-# ------------------------------------------------------------------------------------------ load
+# -------------------------------------------------------------------------------------------- load
 
 
 def test_loads_a_path_a_string_or_a_name_in_eval_mode(tiny, monkeypatch):
+    """A name is looked up among the assets, and only a name."""
     asked = []
-    monkeypatch.setattr(
-        "minisbert.checkpoints.layout.ensure", lambda asset: asked.append(asset.name) or tiny
-    )
+
+    def ensure(asset):
+        asked.append(asset.name)
+        return tiny
+
+    monkeypatch.setattr("minisbert.checkpoints.layout.ensure", ensure)
     for folder in (tiny, str(tiny), "all-MiniLM-L6-v2"):
         model = SentenceEncoder.load(folder)
         assert (model.width, model.pooling.mode, model.normalize) == (24, "mean", True)
@@ -131,7 +136,7 @@ def test_every_pooling_overrides_the_folders_and_reads_what_it_needs(tiny, pooli
     np.testing.assert_allclose(model.encode(TEXTS), expected, atol=2e-6, rtol=0)
 
 
-# ---------------------------------------------------------------------------------------- encode
+# ------------------------------------------------------------------------------------------ encode
 
 
 @pytest.mark.parametrize(("double", "bound"), [(False, MINILM_VECTOR), (True, 1e-12)])
@@ -154,6 +159,7 @@ def test_a_vector_does_not_depend_on_its_batch(tiny, double, bound):
 
 
 def test_no_texts_and_an_empty_text(model):
+    """No texts give an array of the right width; an empty one is [CLS] [SEP]."""
     vectors = model.encode([])
     assert (vectors.shape, vectors.dtype, model.truncated) == ((0, 24), np.float32, 0)
     assert model.encode([], output_value="token_embeddings") == []
@@ -234,10 +240,9 @@ def test_two_threads_may_evaluate_one_model(tiny):
 
 
 def test_a_mask_is_as_small_as_the_batch_allows(tiny, monkeypatch):
-    """None without pads, (R, T) for a text with pads in its row, and (R, 1, T, T) for two texts in
-    a row.
-    """
-    model, shapes = SentenceEncoder.load(tiny, max_seq_length=32), []
+    """None without pads, (R, T) for a text with pads, (R, 1, T, T) for two texts in a row."""
+    model = SentenceEncoder.load(tiny, max_seq_length=32)
+    shapes = []
     forward = model.bert.forward
 
     def spy(ids, mask, *others):
@@ -245,11 +250,12 @@ def test_a_mask_is_as_small_as_the_batch_allows(tiny, monkeypatch):
         return forward(ids, mask, *others)
 
     monkeypatch.setattr(model.bert, "forward", spy)
+    # With [CLS] and [SEP] 28, 27, 11 and 3 tokens.
     for words in (
         ["cat " * 26],
         ["cat " * 25],
         ["cat " * 9, "cat"],
-    ):  # and [CLS] and [SEP]: 28, 27, 11 and 3 tokens
+    ):
         vectors = model.encode([text.strip() for text in words])
         for text, vector in zip(words, vectors, strict=True):
             np.testing.assert_allclose(
@@ -258,7 +264,7 @@ def test_a_mask_is_as_small_as_the_batch_allows(tiny, monkeypatch):
     assert shapes == [None, (1, 28), (1, 1, 16, 16)]
 
 
-# ------------------------------------------------------------------------------ options of encode
+# ------------------------------------------------------------------------------- options of encode
 
 
 def test_texts_of_the_same_tokens_are_computed_once_and_copied(tiny, model, monkeypatch):
@@ -289,8 +295,11 @@ def test_normalize_and_truncate_dim(tiny, own, normalize, truncate_dim):
     model = SentenceEncoder.load(tiny).double()
     model.normalize = own
     expected = np.stack([states_of(tiny, text, double=True).mean(axis=0) for text in TEXTS])
-    expected = (unit(expected) if own else expected)[:, :truncate_dim]
-    expected = unit(expected) if normalize else expected
+    if own:
+        expected = unit(expected)
+    expected = expected[:, :truncate_dim]
+    if normalize:
+        expected = unit(expected)
     vectors = model.encode(TEXTS, normalize_embeddings=normalize, truncate_dim=truncate_dim)
     assert vectors.shape == expected.shape
     np.testing.assert_allclose(vectors, expected, atol=PIECE, rtol=0)
@@ -321,9 +330,8 @@ def test_a_tensor_can_be_trained_on(model):
     np.testing.assert_array_equal(vectors.numpy(), model.encode(TEXTS))
     weight = torch.ones(24, requires_grad=True)
     (vectors @ weight).sum().backward()  # an inference tensor would refuse
-    np.testing.assert_allclose(
-        weight.grad, vectors.sum(dim=0), rtol=2e-6, atol=1e-6
-    )  # float32, sums of up to 4
+    # Sums of up to 4 in float32.
+    np.testing.assert_allclose(weight.grad, vectors.sum(dim=0), rtol=2e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -345,9 +353,11 @@ def test_a_tensor_can_be_trained_on(model):
     ],
 )
 def test_texts_and_options_that_cannot_be_used(model, options, message):
-    for encode in (model.encode, lambda **options: list(model.encode_stream(**options))):
-        with pytest.raises(InputError, match=message):
-            encode(**({"texts": TEXTS} | options))
+    options = {"texts": TEXTS} | options
+    with pytest.raises(InputError, match=message):
+        model.encode(**options)
+    with pytest.raises(InputError, match=message):
+        list(model.encode_stream(**options))
 
 
 @pytest.mark.parametrize(("flags", "able"), [({"avx2"}, False), ({"avx2", "amx_bf16"}, True)])
@@ -421,7 +431,7 @@ def counted(monkeypatch) -> list[tuple[int, int | None]]:
 
 
 class Updates(Bar):
-    """A bar that lists what it is told."""
+    """A bar that lists what it counts."""
 
     def __init__(self):
         super().__init__(total=3)
@@ -466,7 +476,7 @@ def test_the_other_models_count_too(tiny, tmp_path, counted):
     assert counted == [(7, 7)] * 4
 
 
-# --------------------------------------------------------------------------------- encode_stream
+# ----------------------------------------------------------------------------------- encode_stream
 
 
 @given(st.lists(st.sampled_from(TEXTS), max_size=15), st.integers(1, 100))
@@ -496,7 +506,7 @@ def test_a_stream_is_read_as_far_as_it_is_computed(model):
     assert numbers == [0]
 
 
-# ------------------------------------------------------------------------------------------ save
+# -------------------------------------------------------------------------------------------- save
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])

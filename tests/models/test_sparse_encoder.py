@@ -45,8 +45,7 @@ def multiples(rows: int, columns: int, seed: int) -> torch.Tensor:
     return (torch.randint(-6, 4, (rows, columns), generator=generator).clamp(min=0) / 8).float()
 
 
-# ------------------------------------------------------------------------------------------ the
-# numbers
+# ------------------------------------------------------------------------------------- the numbers
 
 
 def test_worked_numbers_of_the_docstrings():
@@ -201,8 +200,7 @@ def test_a_decoder_of_its_own_in_the_file_of_a_tied_model_wins(folder, tmp_path,
         )
 
 
-# --------------------------------------------------------------------------------- sparse rows and
-# search
+# -------------------------------------------------------------------------- sparse rows and search
 
 
 def test_sparse_rows_keep_the_heaviest_words():
@@ -319,8 +317,7 @@ def test_retrieval_ranks_by_dot_products():
     assert retrieval_scores(encoder, task, show_progress_bar=False)["accuracy@1"] == 1
 
 
-# ---------------------------------------------------------------------------------------------
-# commands
+# ---------------------------------------------------------------------------------------- commands
 
 
 @pytest.fixture
@@ -386,8 +383,7 @@ def test_commands_that_are_for_dense_vectors_say_so(folder, tiny, corpus, tmp_pa
         load(folder, compiled=True)
 
 
-# ---------------------------------------------------------------------------------------- folders,
-# bad input
+# ------------------------------------------------------------------------------ folders, bad input
 
 
 def test_a_save_keeps_every_number_and_setting(folder, tmp_path):
@@ -580,13 +576,11 @@ def test_the_weights_that_a_folder_keeps(folder, tmp_path):
     encoder.save(tmp_path / "model")
     cut = SparseEncoder.load(alter(tmp_path / "model", SENTENCE, max_active_dims=3))
     whole = encoder.encode(TEXTS)
-    expected = np.where(
-        whole >= np.sort(whole, axis=1)[:, [-3]], whole, 0
-    )  # no two weights of a text are equal
+    # No two weights of a text are equal.
+    expected = np.where(whole >= np.sort(whole, axis=1)[:, [-3]], whole, 0)
     np.testing.assert_array_equal(cut.encode(TEXTS), expected)
-    np.testing.assert_allclose(
-        cut.encode(TEXTS[0]), expected[0], atol=2e-6, rtol=0
-    )  # in another batch
+    # A text alone is in another batch, which changes the last bits.
+    np.testing.assert_allclose(cut.encode(TEXTS[0]), expected[0], atol=2e-6, rtol=0)
     np.testing.assert_array_equal(
         cut.encode(TEXTS, convert_to_sparse_tensor=True).to_dense(), expected
     )

@@ -67,8 +67,7 @@ def distilled(tmp_path_factory) -> Path:
     return path
 
 
-# ----------------------------------------------------------------------------------------- the
-# numbers
+# ------------------------------------------------------------------------------------- the numbers
 
 
 def test_worked_numbers_of_the_docstrings():
@@ -124,8 +123,7 @@ def test_folders_open_here_and_there_also_after_saving(tmp_path, normalize):
         )
 
 
-# -----------------------------------------------------------------------------------------
-# Model2Vec's files
+# ------------------------------------------------------------------------------- Model2Vec's files
 
 
 @pytest.mark.reference
@@ -183,16 +181,14 @@ def test_a_sum_beyond_float32_is_named(tmp_path):
         StaticEncoder.load(folder).encode(["cat", "a cat"])
 
 
-# -----------------------------------------------------------------------------------------------
-# encoding
+# ---------------------------------------------------------------------------------------- encoding
 
 
 def test_a_vector_does_not_depend_on_its_batch(distilled):
     encoder = StaticEncoder.load(distilled)
     together = encoder.encode(WORDS)
-    assert (
-        np.abs(together[::-1] - encoder.encode(WORDS[::-1])).max() <= 1e-6
-    )  # float32, in other batches
+    # In float32, and in other batches.
+    assert np.abs(together[::-1] - encoder.encode(WORDS[::-1])).max() <= 1e-6
     for text, vector in zip(WORDS, together, strict=True):
         assert np.abs(encoder.encode([text])[0] - vector).max() <= 1e-6
     encoder = encoder.double()
@@ -210,8 +206,7 @@ def test_gradients_reach_the_rows_that_were_used(distilled):
     assert_parity("gradient", encoder.embedding.weight.grad, expected, PIECE)
 
 
-# --------------------------------------------------------------------------------------------
-# distillation
+# ------------------------------------------------------------------------------------ distillation
 
 
 def test_a_distilled_table_is_what_its_parts_say(distilled):
@@ -231,9 +226,8 @@ def test_an_encoder_that_cuts_the_start_of_texts_has_the_same_table(tmp_path):
     folder = shutil.copytree(TINY, tmp_path / "left")
     alter(folder, "tokenizer_config.json", truncation_side="left")
     encoder = SentenceEncoder.load(folder)
-    assert_parity(
-        "table", token_vectors(encoder), token_vectors(SentenceEncoder.load(TINY)), 2e-6
-    )  # float32
+    # Both compute in float32.
+    assert_parity("table", token_vectors(encoder), token_vectors(SentenceEncoder.load(TINY)), 2e-6)
     words = encoder.tokenizer.backend.encode("the cat " * 9, add_special_tokens=False).ids
     assert encoder.tokenizer.frame(words) == [2, *words[-14:], 3], (
         "of 16 tokens the last 14, [CLS] and [SEP]"
@@ -275,8 +269,7 @@ def test_the_commands_take_it(tmp_path, capsys, distilled):
         assert (float(score), text) == (pytest.approx(1, abs=0.01), "a red house")  # of int8 codes
 
 
-# ------------------------------------------------------------------------------------------------
-# bad input
+# --------------------------------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_case_and_accents_are_kept_if_asked(tmp_path, options, pieces):
     ]
 
 
-# --------------------------------------------------------------------------- limits
+# ------------------------------------------------------------------------------------------ limits
 
 
 @pytest.mark.parametrize(
@@ -163,10 +163,11 @@ def test_a_million_characters_are_fast_and_small(from_json, text, tokens, trunca
     """The library's own truncation keeps every combination of the parts of both sides, which
     exhausts any memory.
     """
+    # Time of the process, not of the clock: the machine may be busy.
     before, started = (
         peak_memory(),
         time.process_time(),
-    )  # not of the clock: the machine may be busy
+    )
     single, pair = from_json.encode([text]), from_json.encode_pairs([text], [text])
     assert time.process_time() - started < 20
     assert peak_memory() - before < 1e9
@@ -268,8 +269,7 @@ def test_saved_tokenizer_is_clean_and_gives_the_same_ids(tmp_path):
     many = ["The cat sits.", "é 中 babcd!", "", "a " * 40, "[MASK] [SEP]"]
     assert reloaded.encode(many) == tokenizer.encode(many)
     assert reloaded.encode_pairs(many, many[::-1]) == tokenizer.encode_pairs(many, many[::-1])
-    library = Backend.from_file(
-        str(saved / "tokenizer.json")
-    )  # any other reader of the file gives the same
+    # Any other reader of the file gives the same.
+    library = Backend.from_file(str(saved / "tokenizer.json"))
     assert (library.padding, library.truncation) == (None, None)
     assert library.encode("cat é").ids == [CLS, IDS["cat"], IDS["é"], SEP]
