@@ -54,6 +54,7 @@ def test_each_way_is_the_formula(way, bound, name):
 
 @pytest.mark.parametrize("way", [bfloat16_attention, float32_attention, fused])
 def test_what_the_mask_hides_changes_no_bit(way):
+    """Texts that share a row must not see each other, and nobody sees a pad."""
     qkv, bias = inputs(MASKS["pads"])
     before = way(qkv, bias)
     qkv[1, 5:, 1], qkv[1, 5:, 2] = 100.0, -100.0  # keys and values of pads
@@ -61,6 +62,7 @@ def test_what_the_mask_hides_changes_no_bit(way):
 
 
 def test_the_layers_of_the_books_encoder_and_no_others(tiny):
+    """Newer architectures have other inputs, and keep their own attention."""
     encoder = SentenceEncoder.load(tiny)
     assert attend_by_length(encoder.bert)
     assert all(isinstance(layer.attention, RowAttention) for layer in encoder.bert.layers)
@@ -90,6 +92,8 @@ AMD, AMX = (
     ],
 )
 def test_vendor_flags_and_sizes_choose_the_kernel(flags, rows, tokens, kernel, monkeypatch):
+    """Each kernel is the slower one somewhere, and one takes gigabytes for a long row."""
+
     def cond(fits: Tensor, first, second, inputs):
         way = first if fits else second
         # The other branch is a choice, too.
@@ -114,6 +118,7 @@ def test_vendor_flags_and_sizes_choose_the_kernel(flags, rows, tokens, kernel, m
 def test_long_rows_share_smaller_batches_where_their_scores_are_held(
     flags, dtype, fewer, tiny, monkeypatch
 ):
+    """Only where a package holds scores do they have to fit into the caches."""
     monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
     encoder = CompiledEncoder(ModelFolder(tiny), lambda *_: [], About(dtype=dtype))
     assert (encoder.long_tokens == LONG_TOKENS) == fewer
@@ -121,6 +126,7 @@ def test_long_rows_share_smaller_batches_where_their_scores_are_held(
 
 @pytest.mark.parametrize("width", [-1, 0, 7])
 def test_a_package_that_lies_about_its_columns_is_refused(width, tiny):
+    """What a package says about itself is not signed."""
     encoder = CompiledEncoder(ModelFolder(tiny), lambda *_: [torch.zeros(2, 8)], About(width=width))
     with pytest.raises(InputError, match="columns"):
         encoder.encode(["a", "b c"])
@@ -132,6 +138,7 @@ def test_a_package_that_lies_about_its_columns_is_refused(width, tiny):
 def test_with_avx2_alone_an_int8_package_attends_by_torchs_operation(
     flags, kernel, tiny, monkeypatch
 ):
+    """Emulated bfloat16 would be many times slower."""
     monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
     encoder = SentenceEncoder.load(tiny)
     prepare_layers(encoder.bert, "int8")

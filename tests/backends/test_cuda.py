@@ -90,6 +90,7 @@ def test_the_ragged_forward_is_the_books(folder, lengths, spare, seed):
 
 @pytest.mark.parametrize("pooling", ["cls", "max", "weightedmean+lasttoken", "pooler", "attention"])
 def test_every_pooling(pooling):
+    """The padded batch after the layers is what every pooling reads."""
     expected = SentenceEncoder.load(TINY, pooling=pooling, device="cpu").encode(TEXTS)
     found = on_cpu(TINY, pooling=pooling).encode(TEXTS)
     np.testing.assert_allclose(found, expected, atol=2e-6)
@@ -161,6 +162,8 @@ def test_one_graph_for_each_shape():
 
 
 def test_without_a_graph_it_is_told_once(capsys):
+    """A driver that cannot record is no reason to fail, nor to repeat it at each call."""
+
     def refuse(compute, pool):
         raise RuntimeError("operation not permitted when stream is capturing")
 
@@ -172,6 +175,7 @@ def test_without_a_graph_it_is_told_once(capsys):
 
 
 def test_lack_of_memory_is_one_line_with_a_size_that_fits(monkeypatch):
+    """CUDA's own message does not say what would fit."""
     encoder = on_cpu(TINY)
 
     def compute(*_):
@@ -186,6 +190,7 @@ def test_lack_of_memory_is_one_line_with_a_size_that_fits(monkeypatch):
 
 
 def test_which_models_and_dtypes():
+    """Only the book's layers have a ragged attention."""
     assert all(has_graph(ModelFolder(folder)) for folder in RELATED)
     assert not has_graph(ModelFolder(REFERENCE / "architectures" / "tiny-mpnet"))
     with pytest.raises(InputError, match="choose bfloat16, float16, float32"):
@@ -194,6 +199,7 @@ def test_which_models_and_dtypes():
 
 
 def test_a_gpu_without_bfloat16_gets_float16_and_is_told(monkeypatch, capsys):
+    """Older GPUs have one half precision and not the other."""
     monkeypatch.setattr(
         cuda, "bfloat16_hardware", lambda device: (False, "the GPU has compute capability 7.5")
     )
@@ -205,6 +211,7 @@ def test_a_gpu_without_bfloat16_gets_float16_and_is_told(monkeypatch, capsys):
 
 @pytest.mark.parametrize("compiled", [True, "auto"])
 def test_no_package_is_loaded_where_there_is_a_gpu(compiled, tiny, monkeypatch):
+    """A package would compute on the CPU."""
     monkeypatch.setattr(loading, "choose_device", lambda name: torch.device("cuda"))
     monkeypatch.setattr(loading, "choose_half", lambda *_: torch.bfloat16)
     monkeypatch.setattr(loading, "CudaEncoder", lambda *_: "on the GPU")

@@ -1,4 +1,4 @@
-"""int8 packages: the formula by hand, the compiler's code, and how far vectors are from float32's."""
+"""int8 packages: the formula by hand, the compiler's code, and how far vectors are off."""
 
 import os
 import re
@@ -47,10 +47,12 @@ for rows, inputs, outputs in ((1, 1536, 384), (3, 40, 24), (70, 384, 1536)):
         a = np.full((rows, inputs), 255, np.uint8)
         b = np.full((outputs, inputs), sign * NARROW, np.int8)
         if not sign:
-            a, b = numbers.integers(0, 256, a.shape, np.uint8), numbers.integers(-NARROW, NARROW + 1, b.shape, np.int8)
+            a = numbers.integers(0, 256, a.shape, np.uint8)
+            b = numbers.integers(-NARROW, NARROW + 1, b.shape, np.int8)
         scale = 2.0 ** numbers.integers(-3, 4, outputs)  # no rounding
         expected = (a.astype(np.int64) @ b.astype(np.int64).T) * scale
-        y = unsigned_products(torch.from_numpy(a), torch.from_numpy(b), torch.from_numpy(scale).float())
+        scales = torch.from_numpy(scale).float()
+        y = unsigned_products(torch.from_numpy(a), torch.from_numpy(b), scales)
         # a sum over 2^24 is rounded to float32
         assert np.array_equal(y.numpy(), expected.astype(np.float32)), (rows, inputs, outputs, sign)
 """
@@ -64,6 +66,7 @@ def tensor(*rows: list[float]) -> torch.Tensor:
 @pytest.mark.parametrize("unsigned", [True, False])
 @pytest.mark.parametrize("private", [True, False])
 def test_the_product_of_the_docstring(private, unsigned, monkeypatch):
+    """By each of torch's operations and without them, as on other CPUs."""
     if not private:
         monkeypatch.delattr(torch_internals.torch, "_int_mm")
         monkeypatch.setattr(torch_internals, "QLINEAR", False)
@@ -84,6 +87,7 @@ def test_unsigned_products_are_exact_without_vnni():
 
 @pytest.mark.parametrize("unsigned", [True, False])
 def test_a_token_of_equal_numbers_is_exact(unsigned):
+    """Its range is empty, and a step of 0 would divide by it."""
     codes = torch.tensor([[1, -3]], dtype=torch.int8)
     x = tensor([0.0, 0.0], [7.0, 7.0], [-1e6, -1e6])
     assert quantized_linear(x, codes, torch.ones(1), unsigned=unsigned).tolist() == [
@@ -94,6 +98,7 @@ def test_a_token_of_equal_numbers_is_exact(unsigned):
 
 
 def test_weights_are_within_half_a_step_unless_they_are_clipped():
+    """Rounding is off by half a step at most."""
     codes, scale = quantize_weight(tensor([1.27, -0.01], [0.0, 0.0], [-2.54, 2.54]))
     assert codes.tolist() == [[127, -1], [0, 0], [-127, 127]]
     torch.testing.assert_close(scale, torch.tensor([0.01, int8.SMALLEST, 0.02]))
@@ -130,11 +135,13 @@ def test_a_layer_is_off_by_at_most_the_rounding_of_both_sides(flags, most, monke
 
 
 def test_activations_may_lie_in_memory_in_any_order():
+    """The operation reads memory, not the tensor's strides."""
     layer, x = QuantizedLinear(torch.nn.Linear(6, 4)), torch.randn(6, 5)
     assert torch.equal(layer(x.T), layer(x.T.contiguous()))
 
 
 def test_every_linear_layer_of_the_encoder_and_nothing_else(tiny):
+    """Embeddings and pooling keep their precision."""
     encoder = SentenceEncoder.load(tiny)
     quantize_layers(encoder.bert)
     layers = list(encoder.bert.layers.modules())
@@ -146,6 +153,7 @@ def test_every_linear_layer_of_the_encoder_and_nothing_else(tiny):
 
 
 def test_it_is_refused_without_the_instructions_and_uncompiled(tiny, tmp_path, monkeypatch):
+    """It would be slower than float32 there."""
     with pytest.raises(InputError, match="dtype int8 is for compiled models"):
         SentenceEncoder.load(tiny).encode(TEXTS, dtype="int8")
     monkeypatch.setattr(int8, "cpu_flags", lambda: {"sse4_2"})

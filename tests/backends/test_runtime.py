@@ -101,6 +101,7 @@ def test_every_family_dense_layer_and_pooling(tmp_path):
 
 @pytest.mark.parametrize(("task", "labels"), [("regression", ""), ("classes", "abc")])
 def test_a_cross_encoders_graph_makes_the_models_outputs(folder, task, labels):
+    """Scores and logits, before anything is compiled."""
     encoder = SentenceEncoder.load(folder)
     model = PairModel(
         encoder, ClassifierHead(encoder.width, outputs=len(labels) or 1), task, list(labels)
@@ -112,6 +113,7 @@ def test_a_cross_encoders_graph_makes_the_models_outputs(folder, task, labels):
 
 @pytest.mark.slow
 def test_a_cross_encoder(folder, tmp_path):
+    """Saved, compiled and loaded, it gives the model's scores."""
     torch.manual_seed(0)
     encoder = SentenceEncoder.load(folder)
     model = PairModel(encoder, JointHead(encoder.width)).eval()
@@ -133,6 +135,8 @@ def test_a_cross_encoder(folder, tmp_path):
 def test_another_model_torch_cpu_or_precision_is_refused_by_name(
     folder, tiny_package, tmp_path, monkeypatch
 ):
+    """It would crash, or give other vectors than the model."""
+
     def refused(message: str, path: Path = folder, **options: str) -> None:
         with pytest.raises(InputError, match=message):
             load(path, compiled=tiny_package, **options)
@@ -176,6 +180,7 @@ def another_archive(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [cut, flip, another_archive])
 def test_a_damaged_package_is_refused(folder, tiny_package, tmp_path, damage):
+    """Its checksums are read before any of its code runs."""
     damage(copied := Path(shutil.copy(tiny_package, tmp_path / "p.pt2")))
     with pytest.raises(
         InputError, match=r"p\.pt2: (.* damaged|File is not a zip|.*CRC|not a package)"
@@ -208,6 +213,7 @@ def test_a_users_own_group_may_write_and_another_group_may_not(tmp_path, monkeyp
 
 
 def test_a_package_that_is_no_file_or_can_be_written_by_others(folder, tiny_package, tmp_path):
+    """Whoever can write it can run code as you."""
     copied = Path(shutil.copy(tiny_package, tmp_path / "p.pt2"))
     copied.chmod(0o666)
     (tmp_path / "open").mkdir()
@@ -238,6 +244,7 @@ def test_a_package_that_is_no_file_or_can_be_written_by_others(folder, tiny_pack
     ],
 )
 def test_edited_metadata_is_refused(folder, tmp_path, content, message):
+    """What a package says about itself is no program, and is read as strictly as a file."""
     with zipfile.ZipFile(tmp_path / "p.pt2", "w") as archive:
         archive.writestr("p/data/model/x.wrapper_metadata.json", json.dumps({"minisbert": content}))
     with pytest.raises(InputError, match=message):
@@ -270,6 +277,7 @@ def test_an_identity_covers_every_module_and_all_code_of_the_graph(tiny, tmp_pat
 
 
 def test_without_a_compiler_or_with_an_old_torch(folder, tmp_path, monkeypatch):
+    """The line says what to install."""
     monkeypatch.setattr(aot.shutil, "which", lambda _: None)
     with pytest.raises(InputError, match=r"C\+\+ compiler.*apt install g\+\+"):
         to_native_code([str(folder), "--out", str(tmp_path / "p.pt2")])
@@ -299,6 +307,7 @@ def test_the_compiling_process_gets_a_private_folder(folder, tmp_path, monkeypat
 
 @pytest.mark.slow
 def test_a_compiler_that_fails_leaves_nothing(folder, tmp_path, monkeypatch):
+    """Half a package would be found at the next start."""
     broken = tmp_path / "bin" / "g++"
     broken.parent.mkdir()
     cases = "*--version*) echo 'g++ 12';; *) echo 'fatal error: no space' >&2; exit 1;;"
@@ -331,6 +340,7 @@ def load_from_cache(folder: Path) -> np.ndarray:
 
 @pytest.mark.slow
 def test_two_processes_compile_once_and_the_next_start_finds_it(folder, cache, capfd):
+    """The second waits for the first one's package."""
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         vectors = [*pool.map(load_from_cache, [folder] * 2)]
     assert capfd.readouterr().err.count("compiling tiny in float32") == 1
@@ -345,6 +355,7 @@ def test_two_processes_compile_once_and_the_next_start_finds_it(folder, cache, c
 
 
 def test_a_cache_folder_that_cannot_be_written(folder, tmp_path, monkeypatch):
+    """The line says which setting names another."""
     (tmp_path / "compiled").write_text("a file where the folder should be")
     monkeypatch.setenv("MINISBERT_HOME", str(tmp_path))
     with pytest.raises(
@@ -394,6 +405,7 @@ def test_compiled_in_the_commands(folder, tiny_package, tmp_path, capsys):
 
 
 def test_auto_runs_uncompiled_and_says_why(folder, capsys, monkeypatch, tmp_path):
+    """A program that asks for what there is goes on."""
     from minisbert.commands.encode import main
 
     monkeypatch.setenv("MINISBERT_HOME", str(tmp_path))

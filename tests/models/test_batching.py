@@ -38,6 +38,7 @@ TEXTS = [
 
 @given(st.lists(st.text(max_size=20)), st.integers(1, 50))
 def test_chunks_hold_all_texts_in_order_and_few_characters(texts, characters):
+    """Memory is bounded by the chunk, whatever the file."""
     found = list(chunks(iter(texts), characters))
     assert [text for chunk in found for text in chunk] == texts
     for chunk in found:
@@ -128,6 +129,7 @@ def test_a_text_alone_has_few_pads(tokens, width):
 
 
 def test_no_texts_and_a_budget_below_every_text():
+    """Each text is a batch by itself then."""
     assert list(packed_batches(of_lengths(), 11)) == []
     assert [batch.texts for batch in packed_batches(of_lengths(20, 70), 4)] == [[1], [0]]
 
@@ -152,6 +154,7 @@ def test_long_rows_may_share_smaller_batches():
 
 
 def test_who_belongs_together_by_hand():
+    """Pads belong together, so that no row of the mask is empty."""
     mask = same_text(torch.tensor([[0, 0, 1, -1]]))
     assert mask.int().tolist() == [[[[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]]]
 

@@ -60,6 +60,7 @@ def assert_rows(name: str, found, expected: list[torch.Tensor]) -> None:
     ],
 )
 def test_vectors_and_scores_equal_the_references_also_after_saving(tmp_path, name, normalize):
+    """With and without fillers, attended to or not, scaled or not."""
     from sentence_transformers import MultiVectorEncoder as Reference
 
     encoder = MultiVectorEncoder.load(
@@ -86,6 +87,7 @@ def test_vectors_and_scores_equal_the_references_also_after_saving(tmp_path, nam
     "names", [{}, {"module_input_name": "sentence_embedding"}, {"module_output_name": "other"}]
 )
 def test_a_normalize_that_does_not_scale_tokens_changes_nothing(folder, tmp_path, names):
+    """By default that module scales the vector of a sentence."""
     from sentence_transformers import MultiVectorEncoder as Reference
 
     (folder / "3_Normalize" / "config.json").write_text(json.dumps(names))
@@ -101,6 +103,7 @@ def test_a_normalize_that_does_not_scale_tokens_changes_nothing(folder, tmp_path
 
 @pytest.mark.parametrize("saved", [False, True])
 def test_golden_values_also_after_saving(tmp_path, formulas, saved):
+    """Vectors and gradients of the committed model."""
     expected, encoder = golden("architectures/tiny-colbert"), MultiVectorEncoder.load(COLBERT)
     if saved:
         encoder.save(tmp_path / "saved")
@@ -126,6 +129,7 @@ def test_golden_values_also_after_saving(tmp_path, formulas, saved):
 
 
 def test_fillers_are_compared_and_change_nothing_unless_they_are_attended_to(tmp_path):
+    """They have vectors of their own, and by default no other token sees them."""
     own, more, attended = (
         torch.from_numpy(
             MultiVectorEncoder.load(write_colbert(tmp_path / name, EXPANSIONS[name])).encode(
@@ -145,6 +149,7 @@ def test_fillers_are_compared_and_change_nothing_unless_they_are_attended_to(tmp
 
 
 def test_skipped_words_have_no_vector_in_documents_only(folder):
+    """A query's punctuation counts."""
     encoder = MultiVectorEncoder.load(folder)
     assert len(encoder.encode(["the cat , the dog ."], query=False)[0]) == len(
         ["[CLS]", "dog", "cat", "dog", "[SEP]"]
@@ -153,6 +158,7 @@ def test_skipped_words_have_no_vector_in_documents_only(folder):
 
 
 def test_a_text_has_the_same_vectors_in_any_batch(folder):
+    """Pads and neighbours change nothing."""
     encoder = MultiVectorEncoder.load(folder).double()
     for query in (True, False):
         together = encoder.encode(ALL, query=query, batch_size=1)
@@ -162,6 +168,7 @@ def test_a_text_has_the_same_vectors_in_any_batch(folder):
 
 
 def test_in_bfloat16_the_vectors_are_nearly_the_same_and_in_float32(folder, monkeypatch):
+    """Only the transformer computes in it."""
     monkeypatch.setattr(devices, "cpu_flags", lambda: {"avx2", "amx_bf16"})
     encoder = MultiVectorEncoder.load(folder)
     low, high = (
@@ -173,6 +180,7 @@ def test_in_bfloat16_the_vectors_are_nearly_the_same_and_in_float32(folder, monk
 
 
 def test_weights_that_are_too_large_are_named(folder):
+    """NaN would rank anywhere."""
     encoder = MultiVectorEncoder.load(folder)
     with torch.no_grad():
         encoder.dense[0].linear.weight.mul_(1e38).mul_(10)
@@ -181,6 +189,7 @@ def test_weights_that_are_too_large_are_named(folder):
 
 
 def test_arguments_of_other_types(folder):
+    """One line each, not a traceback from deep inside."""
     encoder = MultiVectorEncoder.load(folder)
     for options, message in (
         ({"query": "yes"}, "query must be one of"),
@@ -193,6 +202,7 @@ def test_arguments_of_other_types(folder):
 
 
 def test_long_texts_are_cut_and_counted(folder):
+    """Queries and documents have limits of their own."""
     encoder = MultiVectorEncoder.load(folder)
     assert [*map(len, encoder.encode(["cat " * 40, "a cat"], query=False))] == [14, 5]
     assert encoder.truncated == 1
@@ -203,6 +213,7 @@ def test_long_texts_are_cut_and_counted(folder):
 
 
 def test_search_evaluate_and_encode_take_it(folder, tmp_path, capsys):
+    """The commands ask the model how its vectors are searched and stored."""
     texts = [text for text in SENTENCES if text.strip()]
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("".join(f"{text}\n" for text in texts))
@@ -243,6 +254,7 @@ def test_search_evaluate_and_encode_take_it(folder, tmp_path, capsys):
 
 
 def test_an_index_belongs_to_lengths_and_skipped_words(folder):
+    """Each changes the vectors that it holds."""
     hashes = {model_hash(MultiVectorEncoder.load(folder))}
     for name, changes in (
         (TEXT, {"document_length": 13}),
@@ -253,6 +265,7 @@ def test_an_index_belongs_to_lengths_and_skipped_words(folder):
 
 
 def test_what_needs_one_vector_per_text_says_so(folder, tmp_path):
+    """Such a command would fail in the middle of its work."""
     texts, vectors, model = (
         tmp_path / "corpus.txt",
         tmp_path / "vectors.npy",
@@ -313,6 +326,7 @@ def test_what_needs_one_vector_per_text_says_so(folder, tmp_path):
     ],
 )
 def test_settings_that_are_not_computed(folder, name, changes, message):
+    """Another model would be computed in silence."""
     with pytest.raises(InputError) as error:
         MultiVectorEncoder.load(alter(folder, name, **changes))
     assert message in str(error.value)
@@ -320,6 +334,7 @@ def test_settings_that_are_not_computed(folder, name, changes, message):
 
 
 def test_a_folder_without_its_projection(folder):
+    """Hidden states are not what was trained."""
     with pytest.raises(InputError, match="which pools nothing"):
         MultiVectorEncoder.load(folder, pooling="cls")
     modules = json.loads((folder / "modules.json").read_text())

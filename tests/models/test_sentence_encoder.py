@@ -106,12 +106,14 @@ def test_loads_a_path_a_string_or_a_name_in_eval_mode(tiny, monkeypatch):
     ],
 )
 def test_what_cannot_be_loaded(name, options, message, monkeypatch):
+    """The line names what there is."""
     monkeypatch.chdir(ROOT)
     with pytest.raises(InputError, match=message):
         SentenceEncoder.load(name, **options)
 
 
 def test_a_folder_without_pooling_has_the_mean_unscaled_and_says_so(tiny, plain, capsys):
+    """A plain BERT was trained for no vector at all."""
     model = SentenceEncoder.load(plain)
     assert capsys.readouterr().err.startswith(
         f"{plain} states no pooling (1_Pooling/config.json): the mean is taken"
@@ -128,6 +130,7 @@ def test_a_folder_without_pooling_has_the_mean_unscaled_and_says_so(tiny, plain,
 
 @pytest.mark.parametrize("pooling", ["cls", "max", "pooler", "cls+max", "mean+attention"])
 def test_every_pooling_overrides_the_folders_and_reads_what_it_needs(tiny, pooling):
+    """By ``encode`` and by ``forward`` alike."""
     model = SentenceEncoder.load(tiny, pooling=pooling)
     with torch.inference_mode():
         expected = torch.cat(
@@ -169,6 +172,7 @@ def test_no_texts_and_an_empty_text(model):
 
 
 def test_texts_that_were_cut_are_counted_copies_too(model):
+    """Also texts that become equal by the cut, which are computed once."""
     fourteen = "cat " * 14  # with [CLS] and [SEP] exactly the 16 tokens that the tiny model takes
     vectors = model.encode([fourteen, fourteen + "dog", "a dog", fourteen + "dog"])
     assert model.truncated == 2
@@ -268,6 +272,7 @@ def test_a_mask_is_as_small_as_the_batch_allows(tiny, monkeypatch):
 
 
 def test_texts_of_the_same_tokens_are_computed_once_and_copied(tiny, model, monkeypatch):
+    """Repeated rows are common in tables of pairs."""
     other = SentenceEncoder.load(tiny)
     seen = []
     embed = other.embed
@@ -316,6 +321,7 @@ def test_states_of_tokens(tiny, batch_tokens):
 
 
 def test_output_of_tokens(tiny):
+    """For whoever needs the states themselves, such as a tagger."""
     model = SentenceEncoder.load(tiny).double()
     states = model.encode(TEXTS, output_value="token_embeddings")
     for text, matrix in zip(TEXTS, states, strict=True):
@@ -325,6 +331,7 @@ def test_output_of_tokens(tiny):
 
 
 def test_a_tensor_can_be_trained_on(model):
+    """It is computed without gradients, and gradients may be computed with it."""
     vectors = model.encode(TEXTS, convert_to_tensor=True)
     assert type(vectors) is torch.Tensor
     np.testing.assert_array_equal(vectors.numpy(), model.encode(TEXTS))
@@ -353,6 +360,7 @@ def test_a_tensor_can_be_trained_on(model):
     ],
 )
 def test_texts_and_options_that_cannot_be_used(model, options, message):
+    """Before anything is computed."""
     options = {"texts": TEXTS} | options
     with pytest.raises(InputError, match=message):
         model.encode(**options)
@@ -362,6 +370,7 @@ def test_texts_and_options_that_cannot_be_used(model, options, message):
 
 @pytest.mark.parametrize(("flags", "able"), [({"avx2"}, False), ({"avx2", "amx_bf16"}, True)])
 def test_bfloat16_if_the_cpu_has_it(model, monkeypatch, flags, able):
+    """Emulated, it is many times slower."""
     monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
     exact = model.encode(TEXTS)
     if not able:
@@ -377,12 +386,14 @@ def test_bfloat16_if_the_cpu_has_it(model, monkeypatch, flags, able):
 
 
 def test_a_training_loops_autocast_does_not_reach_in(model):
+    """The dev score of a run must not depend on it."""
     expected = model.encode(TEXTS)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         np.testing.assert_array_equal(model.encode(TEXTS), expected)
 
 
 def test_an_encoder_in_bfloat16_gives_float32_arrays(tiny):
+    """NumPy has no bfloat16."""
     encoder = SentenceEncoder.load(tiny).bfloat16()
     exact = encoder.encode(TEXTS, convert_to_tensor=True)
     for array, tensor in zip(encoder.encode(TEXTS), exact, strict=True):
@@ -450,6 +461,7 @@ def test_a_bar_counts_the_texts_of_each_batch(model):
 
 
 def test_a_bar_counts_the_texts_of_a_call(model, counted):
+    """One bar for each call that asks for it."""
     model.encode(["a dog", "moon", "moon"], show_progress_bar=True)
     model.encode(["a dog", "moon"], output_value="token_embeddings", show_progress_bar=True)
     model.encode(TEXTS)
@@ -465,6 +477,7 @@ def test_a_stream_has_one_bar_for_all_chunks(model, counted, total):
 
 
 def test_the_other_models_count_too(tiny, tmp_path, counted):
+    """Each has batches of its own."""
     scorer = CrossEncoder(SentenceEncoder.load(tiny), ClassifierHead(24), "binary")
     scorer.predict([("a dog", text) for text in TEXTS], show_progress_bar=True)
     MultiVectorEncoder.load(write_colbert(tmp_path / "colbert")).encode(
@@ -528,6 +541,7 @@ def test_saved_and_loaded_the_vectors_are_the_same_bit_for_bit(tiny, plain, tmp_
 def test_the_saved_folder_has_every_file_of_the_layout_and_nothing_of_the_former_model(
     tiny, model, tmp_path
 ):
+    """Files of two models would be mixed."""
     folder = tmp_path / "saved"
     SentenceEncoder.load(tiny, pooling="max").save(folder)
     model.save(folder)
@@ -547,6 +561,7 @@ def test_the_saved_folder_has_every_file_of_the_layout_and_nothing_of_the_former
 
 @pytest.mark.parametrize("target", ["source", "other"])
 def test_saving_over_the_source_or_without_it(tiny, tmp_path, model, target):
+    """Nothing is read from the source after it was loaded."""
     shutil.copytree(tiny, tmp_path / "source")
     own = SentenceEncoder.load(tmp_path / "source")
     if target == "other":
@@ -571,6 +586,8 @@ def test_saving_over_the_source_or_without_it(tiny, tmp_path, model, target):
 def test_a_full_disk_leaves_the_old_folder_whole(
     tiny, model, tmp_path, monkeypatch, module, name, failure
 ):
+    """Hours of training may be in it."""
+
     def fail(*_, **__):
         raise failure
 
@@ -588,6 +605,7 @@ def test_a_full_disk_leaves_the_old_folder_whole(
 
 @pytest.mark.weights
 def test_real_vectors_are_those_of_the_reference(minilm):
+    """The published weights, in float32."""
     sentences = [
         "A man is playing a guitar.",
         "Hi",
