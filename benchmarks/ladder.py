@@ -69,8 +69,8 @@ def packed(
     """Several texts in one row, as ``encode`` makes its batches: hardly any pads, and batches of
     one shape.
     """
-    tokens = Tokens([array("i", row) for row in ids], [], [], dtype=dtype)
-    return torch.from_numpy(encoder.encode_tokens(tokens, batch_size=None))
+    tokens = Tokens([array("i", row) for row in ids], dtype=dtype)
+    return torch.from_numpy(encoder.encode_tokens(tokens))
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ from minisbert.architectures.packing import packed_states
 from minisbert.core import pooling
 from minisbert.core.encoder import normalize
 from minisbert.models.batching import unpack
-from minisbert.models.sentence_encoder import evaluating
+from minisbert.models.transformer_encoder import evaluating
 
 with evaluating(encoder):
     hidden = packed_states(encoder.bert, shared.ids, together, shared.positions)
@@ -158,11 +158,11 @@ def padded(name, batches):
 
 
 def packed(name, batch_tokens=2048):
-    """The same with several texts in one row: ``vectors`` is the forward and the pooling from above."""
+    """The same with several texts in one row: ``embed`` is the forward and the pooling from above."""
     vectors, computed[name] = torch.empty(N, D), 0
     with fast_encoder.computing("float32"):
         for batch in packed_batches(tokens, batch_tokens):
-            vectors[batch.texts] = fast_encoder.vectors(*fast_encoder.states(batch))
+            vectors[batch.texts] = fast_encoder.embed(batch)
             computed[name] += batch.ids.numel()
     return vectors
 

@@ -69,7 +69,7 @@ assert 2048 * D * 4 * 2 == 6_291_456, "bytes: read once, written once"
 from lessons.compiled import fused
 from minisbert.core import bert
 from minisbert.core.tokenizer import pad_batch
-from minisbert.models.sentence_encoder import evaluating
+from minisbert.models.transformer_encoder import evaluating
 
 tiny = SentenceEncoder.load(TINY).double()
 rows = [row[:20] for row in tiny.tokenizer.encode(texts[:8]).ids]

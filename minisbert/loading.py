@@ -24,12 +24,14 @@ from minisbert.models.pair_model import SEVERAL, PairModel, PairScorer
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.static_encoder import StaticEncoder
+from minisbert.models.stored_encoder import StoredEncoder
+from minisbert.models.text_encoder import DenseEncoder, TextEncoder
 from minisbert.system.console import say
 from minisbert.system.devices import choose_device, move_to
 
-Encoder = SentenceEncoder | StaticEncoder | CompiledEncoder | CudaEncoder
+Encoder = TextEncoder  # of any kind
 # by ``ModelFolder.model_class``
-ENCODER_CLASSES: dict[str, type[SentenceEncoder] | type[StaticEncoder]] = {
+ENCODER_CLASSES: dict[str, type[StoredEncoder]] = {
     "SentenceEncoder": SentenceEncoder,
     "SparseEncoder": SparseEncoder,
     "MultiVectorEncoder": MultiVectorEncoder,
@@ -142,7 +144,7 @@ def check_compiled(
         raise InputError(f"a compiled model runs only on the CPU, not on {device}")
 
 
-def load_dense(model: str | Path | Encoder, **options: Any) -> Encoder:
+def load_dense(model: str | Path | Encoder, **options: Any) -> DenseEncoder:
     """Open an encoder by name, or return it as it is, for a library that takes dense vectors.
 
     Such a library takes one vector (D,) for each text. ``options`` are those of ``load``, for a
@@ -151,7 +153,7 @@ def load_dense(model: str | Path | Encoder, **options: Any) -> Encoder:
     """
     if isinstance(model, str | Path):
         model = load_encoder(model, **options)
-    if model.vectors_are != "dense":
+    if not isinstance(model, DenseEncoder):
         name = type(model).__name__
         raise InputError(
             f"a {name} does not give one dense vector for each text: load a SentenceEncoder's model"

@@ -21,7 +21,7 @@ from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.evaluation.retrieval import encode_both
 from minisbert.loading import Encoder
-from minisbert.models.properties import Rows, as_rows, check_count, similarity
+from minisbert.models.properties import AnyVectors, as_rows, check_count, similarity
 from minisbert.search import dense
 from minisbert.search.by_tokens import rank
 from minisbert.search.mining import Rules, Triplet, candidates_of, mine, triplets
@@ -29,12 +29,12 @@ from minisbert.search.mining import Rules, Triplet, candidates_of, mine, triplet
 COMMUNITY_ROWS = 1024  # rows of the cosines of all with all that are in memory at the same time
 
 
-def cos_sim(a: Rows, b: Rows) -> Tensor:
+def cos_sim(a: AnyVectors, b: AnyVectors) -> Tensor:
     """Compute the cosine of every row of a (N, D) with every row of b (M, D) -> a tensor (N, M)."""
     return torch.as_tensor(similarity(a, b))
 
 
-def dot_score(a: Rows, b: Rows) -> Tensor:
+def dot_score(a: AnyVectors, b: AnyVectors) -> Tensor:
     """Compute the dot product of every row of a (N, D) with every row of b (M, D) -> a tensor (N,
     M).
     """

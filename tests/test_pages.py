@@ -16,8 +16,8 @@ from benchmarks import figures
 from docs.tools import command_pages, make_recording, site_index
 from minisbert.__main__ import COMMANDS as NAMES
 from minisbert.commands.evaluate import main as evaluate
+from tests.colbert import write_colbert
 from tests.conftest import ROOT
-from tests.models.test_multi_vector_encoder import write as write_colbert
 
 PACKAGE = ROOT / "minisbert"
 README = (ROOT / "README.md").read_text(encoding="utf-8")

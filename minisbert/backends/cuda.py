@@ -1,10 +1,8 @@
-"""Encode on a GPU at its speed: weights in half precision, texts without pads, a few texts as one
-recorded graph.
+"""Encode on a GPU at its speed: half precision, no pads, a few texts as one recorded graph.
 
     encoder = minisbert.load("all-MiniLM-L6-v2", compiled=True)  # where torch finds a GPU
 
-    texts of a batch ── ids in one row (S,), lengths (N,) ── embeddings, layers ── pooling ──>
-    vectors (N, W)
+    texts ── ids in one row (S,), lengths (N,) ── embeddings, layers ── pooling ──> vectors (N, W)
 
 The eager encoder starts each of some hundred operations from Python, and a GPU waits for most of
 them. Here a batch has up to 2^17 tokens, and a call with few texts replays a CUDA graph, which
@@ -13,12 +11,12 @@ texts that follow each other in one row. Imports the rooms up to ``models``. Leg
 ``core/bert.py``, and S tokens of all N texts.
 """
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,29 +24,32 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from minisbert.architectures.offset_encoder import OffsetEncoder
 from minisbert.architectures.packing import states_by_view
 from minisbert.architectures.relatives import RELATIVES
-from minisbert.backends.graphs import RowAttention
+from minisbert.backends.graphs import joined
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError, one_line
-from minisbert.core.bert import Attention
-from minisbert.models.batching import Tokens, budgeted_batches, check_ids, reporting, unpack
-from minisbert.models.sentence_encoder import TEXT_TOKENS, SentenceEncoder, TextEncoder
+from minisbert.core.bert import Attention, Bert
+from minisbert.models.batching import Tokens, budgeted_batches, check_ids, unpack
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.text_encoder import DenseEncoder
 from minisbert.system.console import say
 from minisbert.system.devices import bfloat16_hardware, fitting_tokens
 from minisbert.system.torch_internals import ragged_attention
 
 GPU_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-MOST_TOKENS = 2**17  # of a batch, pads counted: more are no faster
-GRAPH_TEXTS = 64  # of a call that is a graph
+MOST_TOKENS = 2**17  # in a batch, pads counted: more are no faster
+GRAPH_TEXTS = 64  # a call with more texts is no graph
 LENGTH_STEP = 8  # lengths of graphs are multiples of it
-KEPT = 128  # graphs; the one that was not used for longest goes
+KEPT = 128  # so many graphs are kept; the one that was not used for longest goes
 
 
 @dataclass
 class Texts:
-    """Where N texts are that follow each other in a row of S tokens; what is left of the row
-    belongs to nobody.
+    """Where N texts are that follow each other in a row of S tokens.
+
+    What is left of the row belongs to nobody.
     """
 
     edges: Tensor  # (N + 1,) int32: where each begins, and the last ends
@@ -59,9 +60,7 @@ class Texts:
 
     @classmethod
     def of(cls, lengths: Tensor, tokens: int, longest: int) -> "Texts":
-        """lengths (N,) on any device; a row of ``tokens``, S, all computed there without a look at
-        a value.
-        """
+        """lengths (N,) on any device; a row of ``tokens``, S. Nothing looks at a value there."""
         ends = lengths.cumsum(0)
         edges = nn.functional.pad(ends, (1, 0))  # (N + 1,)
         token = torch.arange(tokens, device=lengths.device)
@@ -83,45 +82,53 @@ def padded_attention(query: Tensor, key: Tensor, value: Tensor, texts: Texts) ->
     return context.transpose(1, 2).flatten(0, 1)[texts.padded]  # (S, H, K)
 
 
-class RaggedAttention(RowAttention):
-    """``core.bert.Attention`` for texts that follow each other in one row."""
+class RaggedAttention(nn.Module):
+    """``core.bert.Attention`` for texts that follow each other in one row.
 
-    def forward(self, x: Tensor, texts: Texts) -> tuple[Tensor, None]:  # type: ignore[override]  # in place of a mask
+    It reads where they are in the place of a mask.
+    """
+
+    def __init__(self, attention: Attention):
+        super().__init__()
+        self.heads = attention.heads
+        self.qkv = joined(attention)
+        self.output = attention.output
+
+    def forward(self, x: Tensor, texts: Texts) -> tuple[Tensor, None]:
         """x (1, S, D) -> (1, S, D), and no probabilities."""
-        query, key, value = (
-            self.qkv(x[0]).unflatten(-1, (3, self.heads, -1)).unbind(1)
-        )  # (S, H, K) each
-        # the kernel without pads is for half precision, and for heads of certain widths
+        qkv = self.qkv(x[0]).unflatten(-1, (3, self.heads, -1))  # (S, 3, H, K)
+        query, key, value = qkv.unbind(1)  # (S, H, K) each
+        # The kernel without pads is for half precision, and for heads of certain widths.
         kernel = ragged_attention(query)
         if kernel is None:
-            context = self.kernel(query, key, value, texts)
+            context = padded_attention(query, key, value, texts)
         else:
             context = kernel(query, key, value, texts.edges, texts.longest)
         return self.output(context.flatten(1))[None], None
 
 
 class RaggedEncoder(nn.Module):
-    """A ``SentenceEncoder``'s forward pass for texts in one row; takes its modules, and changes
-    them.
-    """
+    """A ``SentenceEncoder``'s forward pass for texts in one row; it changes the modules."""
 
     def __init__(self, encoder: SentenceEncoder, dtype: torch.dtype):
         super().__init__()
         self.encoder = encoder.eval().requires_grad_(False)
         bert = encoder.bert
         for layer in bert.layers:
-            layer.attention = RaggedAttention(cast(Attention, layer.attention), padded_attention)
+            layer.attention = RaggedAttention(cast(Attention, layer.attention))
         # pooling and the dense layers stay in float32: they add up many numbers
         for module in (bert.embeddings, bert.layers):
             module.to(dtype)
 
     def forward(self, ids: Tensor, lengths: Tensor, longest: int, skip: int = 0) -> Tensor:
-        """ids (S,) and lengths (N,), ``skip`` tokens of each text not pooled -> vectors (N, W) in
-        float32 or finer.
+        """ids (S,) and lengths (N,) -> vectors (N, W) in float32 or finer.
+
+        ``skip`` tokens at the start of each text are not pooled.
         """
         encoder, texts = self.encoder, Texts.of(lengths, len(ids), longest)
         # each layer reads where the texts are, in the place of a mask
-        x = states_by_view(encoder.bert, ids[None], texts.positions[None], texts)  # (1, S, D)
+        bert = cast(Bert | OffsetEncoder, encoder.bert)
+        x = states_by_view(bert, ids[None], texts.positions[None], texts)  # (1, S, D)
         # whatever the layers compute in, what follows them does not compute in half precision
         hidden, real = unpack(
             x.to(torch.promote_types(x.dtype, torch.float32)), texts.places
@@ -130,20 +137,18 @@ class RaggedEncoder(nn.Module):
 
 
 def has_graph(folder: ModelFolder) -> bool:
-    """Return whether a folder's encoder is the book's BERT, as DistilBERT, RoBERTa and ELECTRA are,
-    too.
-    """
+    """Return whether a folder's encoder is the book's BERT, as DistilBERT or RoBERTa is, too."""
     return folder.model_class == "SentenceEncoder" and folder.config[0] in RELATIVES
 
 
-# ----------------------------------------------------------------------------------------------
-# graphs
+# ------------------------------------------------------------------------------------------ graphs
 
 
 @contextmanager
 def warming_up() -> Iterator[None]:
-    """Compute on a stream of its own what a graph will hold: libraries take memory and choose
-    kernels at first use.
+    """Compute on a stream of its own what a graph will hold.
+
+    At first use libraries take memory and choose kernels.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -153,11 +158,10 @@ def warming_up() -> Iterator[None]:
 
 
 def recorded(compute: Callable[[], Tensor], pool: Any = None) -> Callable[[], Tensor]:
-    """Record a computation as a CUDA graph; return a function that replays it, with the same tensor
-    as its result.
+    """Record a computation as a CUDA graph; return a function that replays it.
 
-    Graphs of one ``pool`` share the memory of what they compute in between, so no two may run at
-    once.
+    Its result is the same tensor each time. Graphs of one ``pool`` share the memory of what they
+    compute in between, so no two may run at once.
     """
     with warming_up():
         compute()
@@ -172,12 +176,19 @@ def recorded(compute: Callable[[], Tensor], pool: Any = None) -> Callable[[], Te
     return replay
 
 
-class Graphs:
-    """Replays of ``compute(ids, lengths, longest, skip)``, one for each number of texts and rounded
-    length.
+@dataclass
+class Recording:
+    """A graph and its input: N x longest ids, of which the texts take the first, and N lengths."""
 
-    Each has tensors of its own for its input: (N, longest) ids, of which the texts take the first,
-    and N lengths.
+    host: Tensor  # the input on the CPU, (N longest + N,) int32
+    inputs: Tensor  # the same on the device
+    replay: Callable[[], Tensor]
+
+
+class Graphs:
+    """Replays of ``compute(ids, lengths, longest, skip)``.
+
+    There is one for each number of texts and rounded length.
     """
 
     def __init__(
@@ -186,10 +197,15 @@ class Graphs:
         device: torch.device,
         limit: int,
         capture: Callable = recorded,
+        most: int = KEPT,
     ):
-        self.compute, self.device, self.limit, self.capture = compute, device, limit, capture
-        # by shape: the input on the CPU, the one on the device, the replay
-        self.kept: OrderedDict[tuple, tuple[Tensor, Tensor, Callable]] = OrderedDict()
+        self.compute = compute
+        self.device = device
+        self.limit = limit
+        self.capture = capture
+        self.most = most
+        # by the number of texts, the rounded length and ``skip``; the last used is the last
+        self.kept: OrderedDict[tuple[int, int, int], Recording] = OrderedDict()
         self.pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self.lock = threading.Lock()  # two calls must not share a graph's tensors
 
@@ -197,51 +213,55 @@ class Graphs:
         """ids (S,) and lengths (N,) -> vectors (N, W) on the CPU. Raises ``RuntimeError`` if torch
         cannot record.
         """
-        count, longest = (
-            len(lengths),
-            min(-(-int(lengths.max()) // LENGTH_STEP) * LENGTH_STEP, self.limit),
-        )
+        count = len(lengths)
+        rounded = math.ceil(int(lengths.max()) / LENGTH_STEP) * LENGTH_STEP
+        longest = min(rounded, self.limit)
         key = count, longest, skip
         with self.lock:
             if key not in self.kept:
-                host = torch.zeros(
-                    count * longest + count,
-                    dtype=torch.int32,
-                    pin_memory=self.device.type == "cuda",
-                )
-                host[-count:] = longest
-                inputs = host.to(self.device)
-                compute = partial(self.compute, inputs[:-count], inputs[-count:], longest, skip)
-                self.kept[key] = host, inputs, self.capture(compute, self.pool)
-                if len(self.kept) > KEPT:
+                self.kept[key] = self.record(count, longest, skip)
+                if len(self.kept) > self.most:
                     self.kept.popitem(last=False)
             self.kept.move_to_end(key)
-            host, inputs, replay = self.kept[key]
-            row = host.numpy()
-            row[: len(ids)], row[len(ids) : -count], row[-count:] = ids, 0, lengths
-            inputs.copy_(host, non_blocking=True)
-            return replay().cpu()  # which waits for the graph
+            recording = self.kept[key]
+            row = recording.host.numpy()
+            row[: len(ids)] = ids
+            row[len(ids) : -count] = 0
+            row[-count:] = lengths
+            recording.inputs.copy_(recording.host, non_blocking=True)
+            return recording.replay().cpu()  # which waits for the graph
+
+    def record(self, count: int, longest: int, skip: int) -> Recording:
+        """Record the computation for so many texts of at most ``longest`` tokens."""
+        pinned = self.device.type == "cuda"
+        host = torch.zeros(count * longest + count, dtype=torch.int32, pin_memory=pinned)
+        host[-count:] = longest
+        inputs = host.to(self.device)
+        ids = inputs[:-count]  # (N longest,)
+        lengths = inputs[-count:]  # (N,)
+
+        def compute() -> Tensor:
+            return self.compute(ids, lengths, longest, skip)
+
+        return Recording(host, inputs, self.capture(compute, self.pool))
 
 
-# ---------------------------------------------------------------------------------------------
-# encoder
+# ----------------------------------------------------------------------------------------- encoder
 
 
 @dataclass
 class RaggedBatch:
-    """N texts in one row: ``ids`` (S,) and ``lengths`` (N,), int32. ``texts`` are their numbers in
-    the call.
-    """
+    """N texts in one row of S tokens."""
 
-    ids: np.ndarray
-    lengths: np.ndarray
-    texts: list[int]
+    ids: np.ndarray  # (S,) int32
+    lengths: np.ndarray  # (N,) int32
+    texts: list[int]  # their numbers in the call
     prompt: int  # so many tokens at the start of each text are not pooled
     vectors: Tensor | None = None  # on the CPU, or on their way there until ``done``
     done: torch.cuda.Event | None = None
 
 
-class CudaEncoder(TextEncoder):
+class CudaEncoder(DenseEncoder):
     """``encode`` and ``similarity`` of a ``SentenceEncoder`` on a GPU, whose modules it takes."""
 
     dtype = torch.float32
@@ -253,57 +273,61 @@ class CudaEncoder(TextEncoder):
         dtype: torch.dtype,
         capture: Callable = recorded,
     ):
-        nn.Module.__init__(self)
-        self.folder, self.device = folder, encoder.device
+        super().__init__()
+        self.folder = folder
         self.compiled_dtype = str(dtype).removeprefix("torch.")
-        self.tokenizer, self.settings, self.normalize = (
-            encoder.tokenizer,
-            encoder.settings,
-            encoder.normalize,
-        )
-        self.width, self.hidden_size, self.pooling_mode = (
-            encoder.width,
-            encoder.hidden_size,
-            encoder.pooling_mode,
-        )
-        self.most_tokens, self.config = encoder.most_tokens, encoder.bert.config
+        self.tokenizer = encoder.tokenizer
+        self.settings = encoder.settings
+        self.normalize = encoder.normalize
+        self.width = encoder.width
+        self.hidden_size = encoder.hidden_size
+        self.config = encoder.bert.config
         self.compute = RaggedEncoder(encoder, dtype)
         self.graphs: Graphs | None = Graphs(self.compute, self.device, self.most_tokens, capture)
 
+    @property
+    def device(self) -> torch.device:
+        return self.compute.encoder.device
+
+    @property
+    def pooling_mode(self) -> str:
+        return self.compute.encoder.pooling_mode
+
+    @property
+    def most_tokens(self) -> int:
+        return self.config.positions
+
     @contextmanager
-    def computing(self, dtype: str | None) -> Iterator[None]:
+    def computing(self, dtype: str | None) -> Iterator[torch.dtype]:
         if dtype not in (None, "auto", self.compiled_dtype):
             raise InputError(
                 f"this encoder computes in {self.compiled_dtype}, not in {dtype}: choose it at load"
             )
-        with ExitStack() as stack:
-            if self.device.type == "cuda":  # of several GPUs this one records
-                stack.enter_context(torch.cuda.device(self.device))
-            stack.enter_context(torch.inference_mode())
-            yield
+        gpu: AbstractContextManager = nullcontext()
+        if self.device.type == "cuda":
+            gpu = torch.cuda.device(self.device)  # of several GPUs this one records
+        with gpu, torch.inference_mode():
+            yield self.dtype  # which no batch reads: the weights have their own
 
-    def batches(self, tokens: Tokens, batch_size: int | None = None) -> Iterator[Any]:  # type: ignore[override]
-        batch_tokens = MOST_TOKENS
-        if batch_size is not None:
-            batch_tokens = TEXT_TOKENS * batch_size
-        # asking for the free memory takes longer than a few texts
-        elif self.device.type == "cuda" and len(tokens.ids) > GRAPH_TEXTS:
-            batch_tokens = min(MOST_TOKENS, fitting_tokens(self.device, self.hidden_size))
-        return reporting(self.started(tokens, batch_tokens), tokens.progress)
+    def batches(self, tokens: Tokens, batch_tokens: int | None = None) -> Iterator[RaggedBatch]:
+        """Yield batches that the GPU computes, the longest texts first.
 
-    def started(self, tokens: Tokens, batch_tokens: int) -> Iterator[RaggedBatch]:
-        """Yield batches that the GPU computes: each is begun before the one ahead of it is copied
-        and stored.
+        Each is begun before the one ahead of it is copied and stored.
         """
-        lengths = np.fromiter(map(len, tokens.ids), np.int32, len(tokens.ids))
+        if batch_tokens is None:
+            batch_tokens = MOST_TOKENS
+            # Asking for the free memory takes longer than a few texts.
+            if self.device.type == "cuda" and len(tokens) > GRAPH_TEXTS:
+                batch_tokens = min(MOST_TOKENS, fitting_tokens(self.device, self.hidden_size))
+        lengths = np.fromiter(map(len, tokens.ids), np.int32, len(tokens))
         waiting = None
         for texts in budgeted_batches(cast(Sequence[int], lengths), batch_tokens):
-            joined = b"".join([tokens.ids[text] for text in texts])  # type: ignore[misc]  # arrays
-            ids = np.frombuffer(joined, dtype=np.intc)
+            ids = np.frombuffer(b"".join([tokens.ids[text] for text in texts]), dtype=np.intc)
             check_ids(self.config, ids, int(lengths[texts[0]]))
             batch = RaggedBatch(ids, lengths[texts], texts, tokens.prompt)
-            # not the last of many batches: graphs are for calls with few texts
-            if len(texts) < len(tokens.ids) or not self.replay(batch):
+            # Not the last of many batches: graphs are for calls with few texts.
+            is_whole_call = len(texts) == len(tokens)
+            if not (is_whole_call and self.replay(batch)):
                 self.start(batch)
             if waiting is not None:
                 yield waiting
@@ -312,8 +336,9 @@ class CudaEncoder(TextEncoder):
             yield waiting
 
     def replay(self, batch: RaggedBatch) -> bool:
-        """Compute a few texts by a graph; return whether that was possible. If torch cannot record,
-        say so once.
+        """Compute a few texts by a graph; return whether that was possible.
+
+        If torch cannot record, say so once.
         """
         if self.graphs is None or len(batch.texts) > GRAPH_TEXTS:
             return False
@@ -327,29 +352,27 @@ class CudaEncoder(TextEncoder):
         return batch.vectors is not None
 
     def start(self, batch: RaggedBatch) -> None:
-        """Let the GPU compute a batch's vectors and copy them to the CPU; ``states`` waits for
-        them.
-        """
-        sent = []
-        for numbers in (batch.ids, batch.lengths):
-            host = torch.empty(
-                len(numbers), dtype=torch.int32, pin_memory=self.device.type == "cuda"
-            )
-            # not by torch, whose threads would then wait at full speed in the tokenizer's way
-            host.numpy()[:] = numbers
-            sent.append(host.to(self.device, non_blocking=True))
-        computed = self.compute(*sent, int(batch.lengths[0]), batch.prompt)
+        """Let the GPU compute a batch's vectors and copy them to the CPU; ``embed`` waits."""
+        ids = self.sent(batch.ids)
+        lengths = self.sent(batch.lengths)
+        computed = self.compute(ids, lengths, int(batch.lengths[0]), batch.prompt)
         batch.vectors = computed.to("cpu", non_blocking=True)
         if self.device.type == "cuda":
             batch.done = torch.cuda.current_stream().record_event()
 
-    def states(self, batch: RaggedBatch) -> tuple[Tensor]:  # type: ignore[override]  # of the batches above
+    def sent(self, numbers: np.ndarray) -> Tensor:
+        """Copy int32 numbers to the device, without waiting for it."""
+        pinned = self.device.type == "cuda"
+        host = torch.empty(len(numbers), dtype=torch.int32, pin_memory=pinned)
+        # Not by torch, whose threads would then wait at full speed in the tokenizer's way.
+        host.numpy()[:] = numbers
+        return host.to(self.device, non_blocking=True)
+
+    def embed(self, batch: RaggedBatch) -> Tensor:
+        """Wait for the vectors (N, W) of a batch; the GPU has pooled and scaled them."""
         if batch.done is not None:
             batch.done.synchronize()
-        return (cast(Tensor, batch.vectors),)
-
-    def vectors(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        return hidden  # pooled and scaled on the GPU
+        return cast(Tensor, batch.vectors)
 
 
 def choose_half(name: str | None, device: torch.device) -> torch.dtype:

@@ -1,11 +1,11 @@
-"""Turn a model into a graph: compiled, ``python -m minisbert.backends.graphs FOLDER DTYPE POOLING
-OUT``, or in ONNX.
+"""Turn a model into a graph, to be compiled or written as ONNX.
 
 A graph is the model's own forward pass without Python around it; torch exports it with example
-inputs. In bfloat16 and int8 some layers of a compiled graph are replaced first: int8 products,
-attention by the length of the rows, layers for one library. ``package.py`` compiles it and loads
-the result. ONNX is for programs without PyTorch, with the names and the layout of
-sentence-transformers. Imports the rooms up to ``models``.
+inputs. Some layers of a compiled graph are replaced first: int8 products, attention by the length
+of the rows, layers for one library. ``package.py`` compiles it, in a process of its own that runs
+``python -m minisbert.backends.graphs FOLDER DTYPE POOLING OUT``, and loads the result. ONNX is for
+programs without PyTorch, with the names and the layout of sentence-transformers. Imports the rooms
+up to ``models``.
 """
 
 import logging
@@ -13,7 +13,8 @@ import sys
 import warnings
 from array import array
 from collections.abc import Callable
-from functools import partial
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ from minisbert.core import InputError
 from minisbert.core.bert import Attention
 from minisbert.models.batching import SHORT, Tokens, packed_batches, same_text, unpack
 from minisbert.models.pair_model import SEVERAL, PairModel
-from minisbert.models.sentence_encoder import SentenceEncoder, evaluating
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.transformer_encoder import evaluating
 from minisbert.system.console import run_command
 from minisbert.system.devices import (
     bfloat16_hardware,
@@ -42,87 +44,86 @@ from minisbert.system.torch_internals import int8_products, unsigned_products
 
 # Attention by two products holds the scores of all pairs of tokens. So many, 32 MiB in bfloat16,
 # are those of 2,048 tokens in rows of 512 with 16 heads. A row of 8,192 tokens with 12 heads would
-# have 1.6 GB
+# have 1.6 GB.
 MOST_SCORES = 2**24
 # Up to so many scores, those of a row of 36 tokens with 12 heads, products in float32 are faster
 # than in bfloat16: a call of oneDNN takes 20 us whatever its size, and MKL's 4 us. One text of 12
 # tokens takes 1.19 times as long with bfloat16 (the graph of all-MiniLM-L6-v2 in int8; a Zen 4, two
-# cores), one of 24 1.09 and of 60 tokens 1.0 times
+# cores), one of 24 1.09 and of 60 tokens 1.0 times.
 FEW_SCORES = 2**14
-INSTRUCTIONS = (
-    "avx512_vnni",
-    "avx2",
-)  # int8 by signed activations, by unsigned ones; else number by number
-# largest code of a weight. AVX2 adds two products in 16 bits before it adds in 32: 2 * 255 * 64 <
-# 2^15 < 2 * 255 * 65
-WIDE, NARROW = 127, 64
+# CPUs that multiply int8 with signed activations, and with unsigned ones; others go number by
+# number.
+SIGNED = "avx512_vnni"
+UNSIGNED = "avx2"
+# The largest code of a weight. AVX2 adds two products in 16 bits before it adds in 32: 2 * 255 * 64
+# < 2^15 < 2 * 255 * 65.
+WIDE = 127
+NARROW = 64
 SMALLEST = 1e-12  # step of a token whose activations are all the same
 CLIPS = 16  # ranges of a weight's row to choose from: 70 to 100 % of its largest number
-EXAMPLE = (
-    3,
-    5,
-    4,
-    6,
-    7,
-)  # lengths of texts in the example batch: its sizes differ from each other, 0 and 1
+# Lengths of texts in the example batch: its sizes differ from each other, 0 and 1.
+EXAMPLE = (3, 5, 4, 6, 7)
 OPSET = 18
+# Texts by which ONNX Runtime's vectors are compared with ours.
 SAMPLE_TEXTS = (
     "A cat sits.",
     "An older man with a grey hat plays the guitar in front of a house.",
     "",
-)  # to compare
+)
 
 
 def package_dtype(name: str) -> str:
-    """Return the dtype of a package: float32, bfloat16 or int8. Raises ``InputError`` without
-    hardware for it.
-    """
+    """Return the dtype of a package; ``InputError`` for one that the CPU has no hardware for."""
     if name != "int8":
-        return str(choose_dtype(name, torch.device("cpu"))[0]).removeprefix("torch.")
-    if cpu_flags().isdisjoint(INSTRUCTIONS):
+        dtype, _ = choose_dtype(name, torch.device("cpu"))
+        return str(dtype).removeprefix("torch.")
+    if cpu_flags().isdisjoint((SIGNED, UNSIGNED)):
         raise InputError(
-            f"int8 needs a CPU with {' or '.join(INSTRUCTIONS)}; choose float32 or bfloat16"
+            f"int8 needs a CPU with {SIGNED} or {UNSIGNED}; choose float32 or bfloat16"
         )
     return name
 
 
+# -------------------------------------------------------------------------------- layers for int8
+
+
 def stored(x: Tensor) -> Tensor:
-    """Return ``x`` behind a view with explicit strides, so that the compiler stores it and does not
-    recompute it.
+    """Return ``x`` behind a view with explicit strides: the compiler stores it.
+
+    Otherwise it fuses a cheap computation into each of its users and repeats it there. A view with
+    strides needs a real buffer.
     """
-    # the compiler fuses a cheap computation into each of its users and repeats it there; as_strided
-    # needs a real buffer
     strides = [1]
-    for size in x.shape[:0:-1]:  # not numel(): it makes the example's sizes constants
+    for size in x.shape[:0:-1]:  # not numel(), which would make the example's sizes constants
         strides.insert(0, strides[0] * size)
     return x.contiguous().as_strided(x.shape, strides)
 
 
 def quantize_weight(weight: Tensor, most: int = WIDE) -> tuple[Tensor, Tensor]:
-    """Quantise a weight (C, D) to codes (C, D) int8, -most to most, and a scale (C,): ``weight`` is
-    scale * codes.
+    """Quantise a weight (C, D) to codes (C, D) int8 and a scale (C,): it is scale * codes.
 
-    Of several ranges each row takes the one with the smallest squared error: larger numbers are
-    clipped, the others get finer steps. ``quantize_weight([[1.27, -0.01]]) = [[127, -1]], [0.01]``.
+    Codes are from -most to most. Of several ranges each row takes the one with the smallest squared
+    error: larger numbers are clipped, the others get finer steps.
+    ``quantize_weight([[1.27, -0.01]]) = [[127, -1]], [0.01]``.
     """
+    # All candidates at once: a weight is quantised once, when the package is compiled.
     shares = torch.linspace(1.0, 0.7, CLIPS)[:, None, None]
-    # candidates all at once: a weight is quantised once, when the package is compiled
-    scale = (shares * weight.abs().amax(dim=1, keepdim=True) / most).clamp_min(
-        SMALLEST
-    )  # (CLIPS, C, 1)
+    largest = weight.abs().amax(dim=1, keepdim=True)  # (C, 1)
+    scale = (shares * largest / most).clamp_min(SMALLEST)  # (CLIPS, C, 1)
     codes = (weight / scale).round().clamp(-most, most)  # (CLIPS, C, D)
     error = (scale * codes - weight).pow(2).sum(dim=2)  # (CLIPS, C)
-    best, rows = error.argmin(dim=0), torch.arange(len(weight))
+    best = error.argmin(dim=0)  # (C,)
+    rows = torch.arange(len(weight))
     return codes[best, rows].to(torch.int8), scale[best, rows, 0]
 
 
 def quantized_linear(
     x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | None = None, unsigned: bool = False
 ) -> Tensor:
-    """Compute ``x @ (scale * codes).T + bias`` by integers: x (N, D), codes (C, D), scale, bias
-    (C,) -> (N, C).
+    """Compute ``x @ (scale * codes).T + bias`` by integers -> (N, C).
 
-    Each token x is written as step * c + middle, with integers c from -128 to 127. Then
+    x (N, D), codes (C, D), scale and bias (C,). Each token x is written as step * c + middle, with
+    integers c from -128 to 127. Then
 
         x . w  =  step * (c . codes) * scale  +  middle * sum(codes) * scale
 
@@ -131,7 +132,8 @@ def quantized_linear(
     ``unsigned``: c from 0 to 255, so that middle is the smallest number of the token, and codes
     from -64 to 64.
     """
-    low, high = x.amin(dim=-1, keepdim=True), x.amax(dim=-1, keepdim=True)  # (N, 1)
+    low = x.amin(dim=-1, keepdim=True)  # (N, 1)
+    high = x.amax(dim=-1, keepdim=True)
     step = ((high - low) / 255).clamp_min(SMALLEST)  # (N, 1)
     c = ((x - low) * (1 / step)).round()  # (N, D), 0 to 255
     if unsigned:
@@ -149,8 +151,9 @@ def quantized_linear(
 
 
 class QuantizedLinear(nn.Module):
-    """``quantized_linear`` with the weights of an ``nn.Linear``, by the integers that this CPU
-    multiplies fastest.
+    """``quantized_linear`` with the weights of an ``nn.Linear``.
+
+    The activations are the integers that this CPU multiplies fastest.
     """
 
     codes: Tensor
@@ -158,9 +161,9 @@ class QuantizedLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
-        signed, unsigned = (name in cpu_flags() for name in INSTRUCTIONS)
-        self.unsigned = unsigned and not signed
-        codes, scale = quantize_weight(linear.weight.detach(), NARROW if self.unsigned else WIDE)
+        self.unsigned = UNSIGNED in cpu_flags() and SIGNED not in cpu_flags()
+        most = NARROW if self.unsigned else WIDE
+        codes, scale = quantize_weight(linear.weight.detach(), most)
         self.register_buffer("codes", codes)  # (C, D) int8
         self.register_buffer("scale", scale)  # (C,)
         self.bias = linear.bias
@@ -184,17 +187,20 @@ def quantize_layers(bert: Encoder) -> None:
     replace_linear(bert, QuantizedLinear)
 
 
-def written_attention(qkv: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
-    """softmax(q k^T / sqrt(K) + bias) v by products of ``dtype``, the softmax in float32 -> (R, T,
-    H, K).
+# -------------------------------------------------------------------------- attention by kernels
 
-    qkv (R, T, 3, H, K): query, key and value; ``bias`` (R, 1, 1 or T, T): 0, or minus infinity
-    where the mask is False.
+
+def written_attention(qkv: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """softmax(q k^T / sqrt(K) + bias) v -> (R, T, H, K).
+
+    The products are of ``dtype``, the softmax is in float32. qkv (R, T, 3, H, K) is query, key and
+    value, ``bias`` (R, 1, 1 or T, T) 0, or minus infinity where the mask is False.
     """
     rows, tokens, _, heads, width = qkv.shape
-    q, k, v = (
-        x.transpose(1, 2).to(dtype).reshape(-1, tokens, width) for x in qkv.unbind(2)
-    )  # (R H, T, K)
+    query, key, value = qkv.unbind(2)  # (R, T, H, K) each
+    q = matrices(query, dtype)  # (R H, T, K)
+    k = matrices(key, dtype)
+    v = matrices(value, dtype)
     scores = torch.bmm(q, k.transpose(1, 2)).view(rows, heads, tokens, tokens)
     # not in the product: one loop with the softmax
     scores = scores.float() * width**-0.5 + bias.float()
@@ -202,16 +208,26 @@ def written_attention(qkv: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.bmm(probabilities, v).view(rows, heads, tokens, width).to(qkv.dtype)
 
 
-float32_attention = partial(written_attention, dtype=torch.float32)
-bfloat16_attention = partial(written_attention, dtype=torch.bfloat16)
+def matrices(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Give each head of each row a matrix: (R, T, H, K) -> (R H, T, K)."""
+    return x.transpose(1, 2).to(dtype).reshape(-1, x.shape[1], x.shape[3])
+
+
+def float32_attention(qkv: Tensor, bias: Tensor) -> Tensor:
+    return written_attention(qkv, bias, torch.float32)
+
+
+def bfloat16_attention(qkv: Tensor, bias: Tensor) -> Tensor:
+    return written_attention(qkv, bias, torch.bfloat16)
 
 
 def fused(qkv: Tensor, bias: Tensor) -> Tensor:
-    """Compute the same by torch's operation, which never holds the scores of all pairs of
-    tokens.
-    """
-    q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
-    return nn.functional.scaled_dot_product_attention(q, k, v, bias.to(qkv.dtype)).contiguous()
+    """Compute the same by torch's operation, which never holds the scores of all pairs."""
+    query, key, value = qkv.unbind(2)  # (R, T, H, K) each
+    context = nn.functional.scaled_dot_product_attention(
+        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), bias.to(qkv.dtype)
+    )
+    return context.contiguous()
 
 
 def attention_by_length(qkv: Tensor, bias: Tensor) -> Tensor:
@@ -224,55 +240,70 @@ def attention_by_length(qkv: Tensor, bias: Tensor) -> Tensor:
     with AMX it is slower from some 160 tokens on: there up to SHORT, the length up to which texts
     share rows. With few scores both compute in float32.
     """
-    amd = products_attend()
+    many_scores = fused_from_some_tokens
+    if products_attend():
+        many_scores = fused_from_many_scores
+    few = at_most(number_of_scores(qkv), FEW_SCORES)
+    return torch.cond(few, float32_attention, many_scores, (qkv, bias))
 
-    def many(qkv: Tensor, bias: Tensor) -> Tensor:
-        rows, tokens, _, heads, _ = qkv.shape
-        size, most = (rows * heads * tokens**2, MOST_SCORES) if amd else (tokens, SHORT)
-        # a tensor, or the example's sizes are compiled in
-        return torch.cond(
-            torch.scalar_tensor(size, dtype=torch.int64) <= most,
-            bfloat16_attention,
-            fused,
-            (qkv, bias),
-        )
 
+def fused_from_many_scores(qkv: Tensor, bias: Tensor) -> Tensor:
+    """Choose by the scores that ``bfloat16_attention`` holds: what is faster on AMD's CPUs."""
+    fit = at_most(number_of_scores(qkv), MOST_SCORES)
+    return torch.cond(fit, bfloat16_attention, fused, (qkv, bias))
+
+
+def fused_from_some_tokens(qkv: Tensor, bias: Tensor) -> Tensor:
+    """Choose by the length of the rows: what is faster with AMX."""
+    short = at_most(qkv.shape[1], SHORT)
+    return torch.cond(short, bfloat16_attention, fused, (qkv, bias))
+
+
+def number_of_scores(qkv: Tensor) -> int:
+    """Return R H T T for qkv (R, T, 3, H, K)."""
     rows, tokens, _, heads, _ = qkv.shape
-    scores = torch.scalar_tensor(rows * heads * tokens**2, dtype=torch.int64)
-    return torch.cond(scores <= FEW_SCORES, float32_attention, many, (qkv, bias))
+    return rows * heads * tokens**2
+
+
+def at_most(size: int, limit: int) -> Tensor:
+    """Return whether a size is within a limit, as a tensor: otherwise the example decides."""
+    return torch.scalar_tensor(size, dtype=torch.int64) <= limit
 
 
 class RowAttention(nn.Module):
-    """``bert.Attention`` by a kernel such as ``attention_by_length``, with query, key and value as
-    one product.
-    """
+    """``bert.Attention`` by a kernel such as ``attention_by_length``."""
 
-    def __init__(self, attention: Attention, kernel: Callable[..., Tensor]):
+    def __init__(self, attention: Attention, kernel: Callable[[Tensor, Tensor], Tensor]):
         super().__init__()
         self.kernel = kernel
-        linears = [attention.query, attention.key, attention.value]
-        self.heads, self.output, self.merge = attention.heads, attention.output, attention.merge
-        self.qkv = nn.Linear(linears[0].in_features, sum(linear.out_features for linear in linears))
-        self.qkv.weight = nn.Parameter(
-            torch.cat([linear.weight.detach() for linear in linears])
-        )  # (3 D, D)
-        self.qkv.bias = nn.Parameter(torch.cat([linear.bias.detach() for linear in linears]))
+        self.heads = attention.heads
+        self.output = attention.output
+        self.merge = attention.merge
+        self.qkv = joined(attention)
 
     def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, None]:
         """x (R, T, D), mask (R, 1, 1 or T, T) boolean -> (R, T, D), and no probabilities."""
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (R, T, 3, H, K)
+        bias = torch.zeros_like(mask, dtype=torch.bfloat16).masked_fill(~mask, float("-inf"))
         # stored, or every head computes it again from the mask
-        bias = stored(
-            torch.zeros_like(mask, dtype=torch.bfloat16).masked_fill(~mask, float("-inf"))
-        )
-        return self.output(self.merge(self.kernel(qkv, bias))), None
+        return self.output(self.merge(self.kernel(qkv, stored(bias)))), None
+
+
+def joined(attention: Attention) -> nn.Linear:
+    """Make one product of those of query, key and value: (..., D) -> (..., 3 D)."""
+    linears = [attention.query, attention.key, attention.value]
+    qkv = nn.Linear(linears[0].in_features, sum(linear.out_features for linear in linears))
+    qkv.weight = nn.Parameter(torch.cat([linear.weight.detach() for linear in linears]))
+    qkv.bias = nn.Parameter(torch.cat([linear.bias.detach() for linear in linears]))
+    return qkv
 
 
 def attend_by_length(
     bert: Encoder, kernel: Callable[[Tensor, Tensor], Tensor] = attention_by_length
 ) -> bool:
-    """Replace the attention of an encoder's layers in place; False for newer architectures, which
-    keep their own.
+    """Replace the attention of an encoder's layers in place; False if they keep their own.
+
+    Newer architectures do.
     """
     for layer in bert.layers:
         attention = getattr(layer, "attention", None)
@@ -283,8 +314,9 @@ def attend_by_length(
 
 
 class TransposedLinear(nn.Module):
-    """``nn.Linear`` for MKL: the weight as it multiplies few rows fastest, the bias added by the
-    loop that follows.
+    """``nn.Linear`` for MKL: the weight lies as it multiplies few rows fastest.
+
+    The bias is added by the loop that follows.
     """
 
     def __init__(self, linear: nn.Linear):
@@ -294,7 +326,9 @@ class TransposedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = x @ self.weight  # (..., D) -> (..., C)
-        return y if self.bias is None else y + self.bias
+        if self.bias is not None:
+            y = y + self.bias
+        return y
 
 
 class BFloat16Linear(nn.Module):
@@ -308,38 +342,54 @@ class BFloat16Linear(nn.Module):
         return self.linear(x.bfloat16())
 
 
+# ----------------------------------------------------------------------------- graphs to compile
+
+
+def in_bfloat16(autocast: bool) -> AbstractContextManager:
+    """Return torch's autocast, or no context: a graph would contain a disabled one, too."""
+    if autocast:
+        return torch.autocast("cpu", torch.bfloat16)
+    return nullcontext()
+
+
 class VectorGraph(nn.Module):
-    """An encoder's graph: a packed batch to vectors (N, W), scaled to length 1 if the model scales
-    its vectors.
+    """An encoder's graph: a packed batch to vectors (N, W).
+
+    Pooling, dense layers and scaling are in it, too: one call from Python does all. With
+    ``autocast`` the transformer computes in bfloat16.
     """
 
-    def __init__(self, encoder: SentenceEncoder):
+    def __init__(self, encoder: SentenceEncoder, autocast: bool = False):
         super().__init__()
         self.encoder = encoder
+        self.autocast = autocast
 
     def forward(self, ids: Tensor, positions: Tensor, text_index: Tensor, places: Tensor) -> Tensor:
         """The tensors of a ``PackedBatch``: (R, T) three times and (N, S)."""
-        # pooling, dense layers and scaling are in the graph, too: one call from Python does all
-        rows = packed_states(self.encoder.bert, ids, same_text(text_index), positions).to(
-            self.encoder.dtype
-        )
-        hidden, mask = unpack(rows, places)  # (N, S, D), (N, S)
-        return self.encoder.vectors(stored(hidden), mask)
+        mask = same_text(text_index)  # (R, 1, T, T)
+        with in_bfloat16(self.autocast):
+            rows = packed_states(self.encoder.bert, ids, mask, positions)  # (R, T, D)
+        hidden, real = unpack(rows.to(self.encoder.dtype), places)  # (N, S, D), (N, S)
+        return self.encoder.vectors(stored(hidden), real)
 
 
 class ScoreGraph(nn.Module):
     """A cross-encoder's graph: joined pairs to its outputs, (B,) or (B, C)."""
 
-    def __init__(self, model: PairModel):
+    def __init__(self, model: PairModel, autocast: bool = False):
         super().__init__()
         self.model = model
+        self.autocast = autocast
 
     def forward(self, ids: Tensor, mask: Tensor, token_types: Tensor) -> Tensor:
         """ids, mask (1 for real tokens) and token types, (B, T) each."""
         types = token_types if self.model.types else None  # a head over RoBERTa has one type only
-        hidden = self.model.encoder.bert(ids, mask, types).float()  # (B, T, D)
-        outputs = self.model.head(hidden)
-        return outputs if self.model.task in SEVERAL else outputs.squeeze(-1)  # (B, 1) -> (B,)
+        with in_bfloat16(self.autocast):
+            hidden = self.model.encoder.bert(ids, mask, types)  # (B, T, D)
+        outputs = self.model.head(hidden.float())  # (B, C)
+        if self.model.task not in SEVERAL:
+            outputs = outputs.squeeze(-1)  # (B, 1) -> (B,)
+        return outputs
 
 
 class OnnxGraph(nn.Module):
@@ -354,53 +404,58 @@ class OnnxGraph(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Ids, mask (1 for real tokens) and token types, (B, T) int64 -> (B, T, D) and (B, W)."""
         mask = attention_mask != 0  # (B, T)
-        states = hidden = self.encoder.bert(input_ids, mask, token_type_ids)  # (B, T, D)
-        if {"cls", "pooler", "weightedmean"} & {*self.encoder.pooling.names}:
-            # these count from the left, where another program's tokenizer may have put the pads:
-            # they go to the right
-            places = torch.arange(mask.shape[1]) + mask.int().argmax(dim=1, keepdim=True)  # (B, T)
-            places = torch.where(
-                places < mask.shape[1], places, places - mask.shape[1]
-            )  # %, which has no export
-            states, mask = (
-                hidden.gather(1, places.unsqueeze(-1).expand_as(hidden)),
-                mask.gather(1, places),
-            )
+        hidden = self.encoder.bert(input_ids, mask, token_type_ids)  # (B, T, D)
+        states = hidden
+        if {"cls", "pooler", "weightedmean"} & set(self.encoder.pooling.names):
+            # These count from the left, where another program's tokenizer may have put the pads:
+            # they go to the right.
+            tokens = mask.shape[1]
+            places = torch.arange(tokens) + mask.int().argmax(dim=1, keepdim=True)  # (B, T)
+            # the remainder of a division by ``tokens``, whose operation has no export
+            places = torch.where(places < tokens, places, places - tokens)
+            states = hidden.gather(1, places.unsqueeze(-1).expand_as(hidden))
+            mask = mask.gather(1, places)
         vectors = self.encoder.vectors(states, mask)  # (B, W)
         return hidden, vectors[:, : self.encoder.settings.truncate_dim]
 
 
-def prepare_layers(bert: Encoder, dtype: str) -> bool:
-    """Replace in place the layers that a package of this dtype computes in another way; return if
-    oneDNN multiplies.
-    """
-    # int8 packages attend in bfloat16, where the CPU has it: the scores are rounded anyway
-    low = dtype != "float32" and bfloat16_hardware(torch.device("cpu"))[0]
-    by_length = low and attend_by_length(bert)
+@dataclass
+class Preparation:
+    """How a graph whose layers have been prepared is computed."""
+
+    prepack: bool = True  # oneDNN multiplies; otherwise MKL does
+    autocast: bool = False  # the transformer computes in bfloat16 by torch's autocast
+
+
+def prepare_layers(bert: Encoder, dtype: str) -> Preparation:
+    """Replace in place the layers that a package of this dtype computes in another way."""
+    bfloat16, _ = bfloat16_hardware(torch.device("cpu"))
+    library, _ = fastest_products()
     if dtype == "int8":
-        if not low:
-            attend_by_length(
-                bert, fused
-            )  # for the one product, which is 8 % of the time of a single text
+        # Attention in bfloat16, where the CPU has it: the scores are rounded anyway. Otherwise by
+        # torch's operation, for query, key and value as one product, which is 8 % of the time of a
+        # single text.
+        attend_by_length(bert, attention_by_length if bfloat16 else fused)
         quantize_layers(bert)
-    elif by_length:  # not autocast: torch cannot export a choice within a choice under it
-        replace_linear(bert, BFloat16Linear)
-    elif dtype == "bfloat16":
-        bert.forward = torch.autocast("cpu", torch.bfloat16)(bert.forward)  # type: ignore[method-assign]
-    elif torch.backends.mkl.is_available() and fastest_products()[0] == "BLAS":
+        return Preparation()
+    if dtype == "bfloat16":
+        if bfloat16 and attend_by_length(bert):
+            # not autocast: torch cannot export a choice within a choice under it
+            replace_linear(bert, BFloat16Linear)
+            return Preparation()
+        return Preparation(autocast=True)
+    if torch.backends.mkl.is_available() and library == "BLAS":
         replace_linear(bert, TransposedLinear)
-        return False
-    return True
+        return Preparation(prepack=False)
+    return Preparation()
 
 
 def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> None:
     """Compile the encoder or the cross-encoder in a folder to the package ``path``."""
     package_dtype(dtype)  # raises for what the CPU has no hardware for
     description = read_folder(folder)
-    about: dict[str, Any] = {
-        "model": folder.name,
-        **package_identity(description, dtype, pooling),
-    }
+    identity = package_identity(description, dtype, pooling)
+    about: dict[str, Any] = {"model": folder.name} | identity
     if description.holds_pair_model:
         model = PairModel.load(folder, device="cpu")
         if not model.joint:
@@ -408,24 +463,30 @@ def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
                 "only cross-encoders (joint heads) compile; for another head compile its encoder"
             )
         about |= {"task": model.task, "labels": model.labels, "types": model.types}
-        bert, graph = model.encoder.bert, ScoreGraph(model)
+        preparation = prepare_layers(model.encoder.bert, dtype)
+        graph: nn.Module = ScoreGraph(model, preparation.autocast)
         ids = torch.ones(3, 5, dtype=torch.long)
         examples = [ids, ids.clone(), 0 * ids]
     else:
         encoder = SentenceEncoder.load(folder, pooling=pooling, device="cpu")
         about |= {"width": encoder.width, "hidden_size": encoder.hidden_size}
-        bert, graph = encoder.bert, VectorGraph(encoder)
-        # the compiler keeps sizes of 0 and 1, and equal ones, as constants: two rows, and texts of
-        # five other lengths
-        texts = Tokens([array("i", [0] * length) for length in EXAMPLE], [], [])
+        preparation = prepare_layers(encoder.bert, dtype)
+        graph = VectorGraph(encoder, preparation.autocast)
+        # The compiler keeps sizes of 0 and 1, and equal ones, as constants: two rows, and texts of
+        # five other lengths.
+        texts = Tokens([array("i", [0] * length) for length in EXAMPLE])
         batch = next(packed_batches(texts, sum(EXAMPLE)))
-        rows = [
-            x.repeat(2, 1) for x in (batch.ids, batch.positions, batch.text_index)
-        ]  # (2, T) each
-        examples = [*rows, batch.places]
-    prepack = prepare_layers(bert, dtype)
+        examples = [
+            batch.ids.repeat(2, 1),  # (2, T)
+            batch.positions.repeat(2, 1),
+            batch.text_index.repeat(2, 1),
+            batch.places,
+        ]
     with evaluating(graph):
-        compile_package(graph, examples, path, about, prepack)
+        compile_package(graph, examples, path, about, preparation.prepack)
+
+
+# ------------------------------------------------------------------------------------------- ONNX
 
 
 def export_onnx(encoder: SentenceEncoder, path: Path) -> None:
@@ -474,9 +535,9 @@ def onnx_vectors(
         raise InputError(f"{path}: ONNX Runtime cannot load it: {error}") from None
     features = encoder.tokenize(list(texts))
     features.setdefault("token_type_ids", torch.zeros_like(features["input_ids"]))
-    feed = {
-        each.name: features[each.name].numpy() for each in session.get_inputs()
-    }  # of RoBERTa without token types
+    feed = {}
+    for graph_input in session.get_inputs():  # a graph of RoBERTa has no token types
+        feed[graph_input.name] = features[graph_input.name].numpy()
     return session.run(["sentence_embedding"], feed)[0]
 
 

@@ -1,14 +1,15 @@
-"""Compile a module to a package, one ``.pt2`` file by ``torch.export`` and AOTInductor, and run it.
+"""Compile a module to a package, one ``.pt2`` file, and run it.
 
-PyTorch's compiler fuses the operations between two matrix products, and lays the weights out for
-the CPU once. The file holds native code, weights included, and loading it runs that code: load only
-files that you, or somebody you trust, compiled. A package belongs to one model, dtype, version of
-torch and kind of CPU; ``About`` says which. ``graphs.py`` makes the modules. Imports the rooms up
-to ``models``.
+It is made by ``torch.export`` and AOTInductor. PyTorch's compiler fuses the operations between two
+matrix products, and lays the weights out for the CPU once. The file holds native code, weights
+included, and loading it runs that code: load only files that you, or somebody you trust, compiled.
+A package belongs to one model, dtype, version of torch and kind of CPU; ``About`` says which.
+``graphs.py`` makes the modules. Imports the rooms up to ``models``.
 """
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -38,102 +39,111 @@ from minisbert.checkpoints.layout import (
 )
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError, one_line
-from minisbert.models.batching import LONG_TOKENS, PackedBatch
+from minisbert.models.batching import (
+    BATCH_TOKENS,
+    LONG_TOKENS,
+    PackedBatch,
+    Tokens,
+    packed_batches,
+)
 from minisbert.models.pair_model import PairScorer
 from minisbert.models.properties import check_choice
-from minisbert.models.sentence_encoder import TextEncoder
+from minisbert.models.text_encoder import DenseEncoder
 from minisbert.system.assets import file_hash, home
-from minisbert.system.console import check_usage, say
+from minisbert.system.console import say
 from minisbert.system.devices import instruction_sets, products_attend
 from minisbert.system.files import atomic_file, check_owner
 from minisbert.system.reading import reading
 from minisbert.system.torch_internals import package_runner
 
-OLDEST = "2.9"  # the oldest torch known to compile our models; 2.6 fails, 2.7 and 2.8 are untested
+# the oldest torch known to compile our models; 2.6 fails, 2.7 and 2.8 are untested
+OLDEST = "2.9"
 AGAIN = "compile the model again: minisbert compile"
 COMPILERS = ("g++", "clang++", "cl" if sys.platform == "win32" else "c++")
-COMPILER_ADVICE = "Debian, Ubuntu: apt install g++; macOS: xcode-select --install; Windows: Visual Studio's build tools"
+COMPILER_ADVICE = (
+    "Debian, Ubuntu: apt install g++; macOS: xcode-select --install; Windows: Visual Studio's "
+    "build tools"
+)
 INDUCTOR = {
     "freezing": True,  # weights are constants
     "cpp.enable_concat_linear": True,  # query, key and value are one product
-    # the number of threads is that of the process that runs the package
-    "cpp.dynamic_threads": True,
-    # precompiled headers lie in $TMPDIR/torchinductor_$USER whatever the cache folder is, and
+    "cpp.dynamic_threads": True,  # as many as the process has that runs the package
+    # Precompiled headers lie in $TMPDIR/torchinductor_$USER whatever the cache folder is, and
     # anybody on the machine can take that name first and put code into our package. For a single
-    # compilation they save no time
+    # compilation they save no time.
     "aot_inductor.precompile_headers": False,
 }
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
-GRAPH_FILES = (
-    "config.json",
-    "modules.json",
-    "head.json",
-    "*.safetensors*",
-)  # of each module: what makes its graph
+# the files of each module that make its graph
+GRAPH_FILES = ("config.json", "modules.json", "head.json", "*.safetensors*")
 PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
 class About:
-    """Metadata of a package: first the ``package_identity`` of its model."""
+    """What a package says about itself."""
 
+    # the ``package_identity`` of its model
     kind: str = ""  # SentenceEncoder or PairModel
     dtype: str = ""
-    weights: str = ""
-    minisbert: str = ""
+    weights: str = ""  # a hash
+    minisbert: str = ""  # a hash
     pooling: str = ""
+    # where it was made, and from what
     model: str = "another model"  # the folder's name
     torch: str = ""
     cpu: list[str] = field(default_factory=list)
-    width: int = 0  # of an encoder: columns of a vector, and of a token's hidden state
+    # of an encoder: columns of a vector, and of a token's hidden state
+    width: int = 0
     hidden_size: int = 0
-    task: str = ""  # of a PairModel, with ``labels`` and ``types``
+    # of a PairModel
+    task: str = ""
     labels: list[str] = field(default_factory=list)
-    types: bool = False
+    types: bool = False  # the two texts of a row are told apart
 
 
 def package_identity(folder: ModelFolder, dtype: str, pooling: str | None = None) -> dict[str, str]:
-    """Return the package's identity: hashes of the model files and of the code its graph was built
-    from.
+    """Return the package's identity: hashes of the files and of the code that make its graph.
 
     ``kind`` is PairModel for a folder with a head for pairs, which has no ``pooling``.
     """
-    # tokenizer and prompts are read from the folder at run time, so they may change without a new
-    # package
-    digest = hashlib.sha256()
+    # ModelTokenizer and prompts are read from the folder at run time, so they may change without a new
+    # package.
+    folders = [folder.path]
+    for _, place in folder.modules:
+        folders.append(folder.path / place)
     paths: set[Path] = set()
-    for _, place in [("", "."), *folder.modules]:
+    for module_folder in folders:
         for name in GRAPH_FILES:
-            paths.update((folder.path / place).glob(name))
+            paths.update(module_folder.glob(name))
+    digest = hashlib.sha256()
     for path in sorted(paths):
-        digest.update(
-            f"{path.relative_to(folder.path)} {file_hash(path)}\n".encode(errors="surrogateescape")
-        )
-    about = {"dtype": dtype, "weights": digest.hexdigest(), "minisbert": code_hash()}
+        line = f"{path.relative_to(folder.path)} {file_hash(path)}\n"
+        digest.update(line.encode(errors="surrogateescape"))
+
+    identity = {"dtype": dtype, "weights": digest.hexdigest(), "minisbert": code_hash()}
     if not folder.holds_pair_model:
-        return about | {"kind": "SentenceEncoder", "pooling": folder.choose_pooling(pooling)}
+        return identity | {"kind": "SentenceEncoder", "pooling": folder.choose_pooling(pooling)}
     if pooling:
         raise InputError(
             f"pooling {pooling}: {folder.path} holds a head for pairs, which chooses what it reads"
         )
-    return about | {"kind": "PairModel"}
+    return identity | {"kind": "PairModel"}
 
 
 def cache_path(expected: dict[str, str]) -> Path:
     """Return the place of a package in the cache folder, for this version of torch and this CPU."""
-    # one folder may serve several environments and, on a shared disk, several kinds of CPU
+    # One folder may serve several environments and, on a shared disk, several kinds of CPU.
     parts = [*sorted(expected.items()), torch.__version__, instruction_sets()]
-    return (
-        home()
-        / "compiled"
-        / f"{expected['kind']}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.pt2"
-    )
+    digest = hashlib.sha256(repr(parts).encode()).hexdigest()
+    return home() / "compiled" / f"{expected['kind']}-{digest[:16]}.pt2"
 
 
 @cache
 def code_hash() -> str:
-    """Hash all code of this package: which of it a graph imports would take a second import system
-    to find out.
+    """Hash all code of minisbert.
+
+    To find out which of it a graph imports would take a second import system.
     """
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -143,20 +153,16 @@ def code_hash() -> str:
 
 def check_compiler() -> None:
     """Raise ``InputError`` without a C++ compiler, or with a torch that is too old."""
-    names = [os.environ.get("CXX"), *COMPILERS]
-    lacking = not any(shutil.which(name) for name in names if name)
-    # torch compares its version as a version, not as text
-    check_usage(
-        (
-            torch.__version__ < OLDEST,
-            f"compiling needs torch {OLDEST} or newer, this is {torch.__version__}",
-        ),
-        (
-            lacking,
+    if torch.__version__ < OLDEST:  # torch compares its version as a version, not as text
+        raise InputError(f"compiling needs torch {OLDEST} or newer, this is {torch.__version__}")
+    names = [*COMPILERS]
+    if os.environ.get("CXX"):
+        names.append(os.environ["CXX"])
+    if not any(shutil.which(name) for name in names):
+        raise InputError(
             f"compiling needs a C++ compiler, found none ({COMPILER_ADVICE}); loading a package "
-            f"needs none",
-        ),
-    )
+            f"needs none"
+        )
 
 
 def compile_package(
@@ -166,47 +172,48 @@ def compile_package(
     about: dict[str, Any],
     prepack: bool = True,
 ) -> None:
-    """Compile ``module`` for inputs like ``examples`` of any sizes, and write it to ``path``
-    atomically.
+    """Compile ``module`` for inputs like ``examples``, and write it to ``path`` atomically.
 
-    The sizes of the examples, (n, m) each, must differ from 0 and 1, which would be compiled as
-    constants. The file contains ``about``, torch's version and the CPU. With ``prepack`` oneDNN
-    multiplies, with weights laid out for it; without, MKL does in float32. Only the first call of a
-    process can choose. Takes 20 to 90 seconds. Raises ``InputError`` without a C++ compiler or
-    torch 2.9, or if it fails.
+    The inputs may have any sizes. Those of the examples, (n, m) each, must differ from 0 and 1,
+    which would be compiled as constants. The file contains ``about``, torch's version and the CPU.
+    With ``prepack`` oneDNN multiplies, with weights laid out for it; without, MKL does in float32.
+    Only the first call of a process can choose. Takes 20 to 90 seconds. Raises ``InputError``
+    without a C++ compiler or torch 2.9, or if it fails.
     """
     check_compiler()
     about = about | {"torch": torch.__version__, "cpu": instruction_sets()}
     metadata = {"minisbert": json.dumps(about)}
     settings = INDUCTOR | {"cpp.weight_prepack": prepack, "aot_inductor.metadata": metadata}
-    # AUTO: the exporter finds out which sizes are equal; naming them would fail where a model fixes
-    # one
+    # AUTO: the exporter finds out which sizes are equal. Naming them would fail where a model fixes
+    # one.
     auto = torch.export.Dim.AUTO
+    sizes = [{0: auto, 1: auto}] * len(examples)
     with atomic_file(path) as partial, compiler_cache() as folder:
         try:
-            exported = torch.export.export(
-                module, tuple(examples), dynamic_shapes=[{0: auto, 1: auto}] * len(examples)
-            )
+            exported = torch.export.export(module, tuple(examples), dynamic_shapes=sizes)
             made = torch._inductor.aoti_compile_and_package(
                 exported,
                 package_path=str(folder / "package.pt2"),
                 inductor_configs=settings,
             )
         except (RuntimeError, OSError) as error:
-            # the compiler's output has hundreds of lines; the first with "error" names the cause
-            lines = [line for line in str(error).splitlines() if "error" in line.lower()]
-            reason = one_line(lines[0].strip()) if lines else type(error).__name__
-            raise InputError(f"compiling {path.name} failed: {reason}") from error
+            raise InputError(f"compiling {path.name} failed: {compiler_reason(error)}") from error
         shutil.copyfile(made, partial)
-        partial.chmod(
-            partial.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH)
-        )  # whatever the umask: see check_owner
+        # nobody else may write to it, whatever the umask: see check_owner
+        partial.chmod(partial.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
+
+
+def compiler_reason(error: Exception) -> str:
+    """Return the line of the compiler's output that names the cause: the first with "error"."""
+    for line in str(error).splitlines():
+        if "error" in line.lower():
+            return one_line(line.strip())
+    return type(error).__name__
 
 
 @contextmanager
 def compiler_cache() -> Iterator[Path]:
-    """Let the compiler write to a temporary folder that only this user can read, without its
-    warnings.
+    """Let the compiler write to a temporary folder of this user alone, without its warnings.
 
     Not beside the package: the compiler fails at a path with a space.
     """
@@ -223,15 +230,16 @@ def compiler_cache() -> Iterator[Path]:
 
 
 def read_about(path: Path) -> About:
-    """Read what a package says about itself, without running it; ``InputError`` for another or a
-    damaged file.
+    """Read what a package says about itself, without running it.
+
+    Raises ``InputError`` for another file, and for a damaged one.
     """
     if path.exists() and not path.is_file():
         raise InputError(
             f"{path} is a folder, a pipe or a device, not a package of minisbert compile"
         )
     with reading(path), zipfile.ZipFile(path) as package:
-        # checksums of all members, before any of its code runs
+        # The checksums of all members, before any of its code runs.
         damaged = package.testzip()
         if damaged is not None:
             raise zipfile.BadZipFile(f"{damaged} is damaged")
@@ -241,7 +249,8 @@ def read_about(path: Path) -> About:
                 content = json.loads(json.loads(package.read(name))["minisbert"])
         if not isinstance(content, dict):
             raise ValueError("not a package of minisbert compile")
-    settings, values = JsonSettings((path, content)), {}
+    settings = JsonSettings((path, content))
+    values = {}
     for item in fields(About):
         if item.name in ("cpu", "labels"):
             values[item.name] = settings.get(item.name, list, [], items=str)
@@ -257,42 +266,49 @@ def load_package(path: Path, expected: dict[str, str]) -> tuple[Callable, About]
     version of torch or CPU than ``expected`` and this process have.
     """
     about = read_about(path)
-    missing = sorted({*about.cpu} - {*instruction_sets()})
+    missing = sorted(set(about.cpu) - set(instruction_sets()))
     if missing:
         raise InputError(
             f"{path} was compiled for a CPU with {', '.join(missing)}, which this one lacks: "
             f"{AGAIN}"
         )
     for key, value in (expected | {"torch": torch.__version__}).items():
-        if getattr(about, key) != value:
-            others = {"weights": "other weights", "minisbert": "another version of minisbert"}
-            other = others.get(key, f"{key} {getattr(about, key)}, not {value}")
-            advice = f"{AGAIN} --dtype {value}" if key == "dtype" else AGAIN
-            raise InputError(f"{path} was compiled from {about.model} with {other}: {advice}")
+        if getattr(about, key) == value:
+            continue
+        difference = f"{key} {getattr(about, key)}, not {value}"
+        if key == "weights":
+            difference = "other weights"
+        if key == "minisbert":
+            difference = "another version of minisbert"
+        advice = AGAIN
+        if key == "dtype":
+            advice += f" --dtype {value}"
+        raise InputError(f"{path} was compiled from {about.model} with {difference}: {advice}")
     check_owner(path)
     with reading(path):
         return package_runner(path), about
 
 
-class CompiledEncoder(TextEncoder):
+class CompiledEncoder(DenseEncoder):
     """``encode`` and ``similarity`` of a compiled ``SentenceEncoder``."""
 
-    dtype, device = torch.float32, torch.device("cpu")
+    dtype = torch.float32
+    device = torch.device("cpu")
 
     def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
-        nn.Module.__init__(self)
-        self.folder, self.run, self.compiled_dtype = folder.path, run, about.dtype
-        # what a package says about itself is not signed: ``states`` compares it with what comes out
-        self.pooling_mode, self.width, self.hidden_size = (
-            about.pooling,
-            max(about.width, 0),
-            about.hidden_size,
-        )
-        self.tokenizer, self.settings = (
-            read_tokenizer(folder.encoder, limit),
-            EncoderSettings.read(folder),
-        )
-        self.normalize, self.most_tokens = folder.normalize, folder.config[1].positions
+        super().__init__()
+        self.folder = folder.path
+        self.run = run
+        # What a package says about itself is not signed: ``embed`` compares it with what comes out.
+        self.about = about
+        self.compiled_dtype = about.dtype
+        self.width = max(about.width, 0)
+        self.hidden_size = about.hidden_size
+        self.tokenizer = read_tokenizer(folder.encoder, limit)
+        self.settings = EncoderSettings.read(folder)
+        self.normalize = folder.normalize
+        self.config = folder.config[1]
+        self.long_tokens = math.inf  # of a batch of long rows
         if about.dtype != "float32" and products_attend():
             self.long_tokens = LONG_TOKENS
             # subtle: glibc keeps as much freed memory as the largest block that was ever freed, so
@@ -300,8 +316,16 @@ class CompiledEncoder(TextEncoder):
             # again: long rows take 1.3 times as long
             torch.empty(2**25 - 2**13, dtype=torch.uint8)
 
+    @property
+    def pooling_mode(self) -> str:
+        return self.about.pooling
+
+    @property
+    def most_tokens(self) -> int:
+        return self.config.positions
+
     @classmethod
-    def load(  # type: ignore[override]  # a package comes second, and it has no device to choose
+    def load(
         cls,
         model: str | Path,
         package: str | Path | bool = True,
@@ -355,17 +379,24 @@ class CompiledEncoder(TextEncoder):
             raise InputError(
                 f"{folder.path} holds a {kind}: only a SentenceEncoder is compiled for encoding"
             )
-        encoder = cls(folder, *open_package(package, folder, dtype, pooling), max_seq_length)
+        run, about = open_package(package, folder, dtype, pooling)
+        encoder = cls(folder, run, about, max_seq_length)
         return encoder.configured(**settings)
 
-    def computing(self, dtype: str | None) -> AbstractContextManager:
+    @contextmanager
+    def computing(self, dtype: str | None) -> Iterator[torch.dtype]:
         if dtype not in (None, "auto", self.compiled_dtype):
             raise InputError(
                 f"this encoder was compiled for dtype {self.compiled_dtype}, not {dtype}"
             )
-        return torch.inference_mode()
+        with torch.inference_mode():
+            yield self.dtype  # which no batch reads: the package has its own
 
-    def states(self, batch: PackedBatch) -> tuple[Tensor]:  # type: ignore[override]  # of ``batches``
+    def batches(self, tokens: Tokens, batch_tokens: int | None = None) -> Iterator[PackedBatch]:
+        return packed_batches(tokens, batch_tokens or BATCH_TOKENS, self.long_tokens)
+
+    def embed(self, batch: PackedBatch) -> Tensor:
+        """Run the package, which pools and scales, too: vectors (N, W)."""
         # the places of a prompt that is not pooled are left out
         places = batch.places[:, batch.prompt :].contiguous()
         vectors = self.run(batch.ids, batch.positions, batch.text_index, places)[0]
@@ -373,30 +404,26 @@ class CompiledEncoder(TextEncoder):
             raise InputError(
                 f"the package gives {vectors.shape[1]} columns and says {self.width}: {AGAIN}"
             )
-        return (vectors,)
-
-    def vectors(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        return hidden  # pooled and scaled by the package
+        return vectors
 
 
 class CompiledPairModel(PairScorer):
     """``predict`` and ``rank`` of a compiled cross-encoder."""
 
-    device, dtype, joint = torch.device("cpu"), torch.float32, True
-    pooling_mode = activation_fn = None
+    device = torch.device("cpu")
+    dtype = torch.float32
+    joint = True
+    pooling_mode = None
+    activation_fn = None
 
     def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
-        self.folder, self.run, self.compiled_dtype, self.types = (
-            folder.path,
-            run,
-            about.dtype,
-            about.types,
-        )
-        self.tokenizer, self.task, self.labels = (
-            read_tokenizer(folder, limit),
-            about.task,
-            tuple(about.labels),
-        )
+        self.folder = folder.path
+        self.run = run
+        self.compiled_dtype = about.dtype
+        self.types = about.types
+        self.tokenizer = read_tokenizer(folder, limit)
+        self.task = about.task
+        self.labels = tuple(about.labels)
 
     @classmethod
     def load(
@@ -407,8 +434,9 @@ class CompiledPairModel(PairScorer):
         dtype: str | None = None,
         max_length: int | None = None,
     ) -> Self:
-        """Load a package of a ``PairModel`` with a joint head, or a CrossEncoder, as
-        ``CompiledEncoder.load`` does.
+        """Load a package of a cross-encoder as ``CompiledEncoder.load`` does.
+
+        That is a ``PairModel`` with a joint head, or a CrossEncoder.
         """
         folder = read_folder(find_model(model))
         return cls.from_package(folder, package, dtype=dtype, max_length=max_length)
@@ -427,7 +455,8 @@ class CompiledPairModel(PairScorer):
             raise InputError(
                 f"{folder.path} holds an encoder, but no head that was trained on pairs"
             )
-        return cls(folder, *open_package(package, folder, dtype), max_length)
+        run, about = open_package(package, folder, dtype)
+        return cls(folder, run, about, max_length)
 
     def __call__(self, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
         # the graph has no optional inputs
@@ -441,17 +470,18 @@ class CompiledPairModel(PairScorer):
 def open_package(
     package: str | Path | bool, folder: ModelFolder, dtype: str | None, pooling: str | None = None
 ) -> tuple[Callable, About]:
-    """Load the package at a path; for True the one in the cache folder, compiled first if it is
-    missing.
+    """Load the package at a path; for True the one in the cache folder.
+
+    That one is compiled first if it is missing; for "auto" it is an ``InputError`` then.
     """
     check_choice("dtype", dtype, (None, "auto", "float32", "bfloat16", "int8"))
     expected = package_identity(folder, dtype or "float32", pooling)
-    if not isinstance(package, bool) and package != "auto":
-        if dtype is None:  # whatever that one was compiled for
-            del expected["dtype"]
-        # unlike resolve(), no error for a loop of links: reading it says so
+    if not isinstance(package, bool) and package != "auto":  # a path
+        if dtype is None:
+            del expected["dtype"]  # whatever that one was compiled for
+        # Unlike resolve(), realpath() is no error for a loop of links: reading it says so.
         return load_package(Path(os.path.realpath(package)), expected)
-    # a package in the cache that is missing or damaged is no error: it is compiled now
+    # A package in the cache that is missing or damaged is no error: it is compiled now.
     with suppress(InputError):
         return load_package(cache_path(expected), expected)
     if package == "auto":
@@ -460,8 +490,9 @@ def open_package(
 
 
 def compile_to_cache(folder: Path, expected: dict[str, str]) -> Path:
-    """Compile a model to the cache folder, unless its package is there. A second process waits for
-    the first one's.
+    """Compile a model to the cache folder, unless its package is there.
+
+    A second process waits for the first one's.
     """
     path = cache_path(expected)
     with reading(f"{path.parent} (set MINISBERT_HOME, or compile with --out FILE.pt2)"):
@@ -469,26 +500,30 @@ def compile_to_cache(folder: Path, expected: dict[str, str]) -> Path:
     with FileLock(f"{path}.lock"):
         with suppress(InputError):
             read_about(path)
-            return path  # of the process that held the lock
+            return path  # the process that held the lock has made it
         compile_apart(folder, expected["dtype"], expected.get("pooling"), path)
     return path
 
 
 def compile_apart(folder: Path, dtype: str, pooling: str | None, path: Path) -> None:
-    """Compile a model in a process of its own: it takes memory, and nothing in this process can
-    disturb it there.
+    """Compile a model in a process of its own.
 
-    Raises ``InputError`` with the child's reason.
+    It takes memory, and nothing in this process can disturb it there. Raises ``InputError`` with
+    the child's reason.
     """
     check_compiler()  # here, too: starting the other process takes seconds
     say(f"compiling {folder.name} in {dtype} for this CPU, 20 to 90 seconds")
+
     # -P: without it, -m would import a module called torch from the current folder, which an empty
-    # entry of PYTHONPATH names, too
-    paths = [str(PACKAGE.parent), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    # entry of PYTHONPATH names, too.
     arguments = [str(folder.resolve()), dtype, pooling or "", str(path.resolve())]
     command = [sys.executable, "-P", "-m", "minisbert.backends.graphs", *arguments]
-    # before torch is imported there, which remembers names of folders: one that is new and belongs
-    # to this process
+    paths = [str(PACKAGE.parent)]
+    for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        if entry:
+            paths.append(entry)
+    # The folder is new and belongs to this process, and it is named before torch is imported there,
+    # which remembers names of folders.
     with tempfile.TemporaryDirectory() as scratch:
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(paths),
@@ -498,8 +533,9 @@ def compile_apart(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=environment)
     if done.returncode:
         reason = f"compiling {folder.name} ended with exit code {done.returncode}"
+        # The last line with "error: ", from its first one on: the compiler's own message may have
+        # another.
         for line in done.stderr.splitlines():
-            # the first one of the last line: the compiler's own message may have another
             if "error: " in line:
                 reason = line.partition("error: ")[2]
         raise InputError(reason)

@@ -156,6 +156,7 @@ def write_vectors(
     from minisbert.models.index import INDEX_MARK, made_from, write_npy
     from minisbert.models.properties import choose_prompt
     from minisbert.search.codes import write_codes
+    from minisbert.search.kinds import KINDS
 
     with atomic_file(options.out) as partial:
         if options.out.suffix == ".npy":
@@ -167,7 +168,8 @@ def write_vectors(
                     f"{type(encoder).__name__}"
                 )
             texts = list(texts)
-            vectors: Any = encoder.encode(texts, **settings, **encoder.search_options)
+            kind = KINDS[encoder.vectors_are]
+            vectors: Any = encoder.encode(texts, **settings, **kind.encode_options)
             width = vectors.shape[1]
             if options.quantize:
                 prompt = choose_prompt(encoder.settings, options.prompt, options.prompt_name)
@@ -177,7 +179,7 @@ def write_vectors(
                 )
                 write_codes(vectors, options.quantize, partial, INDEX_MARK | made)
             else:
-                write_safetensors(encoder.to_tensors(vectors), partial)
+                write_safetensors(kind.to_tensors(vectors), partial)
     form = f" as {options.quantize} codes" if options.quantize else ""
     return f"wrote {total:,} vectors of width {width}{form} to {options.out}"
 

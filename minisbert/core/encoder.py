@@ -143,7 +143,7 @@ class SentenceEncoder(nn.Module):
         self.bert = bert
         self.pooling = pooling
         self.normalize = normalize  # scale each vector to length 1
-        self.width = bert.config.hidden_size * len(pooling.names)  # columns of a vector
+        self.width = bert.config.hidden_size  # columns of a vector
 
     @classmethod
     def load(cls, folder: str | Path) -> "SentenceEncoder":

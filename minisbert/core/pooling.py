@@ -5,6 +5,11 @@ gives (B, D).
 
     mean   the average over the tokens               cls        the first token, [CLS]
     max    the largest value of each column          attention  an average whose weights are learned
+
+What the library runs: the four formulas. In place of
+
+- ``Pooling``: the class of this name in ``models/pooling.py``, which knows more poolings and joins
+  several. Equal by ``test_the_librarys_pooling_gives_the_same``.
 """
 
 from collections.abc import Callable
@@ -16,16 +21,15 @@ from .checks import InputError
 
 
 def mean_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The average over a text's real tokens (SBERT, Reimers & Gurevych 2019, section 3: its
-    default).
+    """The average over a text's real tokens (SBERT, Reimers & Gurevych 2019, section 3).
 
     hidden (B, T, D), mask (B, T) -> (B, D). Tokens [1], [3] and a pad give [2].
     """
     if mask is None:
         return hidden.mean(dim=1)  # (B, D)
     real = mask.bool().unsqueeze(-1)  # (B, T, 1)
-    # subtle: pads are filled, not multiplied by 0 (0 * NaN is NaN); each text is divided by its own
-    # length, not by T
+    # subtle: pads are filled, not multiplied by 0 (0 * NaN is NaN), and each text is divided by its
+    # own length, not by T
     return hidden.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1)  # (B, D) / (B, 1)
 
 
@@ -47,8 +51,7 @@ def max_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def attention_pool(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
-    """An average whose weights are the softmax, over a text's real tokens, of one linear score per
-    token.
+    """An average whose weights are the softmax of one linear score per real token.
 
     hidden (B, T, D), mask (B, T), weight (1, D), bias (1,) -> (B, D). The bias shifts all scores of
     a text alike, so it changes nothing; it is there because the usual ``Linear(D, 1)`` has one. A
@@ -59,48 +62,35 @@ def attention_pool(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Te
         hidden = hidden.masked_fill(~mask.bool().unsqueeze(-1), 0.0)  # 0 * NaN is NaN
     scores = (hidden @ weight.T + bias).squeeze(-1)  # (B, T)
     if mask is not None:
-        # subtle: minus infinity before the softmax; a score of 0 for a pad would be a share like
-        # any other
+        # subtle: minus infinity before the softmax; with a score of 0 a pad would get a share like
+        # any other token
         scores = scores.masked_fill(~mask.bool(), float("-inf"))
-    return (scores.softmax(dim=-1).unsqueeze(-1) * hidden).sum(
-        dim=1
-    )  # (B, T, 1) * (B, T, D) -> (B, D)
+    shares = scores.softmax(dim=-1).unsqueeze(-1)  # (B, T, 1)
+    return (shares * hidden).sum(dim=1)  # (B, D)
 
 
-# those without parameters, by name; ``minisbert.models.pooling`` adds some
+# the poolings without parameters, by name
 POOLINGS: dict[str, Callable] = {"mean": mean_pool, "cls": cls_pool, "max": max_pool}
 
 
 class Pooling(torch.nn.Module):
-    """``mean``, ``cls``, ``max`` or ``attention`` (which needs the width D), or several,
-    concatenated: ``cls+max``.
-    """
+    """``mean``, ``cls``, ``max`` or ``attention``, which needs the width D."""
 
     def __init__(self, mode: str, hidden_size: int | None = None):
         super().__init__()
+        if mode not in POOLINGS and mode != "attention":
+            known = ", ".join([*POOLINGS, "attention"])
+            raise InputError(f"unknown pooling {mode!r}: choose from {known}")
         self.mode = mode
-        self.names = str(mode).split("+")
-        known = [*POOLINGS, "attention"]
-        for name in self.names:
-            if name not in known:
-                raise InputError(
-                    f"unknown pooling {name!r}: choose from {', '.join(known)}, or join several "
-                    f"with a +"
-                )
         self.score = None
-        if "attention" in self.names:
-            self.score = torch.nn.Linear(hidden_size, 1)  # type: ignore[arg-type]
+        if mode == "attention":
+            assert hidden_size is not None, "attention needs the width of the hidden states"
+            self.score = torch.nn.Linear(hidden_size, 1)
             torch.nn.init.zeros_(self.score.weight)  # equal shares: training starts from the mean
             torch.nn.init.zeros_(self.score.bias)
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        """hidden (B, T, D), mask (B, T) with a True in every row -> (B, D), or (B, n D) for n
-        poolings.
-        """
-        pooled = []
-        for name in self.names:
-            if self.score is not None and name == "attention":
-                pooled.append(attention_pool(hidden, mask, self.score.weight, self.score.bias))
-            else:
-                pooled.append(POOLINGS[name](hidden, mask))
-        return torch.cat(pooled, dim=-1)
+        """hidden (B, T, D), mask (B, T) with a True in every row -> (B, D)."""
+        if self.score is not None:
+            return attention_pool(hidden, mask, self.score.weight, self.score.bias)
+        return POOLINGS[self.mode](hidden, mask)

@@ -23,7 +23,7 @@ from minisbert.data.formats import LABELLED, PAIRS, SCORED, Table, read_file, re
 from minisbert.evaluation import metrics
 from minisbert.evaluation.retrieval import encode_both
 from minisbert.models.properties import similarity_pairwise
-from minisbert.models.sentence_encoder import TextEncoder
+from minisbert.models.text_encoder import TextEncoder
 
 
 def load_rows(

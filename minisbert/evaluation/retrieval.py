@@ -17,8 +17,9 @@ from minisbert.data.formats import number
 from minisbert.data.lines import Rows
 from minisbert.evaluation.metrics import METRICS
 from minisbert.models.pair_model import PairScorer
-from minisbert.models.sentence_encoder import TextEncoder
+from minisbert.models.text_encoder import TextEncoder
 from minisbert.search.dense import top_k
+from minisbert.search.kinds import KINDS
 from minisbert.system.console import say
 from minisbert.system.reading import reading
 
@@ -209,7 +210,8 @@ def retrieval_scores(
     corpus. Queries and documents get the prompts that the model has for them. ``encoder.truncated``
     counts the texts that were cut. ``options`` are those of ``encode``.
     """
-    options |= encoder.search_options | {"show_progress_bar": show_progress_bar}
+    options |= KINDS[encoder.vectors_are].encode_options
+    options["show_progress_bar"] = show_progress_bar
     queries, corpus = encode_both(encoder, task.queries, task.corpus, **options)  # (Q, D), (N, D)
     if search is None:
         search = encoder.top_k

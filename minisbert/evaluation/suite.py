@@ -19,7 +19,7 @@ from minisbert.data.datasets import load_scored_pairs
 from minisbert.data.formats import Row, parse_score
 from minisbert.data.lines import Rows
 from minisbert.evaluation.evaluators import correlate, encode_pairs, row_scores
-from minisbert.models.sentence_encoder import TextEncoder
+from minisbert.models.text_encoder import TextEncoder
 from minisbert.system.assets import asset, ensure, problems
 from minisbert.system.reading import reading
 

@@ -12,10 +12,10 @@ import math
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heapreplace
-from typing import Any
+from operator import attrgetter
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -26,66 +26,72 @@ from minisbert.core import InputError, one_line
 from minisbert.core.bert import BertConfig
 from minisbert.core.checks import check_shape, check_texts
 from minisbert.core.tokenizer import Encoded, check_limit
-from minisbert.system.progress import Bar
 
-CHARACTERS = 2**18  # to encode at once, in a stream
-TOKENIZED = 2**16  # characters to tokenize at once: two such chunks keep all cores busy
-# a longer text alone in a batch has no pads: decoders would build a mask of T x T numbers for them
+# A batch of ``batch_size`` texts has as many tokens as so many texts of TEXT_TOKENS each. On two
+# cores no other size is faster than the default.
+BATCH_SIZE = 32
+TEXT_TOKENS = 64
+BATCH_TOKENS = BATCH_SIZE * TEXT_TOKENS
+# In a stream, texts of so many characters are encoded at once.
+CHARACTERS = 2**18
+# Texts of so many characters are tokenized at once: two such chunks keep all cores busy.
+TOKENIZED = 2**16
+# A longer text that is alone in a batch has no pads: for them decoders would build a mask of T x T
+# numbers.
 LONG = 512
-# nor has a shorter text alone in a call: a pad takes 3 % of its time. Between, kernels would be too
-# many
+# Nor has a shorter text that is alone in a call: a pad takes 3 % of its time. Between the two,
+# there would be too many kernels.
 UNPADDED = 24
-# of rows up to this length compiled packages may compute attention in another way: they share no
-# batch
+# For rows up to this length compiled packages may compute attention in another way, so these and
+# longer ones share no batch.
 SHORT = 200
-# Above it, batches of so few tokens keep the scores of written-out attention near the caches:
+# Above SHORT, batches of so few tokens keep the scores of written-out attention near the caches:
 # measured in a prototype (8 x 256 tokens, a Zen 5), 512 to 1,024 tokens were 1.24 times as fast in
-# int8 and 1.27 in bfloat16, 2,048 tokens 1.13 and 1.23 times
+# int8 and 1.27 in bfloat16, 2,048 tokens 1.13 and 1.23 times.
 LONG_TOKENS = 512
-FEW_PADS = 32  # cost about as much time as one more forward pass
-# tokens of a row that short texts share, on average: 56 and 62 were within 2 % (float32, a Zen 4)
+# So many pads cost about as much time as one more forward pass.
+FEW_PADS = 32
+# Tokens of a row that short texts share, on average: 56 and 62 were within 2 % (float32, a Zen 4).
 ROW = 60
 
 
+OfTexts = TypeVar("OfTexts", Encoded, "Tokens")
+
+
+# ----------------------------------------------------------------------------------------- tokens
+
+
 def chunks(texts: Iterable[str], characters: int = CHARACTERS) -> Iterator[list[str]]:
-    """Yield the texts in order, in lists of about ``characters`` characters each, which bounds
-    memory.
-    """
-    chunk, size = [], 0
+    """Yield the texts in order, in lists of about ``characters`` characters, to bound memory."""
+    chunk: list[str] = []
+    size = 0
     for text in texts:
         chunk.append(text)
         size += len(text) + 1
         if size >= characters:
             yield chunk
-            chunk, size = [], 0
+            chunk = []
+            size = 0
     if chunk:
         yield chunk
 
 
-def budgeted_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
-    """Group row numbers into batches of similar length, longest first, of at most ``batch_tokens``
-    with padding.
-    """
-    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
-    batches: list[list[int]] = []
-    start = 0
-    while start < len(order):
-        # to the longest row, its first, a batch is padded
-        count = max(1, batch_tokens // max(1, lengths[order[start]]))
-        batches.append(order[start : start + count].tolist())
-        start += count
-    return batches
-
-
 @dataclass
-class Tokens(Encoded):
-    """The tokens of a call: ids as arrays, in a tenth of the memory of lists, and what happens to
-    them.
-    """
+class Tokens:
+    """The tokens of a call: ids as arrays, which take a tenth of the memory of lists."""
 
+    ids: list[array] = field(default_factory=list)
+    truncated: list[bool] = field(default_factory=list)  # which texts were cut
     prompt: int = 0  # so many tokens at the start of each text are its prompt's, and are not pooled
     dtype: torch.dtype = torch.float32  # of the matrix products
-    progress: Bar | None = None  # counts the texts of each batch that is done
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def add(self, encoded: Encoded) -> None:
+        """Append more texts."""
+        self.ids += [array("i", ids) for ids in encoded.ids]
+        self.truncated += encoded.truncated
 
 
 def with_limit(tokenizer: ModelTokenizer, limit: int) -> ModelTokenizer:
@@ -96,35 +102,93 @@ def with_limit(tokenizer: ModelTokenizer, limit: int) -> ModelTokenizer:
     return other
 
 
-def tokenize(tokenizer: ModelTokenizer, texts: Sequence[str]) -> Tokens:
-    """Tokenize many texts in chunks, because the lists of all ids at once would take ten times as
-    much memory.
+def tokenize(
+    tokenizer: ModelTokenizer, texts: Sequence[str], characters: int = TOKENIZED
+) -> Tokens:
+    """Tokenize texts, in chunks of so many characters.
+
+    The lists of all ids at once would take ten times as much memory as the arrays.
     """
-    tokens = Tokens([], [], [])
+    tokens = Tokens()
+    if sum(map(len, texts)) < characters:  # few texts start no threads
+        tokens.add(tokenizer.encode(texts))
+        return tokens
     # In two threads, because the library computes outside of Python's lock and hands its results
-    # over within it. Few texts start none.
-    few = sum(map(len, texts)) < TOKENIZED
-    with nullcontext() if few else ThreadPoolExecutor(2) as pool:
-        parts = (
-            pool.map(tokenizer.encode, chunks(texts, TOKENIZED))
-            if pool
-            else [tokenizer.encode(texts)]
-        )
-        for encoded in parts:
-            tokens.ids += [array("i", ids) for ids in encoded.ids]
-            tokens.truncated += encoded.truncated
+    # over within it.
+    with ThreadPoolExecutor(2) as pool:
+        for encoded in pool.map(tokenizer.encode, chunks(texts, characters)):
+            tokens.add(encoded)
     return tokens
+
+
+def valid_texts(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts one by one; ``InputError`` gives the index of one that is not valid."""
+    is_table = isinstance(texts, dict | set) or hasattr(texts, "columns")
+    if isinstance(texts, str) or is_table or not isinstance(texts, Iterable):
+        check_texts(texts)  # type: ignore[arg-type]  # which refuses them
+    for i, text in enumerate(texts):
+        check_texts([text], i)
+        yield text
+
+
+def check_tokens(encoded: OfTexts, texts: Sequence[str]) -> OfTexts:
+    """Return ``encoded``; ``InputError`` for a text without a token, which no encoder can read."""
+    if all(map(len, encoded.ids)):
+        return encoded
+    for text, ids in zip(texts, encoded.ids, strict=True):
+        if not len(ids):
+            raise InputError(
+                f"the text {one_line(text)} has no token, and this tokenizer adds none: remove the "
+                f"text"
+            )
+    return encoded
+
+
+def distinct_rows(rows: Sequence[array]) -> tuple[list[array], list[int]]:
+    """Return each of the different rows of ids once, and for every row its place among them.
+
+    ``[a, b, a]`` gives ``[a, b]`` and ``[0, 1, 0]``.
+    """
+    distinct: dict[bytes, array] = {}
+    place_of: dict[bytes, int] = {}
+    places = []
+    for ids in rows:
+        key = ids.tobytes()
+        if key not in distinct:
+            place_of[key] = len(distinct)
+            distinct[key] = ids
+        places.append(place_of[key])
+    return list(distinct.values()), places
+
+
+# ---------------------------------------------------------------------------------- padded batches
+
+
+def budgeted_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
+    """Group row numbers by length, longest first, to at most ``batch_tokens`` with padding."""
+    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
+    batches: list[list[int]] = []
+    start = 0
+    while start < len(order):
+        longest = max(1, lengths[order[start]])  # a batch is padded to its first row
+        count = max(1, batch_tokens // longest)
+        batches.append(order[start : start + count].tolist())
+        start += count
+    return batches
+
+
+# ---------------------------------------------------------------------------------- packed batches
 
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """N texts in R rows of T tokens: several short texts share a row, as [CLS] a [SEP] [CLS] b
-    [SEP] with few pads.
+    """N texts in R rows of T tokens: several short texts share a row, which needs few pads.
 
-    ``ids``, ``positions`` and ``text_index`` are (R, T): a token, its place in its own text, and
-    the number of that text in the batch, -1 for the few pads. ``places`` (N, S) has the places of
-    each text's tokens in the flattened rows, -1 beyond its end. ``texts`` are the numbers of the N
-    texts in the call, ``tokens`` counts all but the pads.
+    Such a row is [CLS] a [SEP] [CLS] b [SEP]. ``ids``, ``positions`` and ``text_index`` are (R, T):
+    a token, its place in its own text, and the number of that text in the batch, -1 for the few
+    pads. ``places`` (N, S) has the places of each text's tokens in the flattened rows, -1 beyond
+    its end. ``texts`` are the numbers of the N texts in the call, ``tokens`` counts all but the
+    pads.
     """
 
     ids: Tensor
@@ -137,54 +201,22 @@ class PackedBatch:
     dtype: torch.dtype  # of the matrix products
 
 
-def valid_texts(texts: Iterable[str]) -> Iterator[str]:
-    """The texts one by one; ``InputError`` gives the index of one that is not a valid Unicode
-    string.
-    """
-    if (
-        isinstance(texts, str | dict | set)
-        or hasattr(texts, "columns")
-        or not isinstance(texts, Iterable)
-    ):
-        check_texts(texts)  # type: ignore[arg-type]  # which refuses them
-    for i, text in enumerate(texts):
-        check_texts([text], i)
-        yield text
-
-
-def check_tokens(encoded: Encoded, texts: Sequence[str]) -> Encoded:
-    """Return what was given. Raises ``InputError`` for a text without a token, which an encoder
-    cannot read.
-    """
-    for text, ids in zip(texts, encoded.ids, strict=True):
-        if not len(ids):
-            raise InputError(
-                f"the text {one_line(text)} has no token, and this tokenizer adds none: remove the "
-                f"text"
-            )
-    return encoded
-
-
 def same_text(text_index: Tensor) -> Tensor:
-    """Mark tokens of a row that belong to the same text: ``text_index`` (R, T) -> attention mask
-    (R, 1, T, T).
-    """
+    """Mark tokens of a row that belong to the same text: (R, T) -> attention mask (R, 1, T, T)."""
     return text_index[:, None, :, None] == text_index[:, None, None, :]
 
 
 def unpack(hidden: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Take rows apart: hidden (R, T, D), ``places`` (N, S) -> each text by itself (N, S, D), its
-    mask (N, S).
-    """
+    """Take rows apart: hidden (R, T, D), ``places`` (N, S) -> states (N, S, D), mask (N, S)."""
     return hidden.flatten(0, 1)[places.clamp_min(0)], places >= 0
 
 
-def reporting(batches: Iterator[Any], progress: Bar | None) -> Iterator[Any]:
-    """Yield batches, and tell ``progress``, if there is one, of each that is done."""
-    for batch in batches:
-        yield batch
-        if progress is not None:
-            progress.update(len(batch.texts))
+@dataclass
+class Row:
+    """The numbers of the texts that share a row, and their tokens."""
+
+    texts: list[int]
+    tokens: int
 
 
 def packed_batches(
@@ -195,62 +227,65 @@ def packed_batches(
     A row larger than that is a batch by itself. Rows above ``SHORT`` share one of at most
     ``long_tokens``.
     """
-    if not tokens.ids:
+    if len(tokens) == 0:
         return
-    if len(tokens.ids) == 1:
+    if len(tokens) == 1:
         yield single_batch(tokens)
         return
-    lengths = np.fromiter(map(len, tokens.ids), np.int64, len(tokens.ids))  # (N,)
+
+    lengths = [len(ids) for ids in tokens.ids]
     rows = share_rows(lengths, min(ROW, batch_tokens))
-    tokens_of = [int(lengths[row].sum()) for row in rows]
     # The longest first: rows of similar length share a batch, and memory does not grow towards the
-    # end.
-    order = np.argsort(-np.array(tokens_of, dtype=np.int64), kind="stable").tolist()
-    batch: list[np.ndarray] = []
+    # end. The sort is stable.
+    rows.sort(key=attrgetter("tokens"), reverse=True)
+    batch: list[Row] = []
     width = 0  # tokens of the current batch's rows: its first row's, rounded
-    for place, number in enumerate(order):
-        size = tokens_of[number]
-        most = batch_tokens if width <= SHORT else min(batch_tokens, long_tokens)
-        full = width * (len(batch) + 1) > most
+    for number, row in enumerate(rows):
+        limit = batch_tokens
+        if width > SHORT:
+            limit = min(batch_tokens, long_tokens)
+        full = width * (len(batch) + 1) > limit
         # A row may be padded by an eighth. Beyond that, a batch more costs as much as FEW_PADS pads
         # in all rows left.
-        pads = width - size
-        wasteful = 8 * pads > width and pads * (len(rows) - place) > FEW_PADS
-        other_attention = rounded(size) <= SHORT < width
+        pads = width - row.tokens
+        wasteful = 8 * pads > width and pads * (len(rows) - number) > FEW_PADS
+        other_attention = rounded(row.tokens) <= SHORT < width
         if batch and (full or wasteful or other_attention):
-            yield make_batch(tokens, lengths, batch, width)
+            yield make_batch(tokens, batch, width)
             batch = []
         if not batch:
-            width = rounded(size)
-        batch.append(rows[number])
-    if batch:
-        yield make_batch(tokens, lengths, batch, width)
+            width = rounded(row.tokens)
+        batch.append(row)
+    yield make_batch(tokens, batch, width)
 
 
-def share_rows(lengths: np.ndarray, tokens: int = ROW) -> list[np.ndarray]:
-    """Group texts into rows of about ``tokens`` tokens, as equal as possible; a longer text has a
-    row to itself.
+def share_rows(lengths: Sequence[int], tokens: int = ROW) -> list[Row]:
+    """Group texts into rows of about ``tokens`` tokens; a longer text has a row to itself.
 
-    Attention in such a row costs little, and several sentences fit into it. With rows of equal
-    length all batches of a call have one shape.
+    The rows are as equal as possible. Attention in such a row costs little, and several sentences
+    fit into it. With rows of equal length all batches of a call have one shape.
     """
-    order = np.argsort(-lengths, kind="stable")  # equal ones in the caller's order
-    alone = int((lengths > tokens).sum())
-    short = lengths[order[alone:]]
-    # The longest text left goes to the emptiest row, which the heap has in front: of several, to
-    # the first. One integer is a row's tokens, and below them its number.
-    heap = list(range(math.ceil(short.sum() / tokens)))
-    number = (1 << 32) - 1
-    row_of = []
-    for length in short.tolist():
-        row_of.append(heap[0] & number)
-        heapreplace(heap, heap[0] + (length << 32))
-    # first the texts alone, then the rows as they lie in the heap
-    place_of = np.empty(len(heap), np.int64)
-    place_of[[filled & number for filled in heap]] = np.arange(len(heap)) + alone
-    places = np.concatenate([np.arange(alone), place_of[np.array(row_of, dtype=np.int64)]])
-    ends = np.bincount(places).cumsum()
-    return np.split(order[np.argsort(places, kind="stable")], ends[:-1])
+    order = np.argsort(-np.asarray(lengths), kind="stable").tolist()  # equal ones as they came
+    rows = []
+    short_texts = []
+    for text in order:
+        if lengths[text] > tokens:
+            rows.append(Row([text], lengths[text]))
+        else:
+            short_texts.append(text)
+
+    # The longest text left goes to the emptiest row, which the heap has in front; of several, to
+    # the one with the lowest number.
+    total = sum(lengths[text] for text in short_texts)
+    heap = [(0, number) for number in range(math.ceil(total / tokens))]  # tokens, number of a row
+    texts_of: list[list[int]] = [[] for _ in heap]
+    for text in short_texts:
+        filled, number = heap[0]
+        heapreplace(heap, (filled + lengths[text], number))
+        texts_of[number].append(text)
+    for filled, number in heap:
+        rows.append(Row(texts_of[number], filled))
+    return rows
 
 
 def rounded(tokens: int) -> int:
@@ -260,56 +295,79 @@ def rounded(tokens: int) -> int:
 
 
 def single_batch(tokens: Tokens) -> PackedBatch:
-    """Write the only text of a call into a row: what ``make_batch`` does, in a fraction of its
-    time.
-    """
+    """Write the only text of a call into a row: ``make_batch``, in a fraction of its time."""
     count = len(tokens.ids[0])
-    width = count if count <= UNPADDED or count > LONG else rounded(count)
+    width = rounded(count)
+    if count <= UNPADDED or count > LONG:
+        width = count
     places = np.arange(count)[None]  # (1, S)
-    ids, positions, text_index = (
-        np.zeros((1, width), np.int64),
-        np.zeros((1, width), np.int64),
-        np.full((1, width), -1),
-    )
+    ids = np.zeros((1, width), np.int64)
     ids[:, :count] = tokens.ids[0]
+    positions = np.zeros((1, width), np.int64)
     positions[:, :count] = places
+    text_index = np.full((1, width), -1)
     text_index[:, :count] = 0
-    rows = [torch.from_numpy(x) for x in (ids, positions, text_index)]
-    about = [0], count, tokens.prompt, tokens.dtype
-    return PackedBatch(rows[0], rows[1], rows[2], torch.from_numpy(places), *about)
-
-
-def make_batch(
-    tokens: Tokens, lengths: np.ndarray, rows: Sequence[np.ndarray], width: int
-) -> PackedBatch:
-    """Write the texts of R rows into tensors (R, ``width``)."""
-    texts = np.concatenate(rows)
-    counts = lengths[texts]  # (N,)
-    longest, total = int(counts.max()), int(counts.sum())
-    if len(texts) == 1 and longest > LONG:
-        width = longest
-    before = counts.cumsum() - counts  # tokens of the texts before each text, (N,)
-    sizes = np.array([len(row) for row in rows])
-    row_of = np.repeat(np.arange(len(rows)), sizes)  # (N,)
-    # where the texts begin in the flattened rows: those before them in other rows take no place of
-    # their own row
-    first = row_of * width + before - before[sizes.cumsum() - sizes][row_of]  # (N,)
-    text_of = np.repeat(np.arange(len(texts)), counts)  # of each token, as all below
-    within = np.arange(total) - before[text_of]
-    here = first[text_of] + within
-    size = len(rows) * width
-    ids, positions, text_index = (
-        np.zeros(size, np.int64),
-        np.zeros(size, np.int64),
-        np.full(size, -1),
+    return PackedBatch(
+        ids=torch.from_numpy(ids),
+        positions=torch.from_numpy(positions),
+        text_index=torch.from_numpy(text_index),
+        places=torch.from_numpy(places),
+        texts=[0],
+        tokens=count,
+        prompt=tokens.prompt,
+        dtype=tokens.dtype,
     )
-    ids[here] = np.frombuffer(b"".join([tokens.ids[text] for text in texts]), dtype=np.intc)
-    positions[here], text_index[here] = within, text_of
+
+
+def make_batch(tokens: Tokens, rows: Sequence[Row], width: int) -> PackedBatch:
+    """Write the texts of R rows into tensors (R, ``width``)."""
+    # Of each of the N texts: its number in the call, its tokens, and where it begins in the rows,
+    # flattened.
+    texts = []
+    lengths = []
+    starts = []
+    for number, row in enumerate(rows):
+        start = number * width
+        for text in row.texts:
+            texts.append(text)
+            lengths.append(len(tokens.ids[text]))
+            starts.append(start)
+            start += lengths[-1]
+    longest = max(lengths)
+    total = sum(lengths)
+    if len(texts) == 1 and longest > LONG:
+        width = longest  # no pads
+
+    # Of each of all S tokens: the number of its text in the batch, its position in that text, and
+    # its place in the rows.
+    counts = np.array(lengths)  # (N,)
+    text_of = np.repeat(np.arange(len(texts)), counts)  # (S,)
+    before = counts.cumsum() - counts  # tokens of the texts before each text, (N,)
+    position = np.arange(total) - before[text_of]  # (S,)
+    place = np.array(starts)[text_of] + position  # (S,)
+
+    size = len(rows) * width
+    ids = np.zeros(size, np.int64)
+    ids[place] = np.frombuffer(b"".join([tokens.ids[text] for text in texts]), dtype=np.intc)
+    positions = np.zeros(size, np.int64)
+    positions[place] = position
+    text_index = np.full(size, -1)
+    text_index[place] = text_of
     places = np.full((len(texts), longest), -1)
-    places[text_of, within] = here
-    rows_of = [torch.from_numpy(x.reshape(-1, width)) for x in (ids, positions, text_index)]
-    about = texts.tolist(), total, tokens.prompt, tokens.dtype
-    return PackedBatch(rows_of[0], rows_of[1], rows_of[2], torch.from_numpy(places), *about)
+    places[text_of, position] = place
+    return PackedBatch(
+        ids=torch.from_numpy(ids.reshape(-1, width)),
+        positions=torch.from_numpy(positions.reshape(-1, width)),
+        text_index=torch.from_numpy(text_index.reshape(-1, width)),
+        places=torch.from_numpy(places),
+        texts=texts,
+        tokens=total,
+        prompt=tokens.prompt,
+        dtype=tokens.dtype,
+    )
+
+
+# ------------------------------------------------------------------------------------ input checks
 
 
 def check_inputs(
@@ -326,9 +384,10 @@ def check_inputs(
             'features["attention_mask"]'
         )
     check_shape("ids", ids, None, None)
-    for name, x in (("mask", mask), ("token_types", token_types)):
-        if x is not None:
-            check_shape(name, x, *ids.shape)
+    if mask is not None:
+        check_shape("mask", mask, *ids.shape)
+    if token_types is not None:
+        check_shape("token_types", token_types, *ids.shape)
     if ids.is_cuda and torch.cuda.is_current_stream_capturing():
         return  # whoever records a graph has checked its input: values cannot be read then
     # On a GPU a lookup beyond a table is a failed assertion on the device, after which the process
@@ -346,27 +405,21 @@ def check_inputs(
 def check_ids(
     config: BertConfig, ids: Tensor | np.ndarray, longest: int, token_types: Tensor | None = None
 ) -> None:
-    """Raise ``ValueError`` for ids or token types that the model does not have, or more tokens than
-    positions.
-    """
+    """Raise ``ValueError`` for ids, token types or a length that the model has no row for."""
     if longest > config.positions:
         raise ValueError(
             f"{longest} tokens, but the position table has {config.positions}: let the tokenizer "
             f"cut them"
         )
-    tables = [
-        (
-            "ids",
-            ids,
-            config.vocab_size,
-            "in its vocabulary: do tokenizer and weights belong together?",
-        )
-    ]
+    advice = "in its vocabulary: do tokenizer and weights belong together?"
+    check_range("ids", ids, config.vocab_size, advice)
     if token_types is not None:
-        tables.append(("token_types", token_types, config.type_vocab_size, "types"))
-    for name, values, size, things in tables:
-        low, high = int(values.min()), int(values.max())
-        if low < 0 or high >= max(size, 1):  # a model without token types is given zeros
-            raise ValueError(
-                f"{name} run from {low} to {high}, this model has {size or 'no'} {things}"
-            )
+        check_range("token_types", token_types, config.type_vocab_size, "types")
+
+
+def check_range(name: str, values: Tensor | np.ndarray, size: int, things: str) -> None:
+    """Raise ``ValueError`` for a number below 0 or from ``size`` on."""
+    low = int(values.min())
+    high = int(values.max())
+    if low < 0 or high >= max(size, 1):  # a model without token types is given zeros
+        raise ValueError(f"{name} run from {low} to {high}, this model has {size or 'no'} {things}")

@@ -20,8 +20,11 @@ import torch
 from minisbert.checkpoints.weights import read_metadata, read_safetensors, write_safetensors
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
-from minisbert.models.sentence_encoder import TextEncoder
+from minisbert.core.weights import BertConfig
+from minisbert.models.text_encoder import TextEncoder
+from minisbert.models.transformer_encoder import TransformerEncoder
 from minisbert.search.codes import from_codes
+from minisbert.search.kinds import KINDS
 from minisbert.system.console import cut_message, say
 from minisbert.system.files import atomic_file, check_ending
 from minisbert.system.reading import reading
@@ -74,7 +77,8 @@ def encode_with_progress(
     encode = encoder.encode
     if query:
         encode = encoder.encode_query  # ColBERT fills queries up, whatever their prompt
-    vectors = encode(texts, show_progress_bar=True, prompt=prompt, **encoder.search_options)
+    options = KINDS[encoder.vectors_are].encode_options
+    vectors = encode(texts, show_progress_bar=True, prompt=prompt, **options)
     if encoder.truncated:
         say(cut_message(encoder.tokenizer.limit, encoder.truncated, len(texts)))
     return vectors
@@ -115,10 +119,13 @@ def model_hash(encoder: TextEncoder, model: TextEncoder | None = None) -> str:
     # A late-interaction model has its lengths and skipped words there.
     settings = dataclasses.asdict(model.settings)
     config = None
-    if getattr(model, "bert", None) is not None:  # a table of static vectors has none
+    if isinstance(model, TransformerEncoder):  # a table of static vectors has no config
         config = dataclasses.asdict(model.bert.config)
+        if type(model.bert.config) is BertConfig:
+            config["position_offset"] = 0
+    # "Tokenizer" and the offset are what former versions hashed: their indexes stay this model's.
     description = {
-        "classes": [type(model).__name__, type(model.tokenizer).__name__],
+        "classes": [type(model).__name__, "Tokenizer"],
         "bert": config,
         "pooling": model.pooling_mode,
         "dense": [layer.activation for layer in model.modules() if type(layer).__name__ == "Dense"],
@@ -213,7 +220,8 @@ def indexed_vectors(
     # stays until the end.
     with atomic_file(path) as partial:
         vectors = encode_with_progress(encoder, texts, prompt)
-        write_safetensors(encoder.to_tensors(vectors), partial, INDEX_MARK | wanted)
+        tensors = KINDS[encoder.vectors_are].to_tensors(vectors)
+        write_safetensors(tensors, partial, INDEX_MARK | wanted)
     say(f"wrote {len(vectors):,} vectors of width {vectors.shape[1]} to {path}")
     return vectors
 
@@ -233,7 +241,7 @@ def read_vectors(encoder: TextEncoder, path: Path, count: int, width: int) -> An
                 x = tensors[name]
                 is_float = x.dtype in (torch.float32, torch.float64)
                 usable = usable and is_float and bool(x.isfinite().all())
-        vectors = encoder.from_tensors(tensors)
+        vectors = KINDS[encoder.vectors_are].from_tensors(tensors)
         if not usable or tuple(vectors.shape) != (count, width):
             needed = f"{count:,} vectors of width {width}, finite and in float32"
             raise ValueError(f"the file does not hold {needed}: remove it, and it is made anew")

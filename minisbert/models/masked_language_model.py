@@ -1,21 +1,28 @@
-"""Predict masked words with BERT's masked-language head: how every sentence encoder's weights began
-(BERT, 3.1).
+"""Predict masked words: how every sentence encoder's weights began (BERT, 3.1).
 
-model = MaskedLanguageModel.load("runs/from-nothing/model")
-model.fill_mask("A cat [MASK] on the mat.")  # [("sits", 0.31), ("is", 0.12), ...]
+    model = MaskedLanguageModel.load("runs/from-nothing/model")
+    model.fill_mask("A cat [MASK] on the mat.")  # [("sits", 0.31), ("is", 0.12), ...]
 
 Legend as in ``core/bert.py``: B batch, T tokens, D width, V vocabulary.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from minisbert.architectures.modern import Encoder
 from minisbert.architectures.relatives import ENCODER_FAMILIES
-from minisbert.checkpoints.layout import CONFIG, WEIGHTS, ModelFolder, unsupported
+from minisbert.checkpoints.layout import (
+    CONFIG,
+    WEIGHTS,
+    EncoderSettings,
+    ModelFolder,
+    unsupported,
+)
+from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.checkpoints.weights import (
     fill,
     named_tensors,
@@ -27,13 +34,16 @@ from minisbert.checkpoints.weights import (
 )
 from minisbert.core import InputError, one_line
 from minisbert.core.bert import LayerNorm
+from minisbert.models.pooling import Dense, Pooling
 from minisbert.models.properties import check_count
-from minisbert.models.sentence_encoder import SentenceEncoder, evaluating
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.transformer_encoder import evaluating
 from minisbert.system.files import write_json
 
 MASK = "[MASK]"
-# by family: transformers' class with the head, and the names of the head's parameters in its files
+# by family: transformers' class with the head
 MASKED_CLASSES = {"bert": "BertForMaskedLM", "distilbert": "DistilBertForMaskedLM"}
+# by family: the names of the head's parameters in its files
 HEAD_NAMES = {
     "bert": {
         "dense.weight": "cls.predictions.transform.dense.weight",
@@ -75,14 +85,13 @@ class MaskedHead(nn.Module):
 
 
 def load_head(folder: ModelFolder, bert: Encoder) -> MaskedHead:
-    """Open the masked-language head in an encoder's folder. Raises ``InputError`` by file and key
-    if it has none.
-    """
+    """Open the masked-language head in an encoder's folder; ``InputError`` if it has none."""
     config = bert.config
     if config.model_type not in MASKED_CLASSES:
         reason = f"a masked-language head is read from a {' or a '.join(MASKED_CLASSES.values())}"
         raise unsupported(folder.path / CONFIG, "model_type", config.model_type, reason)
-    names, canonical = HEAD_NAMES[config.model_type], ENCODER_FAMILIES[config.model_type].canonical
+    names = HEAD_NAMES[config.model_type]
+    canonical = ENCODER_FAMILIES[config.model_type].canonical
     tensors: dict[str, Tensor] = {}
     for path in weight_files(folder):
         for name, tensor in read_weights(path).items():
@@ -109,15 +118,15 @@ def load_head(folder: ModelFolder, bert: Encoder) -> MaskedHead:
 
 
 def save_masked(bert: Encoder, head: MaskedHead, folder: Path) -> None:
-    """Write ``config.json`` and ``model.safetensors`` of encoder and head, as transformers has
-    them, float32.
-    """
-    family, names = ENCODER_FAMILIES[bert.config.model_type], HEAD_NAMES[bert.config.model_type]
+    """Write ``config.json`` and ``model.safetensors`` as transformers has them, float32."""
+    family = ENCODER_FAMILIES[bert.config.model_type]
+    names = HEAD_NAMES[bert.config.model_type]
     tied = head.words is bert.embeddings.word.weight
     about = {"architectures": [MASKED_CLASSES[family.model_type]], "tie_word_embeddings": tied}
     write_json(folder / CONFIG, stored_config(bert.config) | about)
     tensors = {family.prefix + name: tensor for name, tensor in named_tensors(bert).items()}
-    tensors |= {names[ours]: parameter.float() for ours, parameter in head.named_parameters()}
+    for ours, parameter in head.named_parameters():
+        tensors[names[ours]] = parameter.float()
     # transformers ties the words on loading, and expects the bias under a second name if they are
     # not tied.
     if tied:
@@ -134,8 +143,17 @@ class MaskedLanguageModel(SentenceEncoder):
     opens as either.
     """
 
-    def __init__(self, head: MaskedHead, *parts: Any):
-        super().__init__(*parts)
+    def __init__(
+        self,
+        head: MaskedHead,
+        tokenizer: ModelTokenizer,
+        bert: Encoder,
+        pooling: Pooling,
+        normalize: bool = False,
+        dense: Sequence[Dense] = (),
+        settings: EncoderSettings | None = None,
+    ):
+        super().__init__(tokenizer, bert, pooling, normalize, dense, settings)
         self.head = head
         mask_id = self.tokenizer.backend.token_to_id(MASK)
         if mask_id is None:
@@ -149,30 +167,27 @@ class MaskedLanguageModel(SentenceEncoder):
         cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None
     ) -> Self:
         plain = SentenceEncoder.from_folder(folder, pooling, limit)
-        parts = (
+        dense = [cast(Dense, layer) for layer in plain.dense]
+        return cls(
+            load_head(folder.encoder, plain.bert),
             plain.tokenizer,
             plain.bert,
             plain.pooling,
             plain.normalize,
-            plain.dense,
+            dense,
             plain.settings,
-        )
-        return cls(load_head(folder.encoder, plain.bert), *parts).eval()
+        ).eval()
 
     def logits(
         self, ids: Tensor, mask: Tensor | None, chosen: Tensor, dtype: torch.dtype = torch.float32
     ) -> Tensor:
-        """Score each word at the N places that ``chosen`` (B, T) marks: ids (B, T) -> logits (N,
-        V).
-        """
+        """Score each word at the N places that ``chosen`` (B, T) marks -> logits (N, V)."""
         hidden = self.hidden(ids, mask, None, dtype)[chosen]  # (N, D)
         with torch.autocast(ids.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
             return self.head(hidden).to(self.dtype)
 
     def fill_mask(self, text: str, top: int = 5) -> list[tuple[str, float]]:
-        """Return the ``top`` most probable words for the first [MASK] of a text, with their
-        probabilities.
-        """
+        """Return the ``top`` most probable words for the first [MASK], and their probabilities."""
         check_count("top", top)
         ids = torch.tensor(self.tokenizer.encode([text]).ids, device=self.device)  # (1, T)
         places = (ids == self.mask_id).nonzero()
@@ -184,9 +199,7 @@ class MaskedLanguageModel(SentenceEncoder):
             probabilities = self.logits(ids, None, chosen)[0].softmax(dim=0)  # (V,)
         # topk refuses a number beyond the size of the vocabulary.
         best = probabilities.topk(min(top, len(probabilities)))
-        words = cast(
-            list[str], self.tokenizer.tokens(best.indices.tolist())
-        )  # of ids that have one
+        words = cast(list[str], self.tokenizer.tokens(best.indices.tolist()))  # all ids have one
         return list(zip(words, best.values.tolist(), strict=True))
 
     def write(self, folder: Path) -> None:

@@ -1,7 +1,8 @@
 """Encode texts to one vector per token, for late interaction (``search/by_tokens.py``).
 
     encoder = MultiVectorEncoder.load("path/to/colbert")
-    queries, documents = encoder.encode(["a cat?"], query=True), encoder.encode(["A cat sits.", "Rain."])
+    queries = encoder.encode(["a cat?"], query=True)
+    documents = encoder.encode(["A cat sits.", "Rain."])
     encoder.top_k(queries, documents, 1)  # scores and document numbers, (1, 1) each
 
 Each token's hidden state goes through a linear layer without bias and is scaled to length 1. A
@@ -10,14 +11,15 @@ these (Giacalone and Zanibbi 2024); in documents punctuation is skipped. Folders
 sentence-transformers' class of the same name.
 """
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from minisbert.architectures.modern import Encoder
 from minisbert.checkpoints.layout import (
@@ -39,32 +41,34 @@ from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize
 from minisbert.core.tokenizer import pad_batch
 from minisbert.models.batching import (
+    BATCH_SIZE,
+    BATCH_TOKENS,
+    TEXT_TOKENS,
     Tokens,
     budgeted_batches,
     check_ids,
     check_tokens,
-    reporting,
     with_limit,
 )
-from minisbert.models.pooling import Dense, Pooling, load_dense_layer
+from minisbert.models.pooling import Dense, dense_width, load_dense_layer
 from minisbert.models.properties import check_choice, check_count, role_prompt, with_prompt
-from minisbert.models.sentence_encoder import BATCH_SIZE, TEXT_TOKENS, SentenceEncoder
-from minisbert.search.by_tokens import Matrices, late_top_k
+from minisbert.models.transformer_encoder import TransformerEncoder
+from minisbert.search.by_tokens import Matrices
 from minisbert.system.files import write_json
 from minisbert.system.progress import Bar, bar_of
 
-# PyLate's keys in config_sentence_transformers.json begin with these; sentence-transformers
-# converts such folders
+# PyLate's keys in config_sentence_transformers.json begin with these. sentence-transformers
+# converts such folders.
 PYLATE = ("query_", "document_", "skiplist_", "attend_to_", "do_query_")
 TOKENS = "token_embeddings"
 
 
 @dataclass(frozen=True)
 class Expansion:
-    """``query_expansion``: pad queries to ``length`` tokens; the strategy ``fixed`` also cuts
-    longer ones.
+    """``query_expansion``: pad queries to ``length`` tokens.
 
-    ``attend`` lets the query's own tokens attend to the added ones.
+    The strategy ``fixed`` also cuts longer ones. ``attend`` lets the query's own tokens attend to
+    the added ones.
     """
 
     length: int
@@ -74,20 +78,29 @@ class Expansion:
 
     @classmethod
     def read(cls, settings: JsonSettings) -> "Expansion":
-        length, strategy = (
-            settings.size("length", True),
-            settings.choice("strategy", "fixed", "min"),
-        )
         return cls(
-            length, strategy, settings.get("attend", bool, False), settings.get("token", str)
+            length=settings.size("length", True),
+            strategy=settings.choice("strategy", "fixed", "min"),
+            attend=settings.get("attend", bool, False),
+            token=settings.get("token", str),
+        )
+
+    def filler(self, vocabulary: Mapping[str, int]) -> int:
+        """Return the id of the token that fills queries up; ``InputError`` if there is none."""
+        names = ["[MASK]", "<mask>"]
+        if self.token:
+            names = [self.token]
+        for name in names:
+            if name in vocabulary:
+                return vocabulary[name]
+        raise InputError(
+            f"{TEXT_SETTINGS}: query_expansion: the tokenizer has no token {' or '.join(names)}"
         )
 
 
 @dataclass(frozen=True)
 class MultiVectorSettings(EncoderSettings):
-    """``config_sentence_transformers.json``, the lengths in ``sentence_bert_config.json``, and
-    MultiVectorMask's.
-    """
+    """The settings of every encoder, the lengths of queries and documents, and what is skipped."""
 
     similarity_fn_name: str = "maxsim"
     model_type: str = "MultiVectorEncoder"
@@ -103,27 +116,24 @@ class MultiVectorSettings(EncoderSettings):
 
 
 def read_multi_vector_settings(folder: ModelFolder) -> MultiVectorSettings:
-    """Read a folder's settings. Raises ``InputError`` by file and key for those that are not
-    supported.
-    """
-    foreign = any(key.startswith(PYLATE) for key in folder.json(SENTENCE))
+    """Read a folder's settings; ``InputError`` by file and key for one that is not supported."""
+    has_pylate_keys = any(key.startswith(PYLATE) for key in folder.json(SENTENCE))
     masks = folder.places["MultiVectorMask"]
-    if foreign or not masks:
+    if has_pylate_keys or not masks:
         raise InputError(
             f"{folder.path} has PyLate's or Stanford's layout: save it with sentence-transformers "
             f"first"
         )
-    lengths, mask = (
-        folder.encoder.json_settings(TEXT_SETTINGS),
-        folder.json_settings(f"{masks[0]}/{CONFIG}"),
-    )
-    query_length, expanded = lengths.size("query_length"), lengths.get("query_expansion", dict)
+    lengths = folder.encoder.json_settings(TEXT_SETTINGS)
+    query_length = lengths.size("query_length")
     expansion = None
-    if expanded:
-        expansion = Expansion.read(JsonSettings((lengths.path, expanded)))
+    expansion_content = lengths.get("query_expansion", dict)
+    if expansion_content:
+        expansion = Expansion.read(JsonSettings((lengths.path, expansion_content)))
         if query_length is not None and query_length < expansion.length:
             reason = f"query_expansion adds tokens up to {expansion.length}"
             raise unsupported(lengths.path, "query_length", query_length, reason)
+    mask = folder.json_settings(f"{masks[0]}/{CONFIG}")
     mask.choice("keep_only_token_ids", None)
     return MultiVectorSettings.read(
         folder,
@@ -142,11 +152,10 @@ def normalizes_tokens(folder: ModelFolder) -> bool:
     sentence-transformers.
     """
     for place in folder.places["Normalize"]:
-        stated = folder.json(f"{place}/{CONFIG}")
-        if stated.get("module_input_name") == TOKENS and stated.get("module_output_name") in (
-            None,
-            TOKENS,
-        ):
+        settings = folder.json(f"{place}/{CONFIG}")
+        reads = settings.get("module_input_name")
+        writes = settings.get("module_output_name")
+        if reads == TOKENS and writes in (None, TOKENS):
             return True
     return False
 
@@ -161,26 +170,22 @@ class TokenRows(Tokens):
 
 @dataclass
 class TokenBatch:
-    """A padded batch: ``mask`` (B, T) marks the tokens to attend to, ``compared`` (B, T) those that
-    have a vector.
-    """
+    """A padded batch of B texts."""
 
     texts: list[int]  # their numbers in the call
-    ids: Tensor
-    mask: Tensor
-    compared: Tensor
+    ids: Tensor  # (B, T)
+    mask: Tensor  # (B, T): the tokens to attend to
+    compared: Tensor  # (B, T): the tokens that have a vector
     dtype: torch.dtype  # of the matrix products
 
 
-class MultiVectorEncoder(SentenceEncoder):
+class MultiVectorEncoder(TransformerEncoder):
     """``encode`` gives ``Matrices``: for each text one vector per token, of length 1."""
 
     folder_class = "MultiVectorEncoder"
     vectors_are = "per token"
+    pooling_mode = "no"
     settings: MultiVectorSettings
-    top_k = staticmethod(late_top_k)
-    to_tensors = staticmethod(Matrices.tensors)  # type: ignore[assignment]  # Matrices in the place of any vectors
-    from_tensors = staticmethod(Matrices.from_tensors)
 
     def __init__(
         self,
@@ -190,21 +195,17 @@ class MultiVectorEncoder(SentenceEncoder):
         settings: MultiVectorSettings,
         normalize: bool = True,
     ):
-        super().__init__(tokenizer, bert, Pooling("mean"), normalize, [dense], settings)
+        super().__init__(tokenizer, bert, settings)
+        self.dense = nn.Sequential(dense)
+        self.width = dense_width([dense], self.hidden_size)
+        self.normalize = normalize
         vocabulary = tokenizer.backend.get_vocab()
         # Words that are not single tokens cannot be skipped.
         skipped = [vocabulary[word] for word in settings.skiplist_words if word in vocabulary]
         self.skipped_ids = torch.tensor(skipped, dtype=torch.long)
         self.expansion = settings.expansion
         if self.expansion:
-            names = [self.expansion.token] if self.expansion.token else ["[MASK]", "<mask>"]
-            fillers = [vocabulary[name] for name in names if name in vocabulary]
-            if not fillers:
-                token = " or ".join(names)
-                raise InputError(
-                    f"{TEXT_SETTINGS}: query_expansion: the tokenizer has no token {token}"
-                )
-            self.filler = fillers[0]
+            self.filler = self.expansion.filler(vocabulary)
 
     @classmethod
     def from_folder(
@@ -214,55 +215,48 @@ class MultiVectorEncoder(SentenceEncoder):
             raise InputError(
                 f"pooling {pooling}: {folder.path} is a MultiVectorEncoder, which pools nothing"
             )
-        settings, normalize = read_multi_vector_settings(folder), normalizes_tokens(folder)
+        settings = read_multi_vector_settings(folder)
+        normalize = normalizes_tokens(folder)
         bert = load_transformer(folder.encoder)
         dense = load_dense_layer(folder, folder.places["Dense"][0], TOKENS)
         tokenizer = read_tokenizer(folder.encoder, limit)
         return cls(tokenizer, bert, dense, settings, normalize).eval()
 
-    @property
-    def pooling_mode(self) -> str:  # type: ignore[override]
-        return "no"
-
     def rows(self, texts: Sequence[str], query: bool) -> TokenRows:
         """Tokenize queries, with fillers, or documents, each cut at their own length."""
-        limit, expansion = self.settings.document_length, None
+        expansion = None
+        limit = self.settings.document_length
         if query:
-            limit, expansion = self.settings.query_length, self.expansion
-        if expansion and expansion.strategy == "fixed":
-            limit = expansion.length
-        # the tokenizer's own limit is not that of queries or documents
-        tokenizer = with_limit(
-            self.tokenizer, min(limit or self.tokenizer.limit, self.bert.config.positions)
-        )
-        encoded = check_tokens(tokenizer.encode(texts), texts)
-        rows = [list(ids) for ids in encoded.ids]
-        own = [len(ids) for ids in rows]
+            expansion = self.expansion
+            limit = self.settings.query_length
+            if expansion and expansion.strategy == "fixed":
+                limit = expansion.length
+        # The tokenizer's own limit is not that of queries or documents.
+        limit = min(limit or self.tokenizer.limit, self.bert.config.positions)
+        encoded = check_tokens(with_limit(self.tokenizer, limit).encode(texts), texts)
+
+        tokens = TokenRows(query=query)
+        tokens.add(encoded)
+        tokens.own = [len(ids) for ids in encoded.ids]
         if expansion:
-            rows = [ids + [self.filler] * (expansion.length - len(ids)) for ids in rows]
-        return TokenRows([*rows], encoded.token_types, encoded.truncated, own=own, query=query)
+            for ids in tokens.ids:
+                ids.extend([self.filler] * (expansion.length - len(ids)))
+        return tokens
 
-    def forward(  # type: ignore[override]  # a vector per token
-        self, rows: list[Sequence[int]], own: list[int], query: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Run the ids and lengths of ``rows`` -> vectors (B, T, K), and which are compared, (B,
-        T).
-        """
-        hidden, compared = self.states(
-            self.padded(TokenRows(rows, [], [], own=own, query=query), range(len(rows)))
-        )
-        return self.vectors(hidden), compared
+    def forward(self, rows: list[array], own: list[int], query: bool) -> tuple[Tensor, Tensor]:
+        """Run the ids and lengths of ``rows`` -> vectors (B, T, K), and which are compared."""
+        tokens = TokenRows(rows, own=own, query=query)
+        batch = self.padded(tokens, range(len(rows)))
+        return self.vectors(self.batch_states(batch)), batch.compared
 
-    def batches(  # type: ignore[override]
-        self, tokens: TokenRows, batch_size: int | None = None
-    ) -> Iterator[TokenBatch]:
-        """Pad texts of like length, the longest first: texts that share a row could not have
-        fillers.
+    def batches(self, tokens: TokenRows, batch_tokens: int | None = None) -> Iterator[TokenBatch]:
+        """Pad texts of like length, the longest first.
+
+        Texts that share a row could not have fillers.
         """
-        groups = budgeted_batches(
-            [len(ids) for ids in tokens.ids], TEXT_TOKENS * (batch_size or BATCH_SIZE)
-        )
-        return reporting((self.padded(tokens, texts) for texts in groups), tokens.progress)
+        lengths = [len(ids) for ids in tokens.ids]
+        for texts in budgeted_batches(lengths, batch_tokens or BATCH_TOKENS):
+            yield self.padded(tokens, texts)
 
     def padded(self, tokens: TokenRows, texts: Sequence[int]) -> TokenBatch:
         """Make a batch of some of the texts."""
@@ -273,42 +267,45 @@ class MultiVectorEncoder(SentenceEncoder):
         ids = ids.to(self.device)
         positions = torch.arange(ids.shape[1], device=self.device)  # (T,)
         lengths = torch.tensor([len(row) for row in rows], device=self.device)  # (B,)
-        real = positions < lengths[:, None]  # (B, T), with added tokens
+        real = positions < lengths[:, None]  # (B, T), fillers too
+
         attended = real
         if tokens.query and self.expansion and not self.expansion.attend:
             # subtle: a filler that no token attends to still has a vector: it attends to the
             # query's own tokens
-            attended = (
-                positions
-                < torch.tensor([tokens.own[text] for text in texts], device=self.device)[:, None]
-            )
+            own = torch.tensor([tokens.own[text] for text in texts], device=self.device)  # (B,)
+            attended = positions < own[:, None]
+
         compared = real  # in documents usually all tokens but punctuation
-        if ("query" if tokens.query else "document") in self.settings.skiplist_tasks:
+        task = "query" if tokens.query else "document"
+        if task in self.settings.skiplist_tasks:
             compared = real & ~torch.isin(ids, self.skipped_ids.to(ids.device))
-        return TokenBatch([*texts], ids, attended, compared, tokens.dtype)
+        return TokenBatch(list(texts), ids, attended, compared, tokens.dtype)
 
-    def states(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        """The hidden states (B, T, D) of a batch, and which of its tokens are compared, (B, T)."""
+    def batch_states(self, batch: TokenBatch) -> Tensor:
+        """Compute the hidden states (B, T, D) of a batch."""
         check_ids(self.bert.config, batch.ids, batch.ids.shape[1])
-        return self.bert(batch.ids, batch.mask), batch.compared
+        return self.bert(batch.ids, batch.mask)
 
-    def vectors(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    def vectors(self, hidden: Tensor) -> Tensor:
         """Hidden states (B, T, D) -> vectors of the tokens (B, T, K)."""
-        with torch.autocast(
-            self.device.type, enabled=False
-        ):  # the dense layer, as pooling, is never in bfloat16
+        # The dense layer, as pooling, is never in bfloat16.
+        with torch.autocast(self.device.type, enabled=False):
             vectors = self.dense(hidden.to(self.dtype))  # (B, T, K)
-        return normalize(vectors) if self.normalize else vectors
+        if self.normalize:
+            return normalize(vectors)
+        return vectors
 
-    def token_states(self, batch: TokenBatch) -> list[Tensor]:  # type: ignore[override]
-        """The vectors (T, K) of each text's tokens, of those that are compared."""
+    def token_states(self, batch: TokenBatch) -> list[Tensor]:
+        """Compute the vectors (T, K) of each text's tokens, of those that are compared."""
         with torch.autocast(
             self.device.type, torch.bfloat16, enabled=batch.dtype == torch.bfloat16
         ):
-            hidden, compared = self.states(batch)
-        return [vectors[real] for vectors, real in zip(self.vectors(hidden), compared, strict=True)]
+            hidden = self.batch_states(batch)
+        vectors = self.vectors(hidden)
+        return [rows[real] for rows, real in zip(vectors, batch.compared, strict=True)]
 
-    def encode(  # type: ignore[override]
+    def encode(
         self,
         texts: str | Sequence[str],
         *,
@@ -320,22 +317,18 @@ class MultiVectorEncoder(SentenceEncoder):
         prompt_name: str | None = None,
         **options: Any,
     ) -> Matrices:
-        """Encode texts to ``Matrices``. ``query`` says if they are queries or documents; by default
-        the prompt does.
+        """Encode texts to ``Matrices``.
 
-        With ``query`` and without a prompt they get the model's prompt for queries, or for
-        documents, if it has one. Raises ``InputError`` as ``SentenceEncoder.encode`` does, and for
-        its options that need a vector per text.
+        ``query`` says if they are queries or documents; by default the prompt does. With ``query``
+        and without a prompt they get the model's prompt for queries, or for documents, if it has
+        one. Raises ``InputError`` as ``SentenceEncoder.encode`` does, and for its options that need
+        a vector per text.
         """
         # Code for any encoder may pass the options of ``SentenceEncoder.encode`` with the values
         # that they have anyway.
+        defaults = (None, False, "sentence_embedding", "float32")
         for name, value in options.items():
-            if name != "convert_to_numpy" and value not in (
-                None,
-                False,
-                "sentence_embedding",
-                "float32",
-            ):
+            if name != "convert_to_numpy" and value not in defaults:
                 raise InputError(f"{name}: a MultiVectorEncoder has a vector per token, not one")
         check_choice("query", query, (None, True, False))
         check_count("batch_size", batch_size)
@@ -344,6 +337,7 @@ class MultiVectorEncoder(SentenceEncoder):
             query = queries_prompt or prompt_name == "query"
         elif prompt is None and prompt_name is None:
             prompt = role_prompt(self.settings, "query" if query else "document")
+
         if isinstance(texts, str):
             texts = [texts]
         texts, _ = with_prompt(
@@ -351,19 +345,19 @@ class MultiVectorEncoder(SentenceEncoder):
         )
         tokens = self.rows(texts, query)
         self.truncated = sum(tokens.truncated)
-        with bar_of(show_progress_bar, len(texts)) as tokens.progress:
-            matrices = self._states_of(tokens, batch_size, dtype)
+        with bar_of(show_progress_bar, len(texts)) as bar:
+            matrices = self.states_of(tokens, TEXT_TOKENS * batch_size, dtype, bar)
         return Matrices.of([matrix.numpy() for matrix in matrices], self.width)
 
-    def encode_query(self, texts: str | Sequence[str], **options: Any) -> Matrices:  # type: ignore[override]
+    def encode_query(self, texts: str | Sequence[str], **options: Any) -> Matrices:
         """``encode`` with ``query=True``."""
         return self.encode(texts, query=True, **options)
 
-    def encode_document(self, texts: str | Sequence[str], **options: Any) -> Matrices:  # type: ignore[override]
+    def encode_document(self, texts: str | Sequence[str], **options: Any) -> Matrices:
         """``encode`` with ``query=False``."""
         return self.encode(texts, query=False, **options)
 
-    def similarity(self, a: Matrices, b: Matrices) -> np.ndarray:  # type: ignore[override]
+    def similarity(self, a: Matrices, b: Matrices) -> np.ndarray:
         """Compute ``max_sim`` of every text of a, as a query, with every one of b: (N, M)."""
         for matrices in (a, b):
             if not isinstance(matrices, Matrices):
@@ -381,17 +375,16 @@ class MultiVectorEncoder(SentenceEncoder):
         modules = ["Transformer", "Dense", "MultiVectorMask"]
         if self.normalize:
             modules.append("Normalize")
-        _, dense, mask, *normalize = write_modules(folder, modules)
+        places = write_modules(folder, modules)
         of_tokens = {"module_input_name": TOKENS, "module_output_name": TOKENS}
-        cast(Dense, self.dense[0]).write(folder / dense, **of_tokens)
-        settings = self.settings
-        about = {
-            "skiplist_words": settings.skiplist_words,
-            "skiplist_tasks": settings.skiplist_tasks,
+        cast(Dense, self.dense[0]).write(folder / places[1], **of_tokens)
+        mask = {
+            "skiplist_words": self.settings.skiplist_words,
+            "skiplist_tasks": self.settings.skiplist_tasks,
+            "keep_only_token_ids": None,
         }
-        write_json(folder / mask / CONFIG, about | {"keep_only_token_ids": None})
-        for place in normalize:
-            write_json(folder / place / CONFIG, of_tokens)
-        write_settings(
-            folder, self.settings, text_settings(self.tokenizer), model_type="MultiVectorEncoder"
-        )
+        write_json(folder / places[2] / CONFIG, mask)
+        if self.normalize:
+            write_json(folder / places[3] / CONFIG, of_tokens)
+        limit = text_settings(self.tokenizer)
+        write_settings(folder, self.settings, limit, model_type="MultiVectorEncoder")

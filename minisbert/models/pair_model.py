@@ -29,7 +29,7 @@ from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.heads import ConcatHead, JointHead
 from minisbert.core.tokenizer import Encoded, pad_batch
-from minisbert.models.batching import budgeted_batches, check_tokens
+from minisbert.models.batching import BATCH_SIZE, TEXT_TOKENS, budgeted_batches, check_tokens
 from minisbert.models.cross_encoder import (
     ClassifierHead,
     check_writable,
@@ -43,13 +43,9 @@ from minisbert.models.pair_heads import (
     make_head,
 )
 from minisbert.models.properties import as_array, check_count
-from minisbert.models.sentence_encoder import (
-    BATCH_SIZE,
-    TEXT_TOKENS,
-    NotFinite,
-    SentenceEncoder,
-    evaluating,
-)
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.text_encoder import NotFinite
+from minisbert.models.transformer_encoder import evaluating
 from minisbert.system.devices import move_to
 from minisbert.system.files import atomic_folder, write_json
 from minisbert.system.progress import bar_of

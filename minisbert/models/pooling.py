@@ -1,14 +1,15 @@
-"""Pool in more ways than the book, in several ways at once, and with the dense layer that follows
-in some models.
+"""Pool in all ways that models need, in several at once, with the dense layer that follows in some.
 
-mean_sqrt_len_tokens, weightedmean, lasttoken  as in sentence-transformers
-pooler                                         [CLS]; BERT's own dense layer and tanh follow as a ``Dense``
+    mean, cls, max, attention                      the book's formulas (``core/pooling.py``)
+    mean_sqrt_len_tokens, weightedmean, lasttoken  as in sentence-transformers
+    pooler                                         [CLS]; BERT's dense layer and tanh follow
 
 sentence-transformers lacks ``attention``. It is saved under ``pooling_mode``, where
 sentence-transformers refuses unknown names, so that it cannot open such a model and compute other
 vectors.
 """
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -17,33 +18,35 @@ from torch import Tensor, nn
 from minisbert.checkpoints.layout import CONFIG, WEIGHTS, ModelFolder, unsupported
 from minisbert.checkpoints.module_names import POOLING_FLAGS
 from minisbert.checkpoints.weights import fill, read_weights, unfilled, write_safetensors
-from minisbert.core.pooling import POOLINGS, Pooling, cls_pool, mean_pool
+from minisbert.core import InputError
+from minisbert.core.pooling import attention_pool, cls_pool, max_pool, mean_pool
 from minisbert.system.files import write_json
 from minisbert.system.reading import reading
 
 
 def mean_sqrt_len_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Divide the sum over real tokens by the root of their number: (B, T, D) -> (B, D). [1], [3], a
-    pad: [2.83].
+    """Divide the sum over real tokens by the root of their number: (B, T, D) -> (B, D).
+
+    Tokens [1], [3] and a pad give [2.83].
     """
-    return mean_pool(hidden, mask) * real_tokens(hidden, mask).sum(dim=1, keepdim=True).sqrt()
+    count = real_tokens(hidden, mask).sum(dim=1, keepdim=True)  # (B, 1)
+    return mean_pool(hidden, mask) * count.sqrt()
 
 
 def weighted_mean_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Average real tokens with the weights 1, 2, 3, ... (SGPT): (B, T, D) -> (B, D). [1], [4], a
-    pad: [3].
+    """Average real tokens with the weights 1, 2, 3, ... (SGPT): (B, T, D) -> (B, D).
+
+    Tokens [1], [4] and a pad give [3].
     """
-    weights = (
-        torch.arange(1, hidden.shape[1] + 1, device=hidden.device).to(hidden.dtype).unsqueeze(-1)
-    )  # (T, 1)
+    numbers = torch.arange(1, hidden.shape[1] + 1, device=hidden.device)
+    weights = numbers.to(hidden.dtype).unsqueeze(-1)  # (T, 1)
     real = real_tokens(hidden, mask)  # (B, T)
-    return mean_pool(hidden * weights, mask) * real.sum(dim=1, keepdim=True) / (real @ weights)
+    count = real.sum(dim=1, keepdim=True)  # (B, 1)
+    return mean_pool(hidden * weights, mask) * count / (real @ weights)
 
 
 def real_tokens(hidden: Tensor, mask: Tensor | None) -> Tensor:
-    """Return 1 for each real token and 0 for each pad, in the dtype of the states: (B, T, D) -> (B,
-    T).
-    """
+    """Return 1 for each real token and 0 for each pad, in the dtype of ``hidden``: (B, T)."""
     if mask is None:
         return hidden.new_ones(hidden.shape[:2])
     return mask.to(hidden)
@@ -59,8 +62,7 @@ def last_token_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def first_last_pool(hidden: Tensor, mask: Tensor | None, first: Tensor) -> Tensor:
-    """Average the first and the last layer's output, then take the mean over real tokens (SimCSE's
-    avg_first_last).
+    """Take the mean of the average of the first and the last layer (SimCSE's avg_first_last).
 
     hidden and first (B, T, D), mask (B, T) -> (B, D). Last states [1], [3] and first states [5],
     [7] give [4]. "First" is the output of layer 1, ``hidden_states[1]``, as in SimCSE's code:
@@ -70,20 +72,61 @@ def first_last_pool(hidden: Tensor, mask: Tensor | None, first: Tensor) -> Tenso
     return mean_pool((first + hidden) / 2, mask)
 
 
-POOLINGS["mean_sqrt_len_tokens"] = mean_sqrt_len_pool
-POOLINGS["weightedmean"] = weighted_mean_pool
-POOLINGS["lasttoken"] = last_token_pool
-POOLINGS["pooler"] = cls_pool
+# the poolings without parameters, by name
+POOLINGS: dict[str, Callable] = {
+    "mean": mean_pool,
+    "cls": cls_pool,
+    "max": max_pool,
+    "mean_sqrt_len_tokens": mean_sqrt_len_pool,
+    "weightedmean": weighted_mean_pool,
+    "lasttoken": last_token_pool,
+    "pooler": cls_pool,
+}
+
+
+class Pooling(nn.Module):
+    """A pooling by name, or several, concatenated: ``cls+max``.
+
+    ``attention`` has parameters, and needs the width D of the hidden states.
+    """
+
+    def __init__(self, mode: str, hidden_size: int | None = None):
+        super().__init__()
+        self.mode = mode
+        self.names = str(mode).split("+")
+        known = [*POOLINGS, "attention"]
+        for name in self.names:
+            if name not in known:
+                raise InputError(
+                    f"unknown pooling {name!r}: choose from {', '.join(known)}, or join several "
+                    f"with a +"
+                )
+        self.score = None
+        if "attention" in self.names:
+            assert hidden_size is not None, "attention needs the width of the hidden states"
+            self.score = nn.Linear(hidden_size, 1)
+            nn.init.zeros_(self.score.weight)  # equal shares: training starts from the mean
+            nn.init.zeros_(self.score.bias)
+
+    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        """hidden (B, T, D), mask (B, T) with a True in every row -> (B, n D) for n poolings."""
+        pooled = []
+        for name in self.names:
+            if self.score is not None and name == "attention":
+                pooled.append(attention_pool(hidden, mask, self.score.weight, self.score.bias))
+            else:
+                pooled.append(POOLINGS[name](hidden, mask))  # (B, D)
+        return torch.cat(pooled, dim=-1)
 
 
 def write_pooling(pooling: Pooling, folder: Path, hidden_size: int, include_prompt: bool) -> None:
     """Write the settings, and the parameters if there are some, as float32."""
     content: dict = {"word_embedding_dimension": hidden_size}
-    # Every version of sentence-transformers reads the flags; they state neither another order nor
-    # other poolings.
-    names = [
-        "cls" if name == "pooler" else name for name in pooling.names
-    ]  # its dense layer is a module
+    names = pooling.names
+    if names == ["pooler"]:  # [CLS] and a dense layer, which is saved as a module of its own
+        names = ["cls"]
+    # Every version of sentence-transformers reads the flags, but they state neither another order
+    # than their own nor a pooling that has none.
     flagged = [mode for mode in POOLING_FLAGS.values() if mode in names]
     if names == flagged:
         for flag, mode in POOLING_FLAGS.items():
@@ -93,6 +136,7 @@ def write_pooling(pooling: Pooling, folder: Path, hidden_size: int, include_prom
     if not include_prompt:
         content["include_prompt"] = False
     write_json(folder / CONFIG, content)
+
     parameters = {name: tensor.float() for name, tensor in pooling.state_dict().items()}
     if parameters:
         write_safetensors(parameters, folder / WEIGHTS)
@@ -114,13 +158,12 @@ ACTIVATION_PATHS = {
 
 
 class Dense(nn.Module):
-    """A dense layer on the pooled vector, with a tanh in most models: (B, W) -> (B,
-    ``linear.out_features``).
-    """
+    """A dense layer on the pooled vector, with a tanh in most models: (B, W) -> (B, C)."""
 
     def __init__(self, linear: nn.Linear, activation: str = "tanh"):
         super().__init__()
-        self.linear, self.activation = linear, activation
+        self.linear = linear
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
         return DENSE_ACTIVATIONS[self.activation](self.linear(x))
@@ -137,24 +180,40 @@ class Dense(nn.Module):
         write_safetensors(self.state_dict(), folder / WEIGHTS)
 
 
+def dense_width(layers: Sequence[Dense], width: int) -> int:
+    """Return the columns after dense layers; ``InputError`` for one that does not fit."""
+    for layer in layers:
+        if layer.linear.in_features != width:
+            raise InputError(
+                f"a dense layer for {layer.linear.in_features} columns gets {width} (other "
+                f"pooling?)"
+            )
+        width = layer.linear.out_features
+    return width
+
+
 def load_dense_layer(folder: ModelFolder, place: str, reads: str = "sentence_embedding") -> Dense:
-    """Open the dense layer in the subfolder ``place``. ``reads`` is what it reads and writes: a
-    text's vector.
+    """Open the dense layer in the subfolder ``place``.
+
+    ``reads`` is what it reads and writes, in sentence-transformers' words: the vector of a text.
     """
     path = folder.path / place / CONFIG
     settings = folder.json_settings(f"{place}/{CONFIG}", needed=True)
     settings.choice("module_input_name", reads)
     settings.choice("module_output_name", reads)
     settings.choice("use_residual", False)
-    stated = settings.get("activation_function", str, ACTIVATION_PATHS["tanh"])
+    activation_path = settings.get("activation_function", str, ACTIVATION_PATHS["tanh"])
     names = {stored: name for name, stored in ACTIVATION_PATHS.items()}
-    if stated not in names:
-        raise unsupported(
-            path, "activation_function", stated, f"{', '.join(DENSE_ACTIVATIONS)} are"
-        )
-    widths = settings.size("in_features", True), settings.size("out_features", True)
+    if activation_path not in names:
+        supported = f"{', '.join(DENSE_ACTIVATIONS)} are"
+        raise unsupported(path, "activation_function", activation_path, supported)
+
+    in_features = settings.size("in_features", True)
+    out_features = settings.size("out_features", True)
+    bias = settings.get("bias", bool, True)
     with reading(path), unfilled():  # the weights are replaced at once
-        dense = Dense(nn.Linear(*widths, bias=settings.get("bias", bool, True)), names[stated])
+        linear = nn.Linear(in_features, out_features, bias=bias)
+    dense = Dense(linear, names[activation_path])
     weights = folder.path / place / WEIGHTS
     fill(dense, read_weights(weights), weights)
     return dense

@@ -1,16 +1,17 @@
-"""What every encoder has beside its vectors: settings that may be changed, prompts, similarities,
-and types.
+"""What every encoder has beside its vectors: settings, prompts and similarities.
 
 A prompt is a text that some models need before each input, such as "query: " for E5. It changes the
 states of all tokens. With ``include_prompt: false`` its own tokens are not pooled. Imports
 ``search`` for the names of distances.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import threading
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from numbers import Integral
-from typing import Any, Literal, Protocol, TypedDict, Unpack, cast, overload
+from typing import Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -23,7 +24,6 @@ from minisbert.core.encoder import cosine, cosine_matrix
 from minisbert.models.batching import with_limit
 from minisbert.search.dense import DISTANCES
 from minisbert.system.console import say
-from minisbert.system.progress import Bar
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 
@@ -42,13 +42,40 @@ def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
         raise InputError(f"{name} must be one of {allowed}, not {one_line(value)}")
 
 
-class EncoderProperties:
+class LastCalls(threading.local):
+    """How many texts the last call of each model has cut, in a table for each thread."""
+
+    def __init__(self) -> None:
+        self.truncated: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+
+
+_last_calls = LastCalls()
+
+
+class CutTexts:
+    """A model that says how many texts it has cut, to each thread of its own call."""
+
+    @property
+    def truncated(self) -> int:
+        """How many texts the last call of this thread had to cut."""
+        return _last_calls.truncated.get(self, 0)
+
+    @truncated.setter
+    def truncated(self, texts: int) -> None:
+        _last_calls.truncated[self] = texts
+
+
+class EncoderProperties(CutTexts):
     """Length limit, columns, prompts and similarity of an encoder; each may be set at any time."""
 
     tokenizer: ModelTokenizer
     settings: EncoderSettings
     width: int  # columns of a vector before ``truncate_dim``
-    most_tokens: int  # the longest text that the encoder can read
+
+    @property
+    def most_tokens(self) -> int:
+        """The largest number of tokens of a text that the encoder can read."""
+        raise NotImplementedError
 
     @property
     def max_seq_length(self) -> int:
@@ -88,14 +115,12 @@ class EncoderProperties:
 
     @prompts.setter
     def prompts(self, prompts: Mapping[str, str]) -> None:
-        strings = isinstance(prompts, Mapping)
-        strings = strings and all(
-            isinstance(text, str) for text in [*prompts.keys(), *prompts.values()]
-        )
-        if not strings:
-            raise InputError(
-                f"prompts must be a dictionary of names and texts, not {one_line(prompts)}"
-            )
+        wrong = f"prompts must be a dictionary of names and texts, not {one_line(prompts)}"
+        if not isinstance(prompts, Mapping):
+            raise InputError(wrong)
+        for name, text in prompts.items():
+            if not isinstance(name, str) or not isinstance(text, str):
+                raise InputError(wrong)
         default = self.settings.default_prompt_name
         if default not in prompts:
             default = None
@@ -125,37 +150,40 @@ class EncoderProperties:
         check_choice("similarity_fn_name", name, SIMILARITIES)
         self.settings = replace(self.settings, similarity_fn_name=name)
 
+    def configured(
+        self,
+        truncate_dim: int | None = None,
+        prompts: Mapping[str, str] | None = None,
+        default_prompt_name: str | None = None,
+        similarity_fn_name: str | None = None,
+    ) -> Self:
+        """Override the folder's settings with the arguments that are not None."""
+        if truncate_dim is not None:
+            self.truncate_dim = truncate_dim
+        if prompts is not None:
+            self.prompts = self.prompts | dict(prompts)
+        if default_prompt_name is not None:
+            self.default_prompt_name = default_prompt_name
+        if similarity_fn_name is not None:
+            self.similarity_fn_name = similarity_fn_name
+        return self
+
     def get_embedding_dimension(self) -> int:
         """The number of columns of a vector as ``encode`` returns it."""
         return min(self.truncate_dim or self.width, self.width)
 
     get_sentence_embedding_dimension = get_embedding_dimension
 
-    def similarity(self, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> Any:
-        """Compare every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype of
-        the two.
 
-        By ``similarity_fn_name`` the cosine, the dot product, or minus a distance. Returns a tensor
-        if one of the two is a tensor, else an array.
-        """
-        return similarity(a, b, self.similarity_fn_name)
+# ----------------------------------------------------------------------------------------- prompts
 
-    def similarity_pairwise(self, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> Any:
-        """Compare row i of a (N, D) with row i of b (N, D) -> (N,), as ``similarity`` does."""
-        return similarity_pairwise(a, b, self.similarity_fn_name)
-
-
-# ----------------------------------------------------------------------------------------------
-# prompts
-
-# the names of prompts for queries and documents: the first that the model has counts, as in
-# sentence-transformers
+# The names of prompts for queries and for documents. The first that the model has counts, as in
+# sentence-transformers.
 PROMPT_NAMES = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
 
 def role_prompt(settings: EncoderSettings, role: str) -> str:
-    """Return the model's prompt for a "query" or a "document", or its default; an empty string for
-    none.
+    """Return the model's prompt for a "query" or a "document", or its default; "" for none.
 
     Every model that was loaded has both, empty where its folder states none. So neither its default
     prompt nor one that it calls "passage" is used, unless ``prompts`` was assigned:
@@ -170,14 +198,13 @@ def role_prompt(settings: EncoderSettings, role: str) -> str:
 def choose_prompt(
     settings: EncoderSettings, prompt: str | None = None, name: str | None = None
 ) -> str:
-    """Return ``prompt``, or the model's prompt called ``name``, or its default; an empty string for
-    none.
+    """Return ``prompt``, or the model's prompt called ``name``, or its default; "" for none.
 
     Raises ``InputError`` for both at once, and for a name that the model lacks.
     """
-    for given in (prompt, name):
-        if given is not None and not isinstance(given, str):
-            raise InputError(f"a prompt and its name are strings, not {one_line(given)}")
+    for argument in (prompt, name):
+        if argument is not None and not isinstance(argument, str):
+            raise InputError(f"a prompt and its name are strings, not {one_line(argument)}")
     if prompt is not None and name is not None:
         raise InputError(
             f"prompt {one_line(prompt)} and prompt_name {one_line(name)}: give one of them"
@@ -188,22 +215,28 @@ def choose_prompt(
         name = settings.default_prompt_name
     if name is None:
         return ""
+    return named_prompt(settings, name)
+
+
+def named_prompt(settings: EncoderSettings, name: str) -> str:
+    """Return the model's prompt called ``name``; ``InputError`` if it has none."""
     if name not in settings.prompts:
         names = ", ".join(map(one_line, settings.prompts))
         raise InputError(f"the model has no prompt {one_line(name)}; it has {names}")
-    if name == "document" and not settings.prompts[name]:
-        for other in PROMPT_NAMES[name]:
+    prompt = settings.prompts[name]
+    if name == "document" and not prompt:
+        for other in PROMPT_NAMES["document"]:
             if settings.prompts.get(other):
                 say_unused(other)
-    return settings.prompts[name]
+    return prompt
 
 
-@cache  # says it once
+@cache  # so it is said once
 def say_unused(name: str) -> None:
+    """Say that a model's prompt for documents has a name that nobody looks for."""
     say(
         f"documents get no prompt: the model's is called {name}, which sentence-transformers does "
-        f"not use for them "
-        f'either; give prompt_name="{name}", or rename it "document" in '
+        f'not use for them either; give prompt_name="{name}", or rename it "document" in '
         f"config_sentence_transformers.json"
     )
 
@@ -215,9 +248,7 @@ def with_prompt(
     prompt: str | None,
     name: str | None,
 ) -> tuple[list[str], int]:
-    """Put the prompt before each text; also return how many tokens at the start of each are not
-    pooled.
-    """
+    """Put the prompt before each text; also return how many tokens of it are not pooled."""
     prompt = choose_prompt(settings, prompt, name)
     skip = 0
     if prompt and not settings.include_prompt:
@@ -226,11 +257,10 @@ def with_prompt(
 
 
 def prompt_tokens(tokenizer: ModelTokenizer, prompt: str) -> int:
-    """Count the tokens at the start of a text that belong to its prompt: [CLS] and the prompt,
-    without [SEP].
+    """Count the tokens at the start of a text that belong to its prompt: [CLS], not [SEP].
 
-    As in sentence-transformers, counted in the prompt alone: at its end the text may change a
-    token.
+    They are counted in the prompt alone, as in sentence-transformers. At its end the text may
+    change a token.
     """
     ids = tokenizer.encode([prompt]).ids[0]
     last = tokenizer.backend.get_added_tokens_decoder().get(ids[-1])
@@ -239,10 +269,9 @@ def prompt_tokens(tokenizer: ModelTokenizer, prompt: str) -> int:
     return len(ids)
 
 
-# ------------------------------------------------------------------------------------------
-# similarities
+# ------------------------------------------------------------------------------------ similarities
 
-Rows = np.ndarray | Tensor | Sequence  # vectors (N, D), or one (D,)
+AnyVectors = np.ndarray | Tensor | Sequence  # (N, D), or one (D,)
 
 
 def as_array(x: Tensor) -> np.ndarray:
@@ -252,10 +281,8 @@ def as_array(x: Tensor) -> np.ndarray:
     return x.numpy()
 
 
-def as_rows(vectors: Rows) -> np.ndarray:
-    """Convert vectors to an array (N, D); a single vector is one row. Raises ``InputError`` for
-    anything else.
-    """
+def as_rows(vectors: AnyVectors) -> np.ndarray:
+    """Convert vectors to an array (N, D), a single one to one row; ``InputError`` for others."""
     if isinstance(vectors, Tensor):
         vectors = as_array(vectors.detach().cpu())
     try:
@@ -267,12 +294,12 @@ def as_rows(vectors: Rows) -> np.ndarray:
     return rows
 
 
-def similarity(a: Rows, b: Rows, name: str = "cosine") -> np.ndarray | Tensor:
-    """Compare every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype of the
-    two.
+def similarity(a: AnyVectors, b: AnyVectors, name: str = "cosine") -> np.ndarray | Tensor:
+    """Compare every row of a (N, D) with every row of b (M, D) -> (N, M).
 
-    By ``name`` the cosine, the "dot" product, or minus the "euclidean" or "manhattan" distance.
-    Returns a tensor on the CPU if one of the two is a tensor, else an array.
+    The result has the finer dtype of the two. By ``name`` the cosine, the "dot" product, or minus
+    the "euclidean" or "manhattan" distance. Returns a tensor on the CPU if one of the two is a
+    tensor, else an array.
     """
     u, v = comparable(a, b)
     if name == "dot":
@@ -280,13 +307,13 @@ def similarity(a: Rows, b: Rows, name: str = "cosine") -> np.ndarray | Tensor:
     elif name == "cosine":
         result = cosine_matrix(u, v)
     else:
-        # subtle: by products of matrices, the default for many rows, a small distance would be
-        # rounding error
+        # subtle: by products of matrices, torch's default for many rows, a small distance would be
+        # a rounding error
         result = -torch.cdist(u, v, DISTANCES[name], compute_mode="donot_use_mm_for_euclid_dist")
     return as_given(result, a, b)
 
 
-def similarity_pairwise(a: Rows, b: Rows, name: str = "cosine") -> np.ndarray | Tensor:
+def similarity_pairwise(a: AnyVectors, b: AnyVectors, name: str = "cosine") -> np.ndarray | Tensor:
     """Compare row i of a (N, D) with row i of b (N, D) -> (N,), as ``similarity`` does."""
     u, v = comparable(a, b)
     if len(u) != len(v):
@@ -300,128 +327,25 @@ def similarity_pairwise(a: Rows, b: Rows, name: str = "cosine") -> np.ndarray | 
     return as_given(result, a, b)
 
 
-def comparable(a: Rows, b: Rows) -> tuple[Tensor, Tensor]:
-    """Convert both to tensors (N, D), (M, D) in their finer dtype; ``InputError`` unless they can
-    be compared.
-    """
-    a, b = as_rows(a), as_rows(b)
+def comparable(a: AnyVectors, b: AnyVectors) -> tuple[Tensor, Tensor]:
+    """Convert both to tensors of one dtype, the finer; ``InputError`` for different widths."""
+    a = as_rows(a)
+    b = as_rows(b)
     if a.shape[1] != b.shape[1]:
         raise InputError(f"vectors of width {a.shape[1]} and {b.shape[1]} cannot be compared")
     dtype = np.result_type(a, b, np.float32)
     # Copies: torch warns about arrays that cannot be written to, as ``np.load(mmap_mode="r")``
     # gives them.
-    u, v = torch.tensor(a.astype(dtype)), torch.tensor(b.astype(dtype))
+    u = torch.tensor(a.astype(dtype))
+    v = torch.tensor(b.astype(dtype))
     for x in (u, v):
         if not x.norm(dim=1).isfinite().all():
             raise InputError("a vector's length is not finite, so it cannot be compared")
     return u, v
 
 
-def as_given(result: Tensor, a: Rows, b: Rows) -> np.ndarray | Tensor:
+def as_given(result: Tensor, a: AnyVectors, b: AnyVectors) -> np.ndarray | Tensor:
     """Return the result as a tensor if one of the vectors came as a tensor, else as an array."""
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return result
     return result.numpy()
-
-
-# ----------------------------------------------------------------------------------- the types of
-# ``encode``
-
-Texts = str | Sequence[str]
-Yes = Literal[True]
-No = Literal[False]
-
-
-class Options(TypedDict, total=False):
-    """The options of ``encode`` that do not change the type of what it returns."""
-
-    prompt_name: str | None
-    prompt: str | None
-    batch_size: int | None
-    show_progress_bar: bool | Bar | None
-    precision: str | None
-    normalize_embeddings: bool | None
-    truncate_dim: int | None
-    dtype: str | None
-
-
-class TextOptions(Options, total=False):
-    output_value: Literal["sentence_embedding"]
-
-
-class TokenOptions(Options, total=False):
-    convert_to_tensor: bool
-
-
-class EncodeCall(Protocol):
-    """A method with the arguments of ``TextEncoder.encode``, which documents them."""
-
-    # one text, then several: every string is a sequence of strings, too
-    @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self,
-        texts: str,
-        *,
-        output_value: Literal["token_embeddings"],
-        **options: Unpack[TokenOptions],
-    ) -> Tensor: ...
-    @overload
-    def __call__(
-        self,
-        texts: Sequence[str],
-        *,
-        output_value: Literal["token_embeddings"],
-        **options: Unpack[TokenOptions],
-    ) -> list[Tensor]: ...
-    @overload
-    def __call__(
-        self,
-        texts: Texts,
-        *,
-        convert_to_tensor: Yes,
-        convert_to_numpy: bool = ...,
-        **options: Unpack[TextOptions],
-    ) -> Tensor: ...
-    @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self,
-        texts: str,
-        *,
-        convert_to_numpy: No,
-        convert_to_tensor: No = ...,
-        **options: Unpack[Options],
-    ) -> Tensor: ...
-    @overload
-    def __call__(
-        self,
-        texts: Sequence[str],
-        *,
-        convert_to_numpy: No,
-        convert_to_tensor: No = ...,
-        **options: Unpack[Options],
-    ) -> list[Tensor]: ...
-    @overload
-    def __call__(
-        self,
-        texts: Texts,
-        *,
-        convert_to_numpy: Yes = ...,
-        convert_to_tensor: No = ...,
-        **options: Unpack[TextOptions],
-    ) -> np.ndarray: ...
-    # a flag that the checker cannot see, and arguments by position
-    @overload
-    def __call__(
-        self,
-        texts: Texts,
-        *more: Any,
-        output_value: str = ...,
-        convert_to_numpy: bool = ...,
-        convert_to_tensor: bool = ...,
-        **options: Unpack[Options],
-    ) -> Any: ...
-
-
-def typed_encode(method: Callable[..., Any]) -> EncodeCall:
-    """Give a method the types of ``EncodeCall``."""
-    return cast(EncodeCall, method)

@@ -1,18 +1,17 @@
-"""SPLADE: represent a text by weights of words, those in it and related ones; most weights are 0
-(Formal et al. 2021).
+"""SPLADE: represent a text by weights of words, those in it and related ones.
 
-BERT's masked-language head says for each token which words could stand in its place; a word's
-weight is the highest over the tokens, damped by a logarithm: one number for each of the V words of
-the vocabulary. Texts are compared by dot products, so an inverted index searches them. Models are
-``SparseEncoder`` folders of sentence-transformers.
+Most weights are 0 (Formal et al. 2021). BERT's masked-language head says for each token which words
+could stand in its place; a word's weight is the highest over the tokens, damped by a logarithm: one
+number for each of the V words of the vocabulary. Texts are compared by dot products, so an inverted
+index searches them. Models are ``SparseEncoder`` folders of sentence-transformers.
 
 Legend as in ``core/bert.py``: B batch, T tokens, D width, V vocabulary, N texts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -33,27 +32,27 @@ from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.checkpoints.tokenizer_files import read_tokenizer, text_settings, write_tokenizer
 from minisbert.checkpoints.weights import load_transformer
 from minisbert.core import InputError, one_line
-from minisbert.core.checks import check_texts
-from minisbert.core.pooling import Pooling
+from minisbert.models.batching import BATCH_TOKENS, PackedBatch, Tokens, packed_batches
 from minisbert.models.masked_language_model import MaskedHead, load_head, save_masked
-from minisbert.models.properties import as_rows, check_count
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.search.by_tokens import (
-    InvertedIndex,
-    from_sparse_tensors,
-    no_beta_warning,
-    sparse_rows,
-    sparse_tensors,
+from minisbert.models.properties import as_rows, check_count, similarity, similarity_pairwise
+from minisbert.models.text_encoder import (
+    as_asked,
+    check_encode_options,
+    codes_of,
+    tokens_of_batch,
+    with_role_prompt,
 )
+from minisbert.models.transformer_encoder import TransformerEncoder, text_states, token_states
+from minisbert.search.by_tokens import no_beta_warning, sparse_rows
 from minisbert.system.files import write_json
 from minisbert.system.progress import Bar, bar_of
 
-DENSE_ROWS = 256  # vectors whose zeros are in memory at the same time: 30 MB for BERT's vocabulary
+# vectors whose zeros are in memory at the same time: 30 MB for BERT's vocabulary
+DENSE_ROWS = 256
 
 
 def splade_pool(logits: Tensor, mask: Tensor | None = None, mode: str = "max") -> Tensor:
-    """log(1 + relu(logit)) of every word at every token, the largest or the sum over tokens: (B, T,
-    V) -> (B, V).
+    """log(1 + relu(logit)) of every word, the largest or the sum over tokens: (B, T, V) -> (B, V).
 
     Formal et al. 2021, arXiv 2109.10086 (max) and 2107.05720 (sum), sections unverified. mask (B,
     T), True for real tokens. Two tokens with logits [e - 1, -3] and [e^2 - 1, 0] give [2, 0] by max
@@ -73,16 +72,16 @@ def splade_pool(logits: Tensor, mask: Tensor | None = None, mode: str = "max") -
 class SpladePooling(nn.Module):
     """The masked-language head and ``splade_pool``, where other models have a pooling."""
 
-    names = ("splade",)
-    score = None
-
     def __init__(self, head: MaskedHead, strategy: str = "max"):
         super().__init__()
-        self.head, self.strategy, self.mode = head, strategy, f"splade-{strategy}"
+        self.head = head
+        self.strategy = strategy
+        self.mode = f"splade-{strategy}"
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        """hidden (B, T, D), mask (B, T) -> weights of words (B, V), text by text, because (B, T, V)
-        is large.
+        """hidden (B, T, D), mask (B, T) -> weights of words (B, V).
+
+        Text by text, because (B, T, V) is large.
         """
         rows = []
         for i, states in enumerate(hidden):
@@ -92,17 +91,14 @@ class SpladePooling(nn.Module):
         return torch.cat(rows)
 
 
-class SparseEncoder(SentenceEncoder):
-    """A ``SentenceEncoder`` whose vectors have one column for each word of the vocabulary, most of
-    them 0.
+class SparseEncoder(TransformerEncoder):
+    """An encoder whose vectors have one column for each word, most of them 0.
 
     ``encode`` returns arrays (N, V), or with ``convert_to_sparse_tensor=True`` a CSR tensor.
     """
 
     folder_class = "SparseEncoder"
     vectors_are = "sparse"
-    search_options: ClassVar[dict[str, Any]] = {"convert_to_sparse_tensor": True}
-    to_tensors, from_tensors = staticmethod(sparse_tensors), staticmethod(from_sparse_tensors)  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -111,7 +107,8 @@ class SparseEncoder(SentenceEncoder):
         pooling: SpladePooling,
         settings: EncoderSettings,
     ):
-        super().__init__(tokenizer, bert, cast(Pooling, pooling), False, (), settings)
+        super().__init__(tokenizer, bert, settings)
+        self.pooling = pooling
         self.width = len(pooling.head.bias)
 
     @classmethod
@@ -120,42 +117,34 @@ class SparseEncoder(SentenceEncoder):
     ) -> Self:
         strategy = "max"
         for place in folder.places["SpladePooling"]:  # a plain masked-language model has none
-            # Without a task, sentence-transformers pools hidden states and not the head's logits.
-            stated = folder.encoder.json(TEXT_SETTINGS).get("transformer_task")
-            if not stated and not folder.json(MODULES_FILE, list)[0]["type"].endswith(
-                "MLMTransformer"
-            ):
-                path = folder.encoder.path / TEXT_SETTINGS
-                raise InputError(
-                    f"{path} must state transformer_task fill-mask: without it hidden states are "
-                    f"pooled"
-                )
-            settings = folder.json_settings(f"{place}/{CONFIG}")
-            settings.choice("activation_function", "relu")
-            strategy = settings.choice("pooling_strategy", "max", "sum")
+            check_fills_masks(folder)
+            pooling_settings = folder.json_settings(f"{place}/{CONFIG}")
+            pooling_settings.choice("activation_function", "relu")
+            strategy = pooling_settings.choice("pooling_strategy", "max", "sum")
         mode = f"splade-{strategy}"
         if pooling not in (None, mode):
             raise InputError(f"{folder.path}: pooling must be {mode}, not {one_line(pooling)}")
         bert = load_transformer(folder.encoder)
-        pooled = SpladePooling(load_head(folder.encoder, bert), strategy)
-        # Not the settings of the folder, whose default is the cosine of dense vectors.
+        module = SpladePooling(load_head(folder.encoder, bert), strategy)
+
+        # Not the similarity of ``EncoderSettings.read``, whose default is the cosine of dense
+        # vectors. And no truncate_dim, which sentence-transformers ignores, too: no column is less
+        # important than those before it.
         similarity = folder.json(SENTENCE).get("similarity_fn_name") or "dot"
-        # truncate_dim is ignored, as in sentence-transformers: no column is less important than
-        # those before it
-        own = replace(
+        settings = replace(
             EncoderSettings.read(folder), similarity_fn_name=similarity, truncate_dim=None
         )
-        if own.others.get("max_active_dims") is not None:
-            check_count(f"{folder.path / SENTENCE}: max_active_dims", own.others["max_active_dims"])
+        max_active_dims = settings.others.get("max_active_dims")
+        if max_active_dims is not None:
+            check_count(f"{folder.path / SENTENCE}: max_active_dims", max_active_dims)
         tokenizer = read_tokenizer(folder.encoder, limit)
-        return cls(tokenizer, bert, pooled, own).eval()
+        return cls(tokenizer, bert, module, settings).eval()
 
     @classmethod
-    def load(  # type: ignore[override]  # the book's has fewer arguments
-        cls, model: str | Path, *, max_active_dims: int | None = None, **options: Any
-    ) -> Self:
-        """Open a model as ``SentenceEncoder.load`` does. ``max_active_dims`` overrides the
-        folder's.
+    def load(cls, model: str | Path, *, max_active_dims: int | None = None, **options: Any) -> Self:
+        """Open a model as ``SentenceEncoder.load`` does.
+
+        ``max_active_dims`` overrides the folder's.
         """
         encoder = super().load(model, **options)
         if max_active_dims is not None:
@@ -166,83 +155,133 @@ class SparseEncoder(SentenceEncoder):
 
     @property
     def max_active_dims(self) -> int | None:
-        """How many weights of each text ``encode`` keeps unless it is told otherwise; None keeps
-        all.
-        """
+        """How many weights of each text ``encode`` keeps by default; None keeps all."""
         return self.settings.others.get("max_active_dims")
 
-    def encode(  # type: ignore[override]  # with options of its own
+    def kept_weights(self, max_active_dims: int | None) -> int | None:
+        """Return how many weights of each text are kept: these, or as many as the model keeps."""
+        if max_active_dims is None:
+            return self.max_active_dims
+        check_count("max_active_dims", max_active_dims)
+        return max_active_dims
+
+    @property
+    def pooling_mode(self) -> str:
+        return self.pooling.mode
+
+    def forward(
+        self, ids: Tensor, mask: Tensor | None = None, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """ids (B, T), mask (B, T) True for real tokens -> weights of words (B, V)."""
+        return self.pooling(self.hidden(ids, mask, None, dtype), mask)
+
+    def batches(self, tokens: Tokens, batch_tokens: int | None = None) -> Iterator[PackedBatch]:
+        return packed_batches(tokens, batch_tokens or BATCH_TOKENS)
+
+    def embed(self, batch: PackedBatch) -> Tensor:
+        """Compute the weights of words (N, V) of a batch."""
+        hidden, mask = text_states(self.bert, batch)  # (N, S, D), (N, S)
+        return self.pooling(hidden, mask)
+
+    def token_states(self, batch: PackedBatch) -> list[Tensor]:
+        return token_states(self.bert, batch)
+
+    def encode(
         self,
         texts: str | Sequence[str],
         *,
         convert_to_sparse_tensor: bool = False,
         max_active_dims: int | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
         show_progress_bar: bool | Bar | None = False,
-        **options: Any,
+        output_value: str = "sentence_embedding",
+        precision: str | None = "float32",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        dtype: str | None = None,
     ) -> Any:
-        """As ``SentenceEncoder.encode``; with ``convert_to_sparse_tensor`` a CSR tensor (N, V), in
-        little memory.
+        """As ``SentenceEncoder.encode``; with ``convert_to_sparse_tensor`` a CSR tensor (N, V).
 
-        ``max_active_dims``, by default the model's own, keeps the largest weights of each text.
-        Raises ``InputError`` as ``SentenceEncoder.encode``.
+        The CSR tensor takes little memory. ``max_active_dims``, by default the model's own, keeps
+        the largest weights of each text. Raises ``InputError`` as ``SentenceEncoder.encode``, and
+        for ``truncate_dim``.
         """
-        if options.get("truncate_dim") is not None:
+        if truncate_dim is not None:
             raise InputError(
                 "truncate_dim keeps the first words of the vocabulary: max_active_dims keeps the "
                 "heaviest"
             )
-        if max_active_dims is None:
-            max_active_dims = self.max_active_dims
-        of_texts = options.get("output_value", "sentence_embedding") == "sentence_embedding"
-        if not convert_to_sparse_tensor:
-            if max_active_dims is None or not of_texts:
-                return super().encode(texts, show_progress_bar=show_progress_bar, **options)
-            as_tensor = options.pop("convert_to_tensor", False)
-            options |= {"max_active_dims": max_active_dims, "show_progress_bar": show_progress_bar}
-            vectors = self.encode(
-                texts, convert_to_sparse_tensor=True, **options
-            ).to_dense()  # (N, V)
-            if isinstance(texts, str):
-                vectors = vectors[0]
-            return vectors if as_tensor else vectors.numpy()
-        if not of_texts:
-            raise InputError(
-                "convert_to_sparse_tensor is for the vectors of texts, not for those of tokens"
-            )
-        if max_active_dims is not None:
-            check_count("max_active_dims", max_active_dims)
-        return self.sparse(texts, max_active_dims, show_progress_bar, options)
+        check_encode_options(output_value, precision, normalize_embeddings, truncate_dim, dtype)
+        if convert_to_sparse_tensor:
+            check_sparse_options(output_value, precision)
+        max_active_dims = self.kept_weights(max_active_dims)
+        batch_tokens = tokens_of_batch(batch_size)
+        if prompt is None and prompt_name is None:
+            self.remind_of_prompts()
 
-    def sparse(
-        self,
-        texts: str | Sequence[str],
-        most: int | None,
-        progress: bool | Bar | None,
-        options: dict[str, Any],
-    ) -> Tensor:
-        """Encode to a CSR tensor (N, V), a few texts at a time: their vectors are dense until zeros
-        are left out.
-        """
+        single = isinstance(texts, str)
         if isinstance(texts, str):
             texts = [texts]
-        texts = check_texts(texts)
-        rows = [torch.empty(0, self.width, dtype=self.dtype).to_sparse()]
-        truncated = 0
-        with bar_of(progress, len(texts)) as options["show_progress_bar"]:
-            for start in range(0, len(texts), DENSE_ROWS):
-                some = texts[start : start + DENSE_ROWS]
-                dense = super().encode(some, convert_to_tensor=True, **options)  # (DENSE_ROWS, V)
-                rows.append(sparse_rows(dense, most).to_sparse_coo())
-                truncated += self.truncated
-        self.truncated = truncated
+        tokens = self.tokens_of(texts, prompt, prompt_name)
+        self.truncated = sum(tokens.truncated)
+
+        with bar_of(show_progress_bar, len(tokens)) as bar:
+            if output_value == "token_embeddings":
+                states = self.states_of(tokens, batch_tokens, dtype, bar)
+                return states[0] if single else states
+            if convert_to_sparse_tensor or max_active_dims is not None:
+                vectors = self.sparse_vectors_of(
+                    tokens, max_active_dims, batch_tokens, normalize_embeddings, dtype, bar
+                )
+                if convert_to_sparse_tensor:
+                    return vectors
+                vectors = vectors.to_dense()  # (N, V)
+            else:
+                vectors = self.vectors_of(
+                    tokens, batch_tokens, None, normalize_embeddings, dtype, bar
+                )
+        if precision not in (None, "float32"):
+            vectors = codes_of(vectors, precision)
+        return as_asked(vectors, single, convert_to_numpy, convert_to_tensor)
+
+    def encode_query(self, texts: str | Sequence[str], **options: Any) -> Any:
+        """``encode`` with the model's prompt for queries, called "query", not its default one."""
+        return self.encode(texts, **with_role_prompt(self, "query", options))
+
+    def encode_document(self, texts: str | Sequence[str], **options: Any) -> Any:
+        """``encode`` with the prompt for documents, called "document", not the default one."""
+        return self.encode(texts, **with_role_prompt(self, "document", options))
+
+    def sparse_vectors_of(
+        self,
+        tokens: Tokens,
+        max_active_dims: int | None = None,
+        batch_tokens: int | None = None,
+        normalize_embeddings: bool = False,
+        dtype: str | None = None,
+        progress: Bar | None = None,
+        rows: int = DENSE_ROWS,
+    ) -> Tensor:
+        """Tokens of N texts -> a CSR tensor (N, V); options as for ``encode``.
+
+        So many ``rows`` are computed at a time, because they are dense until zeros are left out.
+        """
+        parts = [torch.empty(0, self.width, dtype=self.dtype).to_sparse()]
+        for start in range(0, len(tokens), rows):
+            part = replace(tokens, ids=tokens.ids[start : start + rows])
+            dense = self.vectors_of(part, batch_tokens, None, normalize_embeddings, dtype, progress)
+            parts.append(sparse_rows(dense, max_active_dims).to_sparse_coo())
         with no_beta_warning():
-            return torch.cat(rows).to_sparse_csr()
+            return torch.cat(parts).to_sparse_csr()
 
     def decode(self, vectors: np.ndarray | Tensor, top_k: int | None = None) -> list:
-        """List the words of each vector (N, V) by weight: ``[[("cat", 1.9), ("kitten", 0.7)]]``; of
-        one (V,), its list.
+        """List the words of each vector (N, V) by weight: ``[[("cat", 1.9), ("kitten", 0.7)]]``.
 
-        ``top_k`` keeps the heaviest. Raises ``InputError``.
+        One vector (V,) has one list. ``top_k`` keeps the heaviest. Raises ``InputError``.
         """
         if top_k is not None:
             check_count("top_k", top_k)
@@ -251,43 +290,65 @@ class SparseEncoder(SentenceEncoder):
             raise InputError(
                 f"vectors of width {dense.shape[1]}, but the vocabulary has {self.width} words"
             )
-        rows = torch.from_numpy(dense)  # (N, V)
         # Not topk: of equal weights the word that comes first in the vocabulary is first here too.
-        weights, ids = rows.sort(dim=1, descending=True, stable=True)
+        weights, ids = torch.from_numpy(dense).sort(dim=1, descending=True, stable=True)  # (N, V)
         lists = []
         for row, columns in zip(weights[:, :top_k].tolist(), ids[:, :top_k].tolist(), strict=True):
             count = sum(weight > 0 for weight in row)
-            lists.append(
-                list(zip(self.tokenizer.tokens(columns[:count]), row[:count], strict=True))
-            )
+            words = self.tokenizer.tokens(columns[:count])
+            lists.append(list(zip(words, row[:count], strict=True)))
         return lists[0] if vectors.ndim == 1 else lists
 
-    def top_k(
-        self, queries: Any, corpus: Any, k: int, progress: bool = False
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Search CSR rows by the dot product or the cosine. Raises ``InputError`` for a
-        distance.
-        """
-        return InvertedIndex(corpus, self.similarity_fn_name).top_k(queries, k, progress)
+    def similarity(self, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> Any:
+        """Compare as ``SentenceEncoder.similarity`` does, sparse tensors too -> (N, M).
 
-    def similarity(self, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> np.ndarray:
-        """Compare as ``SentenceEncoder.similarity`` does, sparse tensors too; by default by the dot
-        product.
+        By default the dot product.
         """
-        return super().similarity(dense_rows(a), dense_rows(b))
+        return similarity(dense_rows(a), dense_rows(b), self.similarity_fn_name)
+
+    def similarity_pairwise(self, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> Any:
+        """Compare row i of a (N, V) with row i of b (N, V) -> (N,), as ``similarity`` does."""
+        return similarity_pairwise(a, b, self.similarity_fn_name)
 
     def write(self, folder: Path) -> None:
         """Write the model's files into an empty folder."""
-        pooling = cast(SpladePooling, self.pooling)
-        save_masked(self.bert, pooling.head, folder)
+        save_masked(self.bert, self.pooling.head, folder)
         write_tokenizer(self.tokenizer, folder)
-        _, place = write_modules(
-            folder, ["MLMTransformer", "SpladePooling"], "sparse_encoder.models"
+        modules = ["MLMTransformer", "SpladePooling"]
+        _, place = write_modules(folder, modules, "sparse_encoder.models")
+        content = {
+            "pooling_strategy": self.pooling.strategy,
+            "activation_function": "relu",
+            "embedding_dimension": self.width,
+        }
+        write_json(folder / place / CONFIG, content)
+        limit = text_settings(self.tokenizer)
+        write_settings(folder, self.settings, limit, model_type="SparseEncoder")
+
+
+def check_sparse_options(output_value: str, precision: str | None) -> None:
+    """Raise ``InputError`` for an option that a CSR tensor cannot have."""
+    if output_value == "token_embeddings":
+        raise InputError(
+            "convert_to_sparse_tensor is for the vectors of texts, not for those of tokens"
         )
-        about = {"pooling_strategy": pooling.strategy, "activation_function": "relu"}
-        write_json(folder / place / CONFIG, about | {"embedding_dimension": self.width})
-        write_settings(
-            folder, self.settings, text_settings(self.tokenizer), model_type="SparseEncoder"
+    if precision not in (None, "float32"):
+        raise InputError(
+            f"precision {precision} makes codes of arrays: omit convert_to_sparse_tensor"
+        )
+
+
+def check_fills_masks(folder: ModelFolder) -> None:
+    """Raise ``InputError`` for a folder whose SpladePooling would get hidden states, not logits.
+
+    Without a task, that is what sentence-transformers pools.
+    """
+    task = folder.encoder.json(TEXT_SETTINGS).get("transformer_task")
+    transformer = folder.json(MODULES_FILE, list)[0]["type"]
+    if not task and not transformer.endswith("MLMTransformer"):
+        path = folder.encoder.path / TEXT_SETTINGS
+        raise InputError(
+            f"{path} must state transformer_task fill-mask: without it hidden states are pooled"
         )
 
 

@@ -17,9 +17,8 @@ from minisbert.backends.cuda import CudaEncoder
 from minisbert.backends.package import CompiledEncoder
 from minisbert.core import InputError
 from minisbert.loading import Encoder, load_dense
-from minisbert.models.batching import check_tokens, tokenize
 from minisbert.models.pair_model import SEVERAL, PairScorer
-from minisbert.models.properties import as_array, choose_prompt, role_prompt, with_prompt
+from minisbert.models.properties import as_array, choose_prompt, role_prompt
 from minisbert.system.devices import choose_dtype
 
 
@@ -78,12 +77,7 @@ class Engine:
 
     def embed(self, prompt: str, texts: Sequence[str]) -> list[Result]:
         """Embed texts in one call. Raises ``InputError``."""
-        tokenizer = self.encoder.tokenizer
-        texts, skip = with_prompt(texts, self.encoder.settings, tokenizer, prompt, None)
-        tokens = tokenize(tokenizer, texts)
-        tokens.prompt = skip
-        if not self.encoder.reads_empty_texts:
-            check_tokens(tokens, texts)
+        tokens = self.encoder.tokens_of(texts, prompt)
         vectors = np.asarray(
             as_array(self.encoder.vectors_of(tokens, dtype=self.dtype)), dtype=np.float32
         )  # (N, D)

@@ -296,7 +296,11 @@ def unpack(path: Path, inside: str, files: Sequence[AssetFile], folder: Path) ->
 def copy(stream: IO[bytes], path: Path, size: int | None) -> None:
     """Copy a stream to a file, with a bar. Raises ``ValueError`` if it is far too large."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with stream, Bar(total=size, desc=path.name, unit="B") as bar, open(path, "wb") as out:
+    with (
+        stream,
+        Bar(total=size, desc=path.name, unit="B", unit_scale=True) as bar,
+        open(path, "wb") as out,
+    ):
         while block := stream.read(1 << 16):
             bar.update(out.write(block))
             # This stops a wrong answer before it fills the disk; a smaller one fails by its hash.

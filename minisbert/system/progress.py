@@ -1,5 +1,6 @@
-"""Progress of long work on stderr, by tqdm: a bar on a terminal, a line every ten seconds in a
-file.
+"""Progress of long work on stderr, by tqdm.
+
+On a terminal it is a bar, in a file a line every ten seconds.
 """
 
 import shutil
@@ -29,6 +30,8 @@ class Bar(tqdm):
     """tqdm with the settings of every bar here; short work shows none.
 
     >>> for block in Bar(blocks, desc="comparing", unit=" blocks"):
+
+    Counts are written in full ("3/180 steps") unless ``unit_scale`` is True ("1.05M/2.00M texts").
     """
 
     monitor_interval = 0  # no thread beside the work
@@ -36,20 +39,25 @@ class Bar(tqdm):
     def __init__(
         self, items: Any = None, *, total: float | None = None, shown: bool = True, **options: Any
     ):
+        # A terminal gets a live line, a file a line every ten seconds.
         seconds = 0.1 if sys.stderr.isatty() else 10
-        options |= {"mininterval": seconds, "delay": seconds, "leave": False, "unit_scale": True}
+        options |= {"mininterval": seconds, "delay": seconds, "leave": False}
         options |= {"file": Messages(), "ncols": shutil.get_terminal_size().columns - 1}
         super().__init__(items, total=total, disable=not shown, **options)
+
+    @staticmethod
+    def format_meter(*numbers: Any, **options: Any) -> str:
+        """Write tqdm's line, with "3.40s/steps": units begin with a space, for "5 steps/s"."""
+        return tqdm.format_meter(*numbers, **options).replace("s/ ", "s/")
 
 
 def bar_of(
     shown: bool | Bar | None, total: int | None, unit: str = " texts"
 ) -> AbstractContextManager[Bar | None]:
-    """Return the bar of an ``encode``: a new one, the caller's, which stays open, or None if none
-    is shown.
-    """
+    """Return the bar of an ``encode``: a new one, the caller's, which stays open, or None."""
     if isinstance(shown, Bar):
         return nullcontext(shown)
-    return (
-        Bar(total=total, unit=unit) if shown else nullcontext()
-    )  # a hidden bar would cost a short text time
+    if shown:
+        return Bar(total=total, unit=unit, unit_scale=True)
+    # not a hidden bar, which would cost a short text time
+    return nullcontext()

@@ -36,7 +36,8 @@ from minisbert.checkpoints.weights import read_safetensors, write_safetensors
 from minisbert.core import InputError, one_line
 from minisbert.core.loop import Diverged, Step
 from minisbert.models.pair_model import PairModel
-from minisbert.models.sentence_encoder import NotFinite, SentenceEncoder
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.text_encoder import NotFinite
 from minisbert.system import files
 from minisbert.system.assets import file_hash, local_path
 from minisbert.system.console import Interrupts, say

@@ -16,11 +16,11 @@ from minisbert.checkpoints.layout import SENTENCE_ENCODER, find_model, read_fold
 from minisbert.core import InputError
 from minisbert.core.bert import Attention
 from minisbert.core.loop import Diverged, adamw, fit, linear_schedule
-from minisbert.core.pooling import Pooling
 from minisbert.data.datasets import shared_rows, text_rows
 from minisbert.evaluation.retrieval import Retrieval, load_retrieval_folder
 from minisbert.models.masked_language_model import MaskedLanguageModel
 from minisbert.models.pair_model import PairModel
+from minisbert.models.pooling import Pooling
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import cut_message, say
 from minisbert.system.devices import choose_dtype, save_training_memory, use_threads

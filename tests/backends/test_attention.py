@@ -24,12 +24,10 @@ from minisbert.models import batching
 from minisbert.models.batching import LONG_TOKENS, same_text
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import devices
-from tests.backends.test_int8 import generated_code
-from tests.backends.test_runtime import COMPILER, TEXTS
+from tests.backends.packages import COMPILER, TEXTS, generated_code
 
-TWO_TEXTS = torch.tensor(
-    [[0, 0, 0, 1, 1, 1, 1], [2, 2, 2, 2, 2, -1, -1]]
-)  # of a row, and one with pads
+# Two texts share the first row, the second has one with pads.
+TWO_TEXTS = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [2, 2, 2, 2, 2, -1, -1]])
 MASKS = {"texts that share rows": same_text(TWO_TEXTS), "pads": (TWO_TEXTS >= 0)[:, None, None, :]}
 
 
@@ -56,6 +54,7 @@ def test_each_way_is_the_formula(way, bound, name):
 
 @pytest.mark.parametrize("way", [bfloat16_attention, float32_attention, fused])
 def test_what_the_mask_hides_changes_no_bit(way):
+    """Texts that share a row must not see each other, and nobody sees a pad."""
     qkv, bias = inputs(MASKS["pads"])
     before = way(qkv, bias)
     qkv[1, 5:, 1], qkv[1, 5:, 2] = 100.0, -100.0  # keys and values of pads
@@ -63,6 +62,7 @@ def test_what_the_mask_hides_changes_no_bit(way):
 
 
 def test_the_layers_of_the_books_encoder_and_no_others(tiny):
+    """Newer architectures have other inputs, and keep their own attention."""
     encoder = SentenceEncoder.load(tiny)
     assert attend_by_length(encoder.bert)
     assert all(isinstance(layer.attention, RowAttention) for layer in encoder.bert.layers)
@@ -92,11 +92,12 @@ AMD, AMX = (
     ],
 )
 def test_vendor_flags_and_sizes_choose_the_kernel(flags, rows, tokens, kernel, monkeypatch):
+    """Each kernel is the slower one somewhere, and one takes gigabytes for a long row."""
+
     def cond(fits: Tensor, first, second, inputs):
         way = first if fits else second
-        return (
-            way if way in (float32_attention, bfloat16_attention, fused) else way(*inputs)
-        )  # which chooses, too
+        # The other branch is a choice, too.
+        return way if way in (float32_attention, bfloat16_attention, fused) else way(*inputs)
 
     monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
     monkeypatch.setattr(torch, "cond", cond)
@@ -117,6 +118,7 @@ def test_vendor_flags_and_sizes_choose_the_kernel(flags, rows, tokens, kernel, m
 def test_long_rows_share_smaller_batches_where_their_scores_are_held(
     flags, dtype, fewer, tiny, monkeypatch
 ):
+    """Only where a package holds scores do they have to fit into the caches."""
     monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
     encoder = CompiledEncoder(read_folder(tiny), lambda *_: [], About(dtype=dtype))
     assert (encoder.long_tokens == LONG_TOKENS) == fewer
@@ -124,6 +126,7 @@ def test_long_rows_share_smaller_batches_where_their_scores_are_held(
 
 @pytest.mark.parametrize("width", [-1, 0, 7])
 def test_a_package_that_lies_about_its_columns_is_refused(width, tiny):
+    """What a package says about itself is not signed."""
     encoder = CompiledEncoder(read_folder(tiny), lambda *_: [torch.zeros(2, 8)], About(width=width))
     with pytest.raises(InputError, match="columns"):
         encoder.encode(["a", "b c"])
@@ -135,6 +138,7 @@ def test_a_package_that_lies_about_its_columns_is_refused(width, tiny):
 def test_with_avx2_alone_an_int8_package_attends_by_torchs_operation(
     flags, kernel, tiny, monkeypatch
 ):
+    """Emulated bfloat16 would be many times slower."""
     monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
     encoder = SentenceEncoder.load(tiny)
     prepare_layers(encoder.bert, "int8")
@@ -148,17 +152,15 @@ def test_a_package_has_all_ways(tiny, tmp_path, monkeypatch):
     it.
     """
     monkeypatch.setattr(devices, "cpu_flags", lambda: AMD)
-    monkeypatch.setattr(
-        package, "instruction_sets", lambda: ["avx2"]
-    )  # whatever this CPU has: emulated
+    # Whatever this CPU has, which emulates the rest.
+    monkeypatch.setattr(package, "instruction_sets", lambda: ["avx2"])
     for module in (attention, batching):
         monkeypatch.setattr(module, "SHORT", 40)
     monkeypatch.setattr(attention, "FEW_SCORES", 12**2)  # a row of 12 tokens with a head
     monkeypatch.setattr(attention, "MOST_SCORES", 2 * 40**2)  # 2 rows of 40
     monkeypatch.setattr(batching, "ROW", 24)
-    attention.compile_model(
-        tiny, "bfloat16", None, tmp_path / "p.pt2"
-    )  # in this process, with these bounds
+    # In this process, where the bounds hold.
+    attention.compile_model(tiny, "bfloat16", None, tmp_path / "p.pt2")
     code = generated_code(tmp_path / "p.pt2")
     assert "cpu_bmm_out(" in code
     assert "scaled_dot_product" in code
@@ -167,6 +169,5 @@ def test_a_package_has_all_ways(tiny, tmp_path, monkeypatch):
     vectors, expected = ours.encode(texts), eager.encode(texts)
     assert abs(vectors - expected).max() < 0.02
     alone = [ours.encode(text) for text in texts]
-    assert (
-        abs(vectors - alone).max() < 2**-8
-    )  # bfloat16 rounds a sum of another order to its neighbour
+    # bfloat16 rounds a sum of another order to its neighbour.
+    assert abs(vectors - alone).max() < 2**-8

@@ -12,7 +12,7 @@ from minisbert.backends import graphs
 from minisbert.backends.graphs import BFloat16Linear, TransposedLinear, prepare_layers
 from minisbert.backends.package import CompiledEncoder
 from minisbert.system import devices
-from tests.backends.test_int8 import TEXTS, generated_code
+from tests.backends.packages import TEXTS, generated_code
 from tests.conftest import ROOT
 
 COMPILE = """
@@ -26,6 +26,7 @@ graphs.compile_model(Path(sys.argv[1]), "float32", None, Path(sys.argv[2]))
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_transposed_layer_gives_the_numbers_of_the_layer(bias):
+    """It is another layout of the same weights."""
     torch.manual_seed(0)
     linear = nn.Linear(7, 5, bias).double()
     x = torch.randn(2, 3, 7, dtype=torch.float64)
@@ -41,6 +42,7 @@ def test_a_transposed_layer_gives_the_numbers_of_the_layer(bias):
     ],
 )
 def test_the_faster_library_multiplies_in_float32(dtype, flags, kind, tiny, monkeypatch):
+    """MKL and oneDNN differ by a factor of two, by the CPU's vendor."""
     monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
     monkeypatch.setattr(graphs, "bfloat16_hardware", lambda device: (True, ""))
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
@@ -55,6 +57,7 @@ def test_the_faster_library_multiplies_in_float32(dtype, flags, kind, tiny, monk
     ("library", "product"), [("BLAS", "cpu_mm_out("), ("oneDNN", "cpu__linear_pointwise(")]
 )
 def test_a_package_has_its_product(library, product, tiny, tmp_path):
+    """The compiler may choose another library than was asked for."""
     path = tmp_path / "p.pt2"
     subprocess.run(
         [sys.executable, "-c", COMPILE, str(tiny), str(path), library], check=True, cwd=ROOT

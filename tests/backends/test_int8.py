@@ -1,13 +1,9 @@
-"""int8 packages: the formula by hand, what the compiler makes of it, and how far the vectors are
-from float32's.
-"""
+"""int8 packages: the formula by hand, the compiler's code, and how far vectors are off."""
 
 import os
 import re
 import subprocess
 import sys
-import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,16 +28,11 @@ from minisbert.data.datasets import load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import torch_internals
 from minisbert.system.devices import bfloat16_hardware, cpu_flags
+from tests.backends.packages import TEXTS, generated_code
 from tests.conftest import ROOT
 
-TEXTS = [
-    "the cat sits on the mat",
-    "a dog",
-    "a woman eats an apple",
-    "moon",
-    "the horse runs fast over snow",
-]
-SIGNED, UNSIGNED = int8.INSTRUCTIONS
+SIGNED = int8.SIGNED
+UNSIGNED = int8.UNSIGNED
 needs_vnni = pytest.mark.skipif(SIGNED not in cpu_flags(), reason=f"the CPU has no {SIGNED}")
 needs_avx2 = pytest.mark.skipif(UNSIGNED not in cpu_flags(), reason=f"the CPU has no {UNSIGNED}")
 # exactness of one product, for a process that has nothing beyond AVX2: largest and random numbers
@@ -56,10 +47,12 @@ for rows, inputs, outputs in ((1, 1536, 384), (3, 40, 24), (70, 384, 1536)):
         a = np.full((rows, inputs), 255, np.uint8)
         b = np.full((outputs, inputs), sign * NARROW, np.int8)
         if not sign:
-            a, b = numbers.integers(0, 256, a.shape, np.uint8), numbers.integers(-NARROW, NARROW + 1, b.shape, np.int8)
+            a = numbers.integers(0, 256, a.shape, np.uint8)
+            b = numbers.integers(-NARROW, NARROW + 1, b.shape, np.int8)
         scale = 2.0 ** numbers.integers(-3, 4, outputs)  # no rounding
         expected = (a.astype(np.int64) @ b.astype(np.int64).T) * scale
-        y = unsigned_products(torch.from_numpy(a), torch.from_numpy(b), torch.from_numpy(scale).float())
+        scales = torch.from_numpy(scale).float()
+        y = unsigned_products(torch.from_numpy(a), torch.from_numpy(b), scales)
         # a sum over 2^24 is rounded to float32
         assert np.array_equal(y.numpy(), expected.astype(np.float32)), (rows, inputs, outputs, sign)
 """
@@ -73,6 +66,7 @@ def tensor(*rows: list[float]) -> torch.Tensor:
 @pytest.mark.parametrize("unsigned", [True, False])
 @pytest.mark.parametrize("private", [True, False])
 def test_the_product_of_the_docstring(private, unsigned, monkeypatch):
+    """By each of torch's operations and without them, as on other CPUs."""
     if not private:
         monkeypatch.delattr(torch_internals.torch, "_int_mm")
         monkeypatch.setattr(torch_internals, "QLINEAR", False)
@@ -93,6 +87,7 @@ def test_unsigned_products_are_exact_without_vnni():
 
 @pytest.mark.parametrize("unsigned", [True, False])
 def test_a_token_of_equal_numbers_is_exact(unsigned):
+    """Its range is empty, and a step of 0 would divide by it."""
     codes = torch.tensor([[1, -3]], dtype=torch.int8)
     x = tensor([0.0, 0.0], [7.0, 7.0], [-1e6, -1e6])
     assert quantized_linear(x, codes, torch.ones(1), unsigned=unsigned).tolist() == [
@@ -103,12 +98,12 @@ def test_a_token_of_equal_numbers_is_exact(unsigned):
 
 
 def test_weights_are_within_half_a_step_unless_they_are_clipped():
+    """Rounding is off by half a step at most."""
     codes, scale = quantize_weight(tensor([1.27, -0.01], [0.0, 0.0], [-2.54, 2.54]))
     assert codes.tolist() == [[127, -1], [0, 0], [-127, 127]]
     torch.testing.assert_close(scale, torch.tensor([0.01, int8.SMALLEST, 0.02]))
-    weight = (
-        torch.randn(5, 64, generator=torch.Generator().manual_seed(0)) ** 3
-    )  # a few of them are large
+    # A few activations are large, as in BERT.
+    weight = torch.randn(5, 64, generator=torch.Generator().manual_seed(0)) ** 3
     codes, scale = quantize_weight(weight)
     error = (scale[:, None] * codes - weight).abs()
     clipped = weight.abs() > 127.5 * scale[:, None]
@@ -140,11 +135,13 @@ def test_a_layer_is_off_by_at_most_the_rounding_of_both_sides(flags, most, monke
 
 
 def test_activations_may_lie_in_memory_in_any_order():
+    """The operation reads memory, not the tensor's strides."""
     layer, x = QuantizedLinear(torch.nn.Linear(6, 4)), torch.randn(6, 5)
     assert torch.equal(layer(x.T), layer(x.T.contiguous()))
 
 
 def test_every_linear_layer_of_the_encoder_and_nothing_else(tiny):
+    """Embeddings and pooling keep their precision."""
     encoder = SentenceEncoder.load(tiny)
     quantize_layers(encoder.bert)
     layers = list(encoder.bert.layers.modules())
@@ -156,20 +153,13 @@ def test_every_linear_layer_of_the_encoder_and_nothing_else(tiny):
 
 
 def test_it_is_refused_without_the_instructions_and_uncompiled(tiny, tmp_path, monkeypatch):
+    """It would be slower than float32 there."""
     with pytest.raises(InputError, match="dtype int8 is for compiled models"):
         SentenceEncoder.load(tiny).encode(TEXTS, dtype="int8")
     monkeypatch.setattr(int8, "cpu_flags", lambda: {"sse4_2"})
     with pytest.raises(InputError, match="int8 needs a CPU with avx512_vnni or avx2"):
         to_native_code([str(tiny), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
     assert not list(tmp_path.iterdir())
-
-
-def generated_code(package: Path) -> str:
-    """The C++ that the compiler wrote, which a package contains."""
-    with zipfile.ZipFile(package) as archive:
-        return "\n".join(
-            archive.read(name).decode() for name in archive.namelist() if name.endswith(".cpp")
-        )
 
 
 @needs_vnni
@@ -181,22 +171,19 @@ def test_a_package_multiplies_by_the_fast_product(tiny, tmp_path):
     to_native_code([str(tiny), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
     code = generated_code(tmp_path / "p.pt2")
     by_length = bfloat16_hardware(torch.device("cpu"))[0]
-    assert (
-        len(re.findall(r"_int_mm_out\(", code)) == 2 * 4
-    )  # in each layer one for query, key and value
+    # In each layer one for query, key and value.
+    assert len(re.findall(r"_int_mm_out\(", code)) == 2 * 4
     assert "qlinear" not in code
-    assert (
-        len(set(re.findall(r"auto (tmp\d+) = tmp\d+\.erf\(\)", code))) == 1
-    )  # GELU once a number, not in two loops
+    # GELU once a number, not in two loops.
+    assert len(set(re.findall(r"auto (tmp\d+) = tmp\d+\.erf\(\)", code))) == 1
     ours, eager = CompiledEncoder.load(tiny, tmp_path / "p.pt2"), SentenceEncoder.load(tiny)
     assert ours.compiled_dtype == "int8"
     vectors, expected = ours.encode(TEXTS), eager.encode(TEXTS)
     assert ((vectors * expected).sum(1) > 0.99).all()
     attend_by_length(eager.bert, attention_by_length if by_length else fused)
     quantize_layers(eager.bert)
-    assert (
-        abs(vectors - eager.encode(TEXTS)).max() < 2e-3
-    )  # a number between two codes may be rounded to either
+    # A number between two codes may be rounded to either.
+    assert abs(vectors - eager.encode(TEXTS)).max() < 2e-3
     with pytest.raises(InputError, match="compiled from tiny with dtype int8, not bfloat16"):
         CompiledEncoder.load(tiny, tmp_path / "p.pt2", dtype="bfloat16")
 
@@ -207,22 +194,19 @@ def test_a_package_without_vnni(tiny, tmp_path, monkeypatch):
     """oneDNN's layer takes the weights as they were laid out when the package was compiled."""
     monkeypatch.setattr(int8, "cpu_flags", lambda: {UNSIGNED})
     monkeypatch.setattr(int8, "bfloat16_hardware", lambda device: (False, ""))
-    int8.compile_model(
-        tiny, "int8", None, tmp_path / "p.pt2"
-    )  # in this process, with these instructions
+    # In this process, where the CPU has only these instructions.
+    int8.compile_model(tiny, "int8", None, tmp_path / "p.pt2")
     code = generated_code(tmp_path / "p.pt2")
-    assert (
-        len(re.findall(r"cpu__qlinear_pointwise_tensor\(", code)) == 2 * 4
-    )  # one for query, key and value
+    # In each layer one for query, key and value.
+    assert len(re.findall(r"cpu__qlinear_pointwise_tensor\(", code)) == 2 * 4
     assert "_int_mm_out(" not in code
     ours, eager = CompiledEncoder.load(tiny, tmp_path / "p.pt2"), SentenceEncoder.load(tiny)
     vectors, expected = ours.encode(TEXTS), eager.encode(TEXTS)
     assert ((vectors * expected).sum(1) > 0.99).all()
     attend_by_length(eager.bert, fused)
     quantize_layers(eager.bert)
-    assert (
-        abs(vectors - eager.encode(TEXTS)).max() < 2e-3
-    )  # a number between two codes may be rounded to either
+    # A number between two codes may be rounded to either.
+    assert abs(vectors - eager.encode(TEXTS)).max() < 2e-3
 
 
 @pytest.mark.slow

@@ -20,9 +20,8 @@ MODELS += [
     REFERENCE / "architectures" / f"tiny-{name}"
     for name in ("mpnet", "modernbert", "qwen3", "gemma")
 ]
-LONG = tuple(
-    " ".join(["cat", "dog", "moon"][: 1 + i % 3] * i) for i in range(1, 8)
-)  # ragged, padded
+# Of several lengths, so that there are pads.
+LONG = tuple(" ".join(["cat", "dog", "moon"][: 1 + i % 3] * i) for i in range(1, 8))
 
 
 @pytest.fixture
@@ -34,6 +33,7 @@ def runtime() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS, ids=[path.name for path in MODELS])
 def test_a_graph_gives_the_encoders_vectors_for_any_sizes(runtime, model, tmp_path):
+    """The sizes of the example must not be compiled in."""
     encoder = SentenceEncoder.load(model)
     graphs.export_onnx(encoder, tmp_path / "model.onnx")
     for texts in (LONG, LONG[:1], LONG[2:4]):
@@ -71,15 +71,15 @@ def test_pads_on_the_left_as_other_programs_may_put_them(runtime, pooling, tmp_p
 def test_the_command_writes_a_folder_that_opens_and_can_be_replaced(
     runtime, tiny, tmp_path, capsys
 ):
+    """Other programs find the graph where sentence-transformers writes it."""
     out, model = tmp_path / "out", shutil.copytree(tiny, tmp_path / "model")
     (model / "sentence_bert_config.json").write_text('{"max_seq_length": 9}')
     for _ in range(2):
         main([str(model), "--out", str(out)])
         shown = capsys.readouterr().out.splitlines()
         assert [line.partition(":")[0] for line in shown] == ["onnx/model.onnx"]
-    assert (
-        json.loads((out / "tokenizer_config.json").read_text())["model_max_length"] == 9
-    )  # other programs read it
+    # Other programs read this name.
+    assert json.loads((out / "tokenizer_config.json").read_text())["model_max_length"] == 9
     texts = list(LONG)
     np.testing.assert_array_equal(
         SentenceEncoder.load(out).encode(texts), SentenceEncoder.load(model).encode(texts)
@@ -87,12 +87,14 @@ def test_the_command_writes_a_folder_that_opens_and_can_be_replaced(
 
 
 def test_a_missing_package_is_one_line_with_the_extra(tiny, tmp_path, monkeypatch):
+    """Not a traceback of an import."""
     monkeypatch.setattr("minisbert.commands.convert.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"needs onnx: pip install -e '\.\[onnx\]'"):
         main([str(tiny), "--out", str(tmp_path / "out")])
 
 
 def test_a_prompt_that_is_not_pooled_and_a_damaged_file(tiny, tmp_path):
+    """Both are refused in one line."""
     encoder = SentenceEncoder.load(tiny)
     encoder.settings = replace(encoder.settings, include_prompt=False)
     with pytest.raises(InputError, match="include_prompt false cannot be exported"):

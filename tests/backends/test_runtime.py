@@ -1,6 +1,4 @@
-"""Compiled packages: the vectors of the eager encoder, and a clear line for every package that does
-not fit.
-"""
+"""Compiled packages: the eager encoder's vectors, and a clear line for each that does not fit."""
 
 import itertools
 import json
@@ -30,17 +28,10 @@ from minisbert.loading import load
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from tests.backends.packages import COMPILER, TEXTS
 from tests.conftest import ROOT, compile_model
 from tests.parity import MINILM_VECTOR
 
-COMPILER = any(map(shutil.which, filter(None, [os.environ.get("CXX"), *aot.COMPILERS])))
-TEXTS = [
-    "the cat sits on the mat",
-    "a dog",
-    "a woman eats an apple",
-    "moon",
-    "the horse runs fast over snow",
-]
 SHAPES = (TEXTS[:1], TEXTS, [f"{a} {b}" for a in TEXTS for b in TEXTS] * 2, ["moon"] * 3)
 
 pytestmark = pytest.mark.skipif(not COMPILER, reason="there is no C++ compiler")
@@ -58,8 +49,7 @@ def cache(folder, monkeypatch) -> Path:
     return folder.parent / "compiled"
 
 
-# ------------------------------------------------------------------------------------- the same
-# vectors
+# -------------------------------------------------------------------------------- the same vectors
 
 
 def test_vectors_are_those_of_the_eager_encoder(folder, tiny_package):
@@ -109,6 +99,7 @@ def test_every_family_dense_layer_and_pooling(tmp_path):
 
 @pytest.mark.parametrize(("task", "labels"), [("regression", ""), ("classes", "abc")])
 def test_a_cross_encoders_graph_makes_the_models_outputs(folder, task, labels):
+    """Scores and logits, before anything is compiled."""
     encoder = SentenceEncoder.load(folder)
     model = PairModel(
         encoder, ClassifierHead(encoder.width, outputs=len(labels) or 1), task, list(labels)
@@ -120,6 +111,7 @@ def test_a_cross_encoders_graph_makes_the_models_outputs(folder, task, labels):
 
 @pytest.mark.slow
 def test_a_cross_encoder(folder, tmp_path):
+    """Saved, compiled and loaded, it gives the model's scores."""
     torch.manual_seed(0)
     encoder = SentenceEncoder.load(folder)
     model = PairModel(encoder, JointHead(encoder.width)).eval()
@@ -135,13 +127,14 @@ def test_a_cross_encoder(folder, tmp_path):
         CompiledEncoder.load(tmp_path / "model", tmp_path / "p.pt2")
 
 
-# ------------------------------------------------------------------------------------- what is
-# refused
+# --------------------------------------------------------------------------------- what is refused
 
 
 def test_another_model_torch_cpu_or_precision_is_refused_by_name(
     folder, tiny_package, tmp_path, monkeypatch
 ):
+    """It would crash, or give other vectors than the model."""
+
     def refused(message: str, path: Path = folder, **options: str) -> None:
         with pytest.raises(InputError, match=message):
             load(path, compiled=tiny_package, **options)
@@ -185,6 +178,7 @@ def another_archive(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [cut, flip, another_archive])
 def test_a_damaged_package_is_refused(folder, tiny_package, tmp_path, damage):
+    """Its checksums are read before any of its code runs."""
     damage(copied := Path(shutil.copy(tiny_package, tmp_path / "p.pt2")))
     with pytest.raises(
         InputError, match=r"p\.pt2: (.* damaged|File is not a zip|.*CRC|not a package)"
@@ -193,6 +187,7 @@ def test_a_damaged_package_is_refused(folder, tiny_package, tmp_path, damage):
 
 
 def test_a_package_that_is_no_file_or_can_be_written_by_others(folder, tiny_package, tmp_path):
+    """Whoever can write it can run code as you."""
     copied = Path(shutil.copy(tiny_package, tmp_path / "p.pt2"))
     copied.chmod(0o666)
     (tmp_path / "open").mkdir()
@@ -223,6 +218,7 @@ def test_a_package_that_is_no_file_or_can_be_written_by_others(folder, tiny_pack
     ],
 )
 def test_edited_metadata_is_refused(folder, tmp_path, content, message):
+    """What a package says about itself is no program, and is read as strictly as a file."""
     with zipfile.ZipFile(tmp_path / "p.pt2", "w") as archive:
         archive.writestr("p/data/model/x.wrapper_metadata.json", json.dumps({"minisbert": content}))
     with pytest.raises(InputError, match=message):
@@ -255,6 +251,7 @@ def test_an_identity_covers_every_module_and_all_code_of_the_graph(tiny, tmp_pat
 
 
 def test_without_a_compiler_or_with_an_old_torch(folder, tmp_path, monkeypatch):
+    """The line says what to install."""
     monkeypatch.setattr(aot.shutil, "which", lambda _: None)
     with pytest.raises(InputError, match=r"C\+\+ compiler.*apt install g\+\+"):
         to_native_code([str(folder), "--out", str(tmp_path / "p.pt2")])
@@ -284,6 +281,7 @@ def test_the_compiling_process_gets_a_private_folder(folder, tmp_path, monkeypat
 
 @pytest.mark.slow
 def test_a_compiler_that_fails_leaves_nothing(folder, tmp_path, monkeypatch):
+    """Half a package would be found at the next start."""
     broken = tmp_path / "bin" / "g++"
     broken.parent.mkdir()
     cases = "*--version*) echo 'g++ 12';; *) echo 'fatal error: no space' >&2; exit 1;;"
@@ -306,8 +304,7 @@ def test_a_compiler_that_fails_leaves_nothing(folder, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["bin"]
 
 
-# ------------------------------------------------------------------------------------ the cache
-# folder
+# -------------------------------------------------------------------------------- the cache folder
 
 
 def load_from_cache(folder: Path) -> np.ndarray:
@@ -317,6 +314,7 @@ def load_from_cache(folder: Path) -> np.ndarray:
 
 @pytest.mark.slow
 def test_two_processes_compile_once_and_the_next_start_finds_it(folder, cache, capfd):
+    """The second waits for the first one's package."""
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         vectors = [*pool.map(load_from_cache, [folder] * 2)]
     assert capfd.readouterr().err.count("compiling tiny in float32") == 1
@@ -331,6 +329,7 @@ def test_two_processes_compile_once_and_the_next_start_finds_it(folder, cache, c
 
 
 def test_a_cache_folder_that_cannot_be_written(folder, tmp_path, monkeypatch):
+    """The line says which setting names another."""
     (tmp_path / "compiled").write_text("a file where the folder should be")
     monkeypatch.setenv("MINISBERT_HOME", str(tmp_path))
     with pytest.raises(
@@ -339,8 +338,7 @@ def test_a_cache_folder_that_cannot_be_written(folder, tmp_path, monkeypatch):
         CompiledEncoder.load(folder)
 
 
-# ---------------------------------------------------------------------------------------- the
-# commands
+# ------------------------------------------------------------------------------------ the commands
 
 
 def test_compiled_in_the_commands(folder, tiny_package, tmp_path, capsys):
@@ -381,6 +379,7 @@ def test_compiled_in_the_commands(folder, tiny_package, tmp_path, capsys):
 
 
 def test_auto_runs_uncompiled_and_says_why(folder, capsys, monkeypatch, tmp_path):
+    """A program that asks for what there is goes on."""
     from minisbert.commands.encode import main
 
     monkeypatch.setenv("MINISBERT_HOME", str(tmp_path))

@@ -109,7 +109,7 @@ def test_a_long_file_is_streamed_in_chunks(tiny, lines, tmp_path, monkeypatch):
             sizes.append(len(chunk))
             yield chunk
 
-    monkeypatch.setattr("minisbert.models.sentence_encoder.chunks", in_parts)
+    monkeypatch.setattr("minisbert.models.text_encoder.chunks", in_parts)
     main(["--model", str(tiny), "--file", str(lines), "--out", str(tmp_path / "v.npy")])
     assert sizes == [1, 2, 1]
     vectors = np.load(tmp_path / "v.npy", mmap_mode="r")

@@ -1,36 +1,43 @@
-"""Pads, masks and dtypes of the book's poolings; their numbers are in the grader's cases and
-``test_parity.py``.
+"""Pads, masks and dtypes of the book's poolings.
+
+Their numbers are in the grader's cases and ``test_parity.py``.
 """
 
 import math
 
 import pytest
 import torch
-from torch import Tensor
 
-from minisbert.core.pooling import Pooling
+import minisbert.models.pooling
+from minisbert.core import InputError
+from minisbert.core.pooling import POOLINGS, Pooling
 from tests.parity import PIECE, assert_parity
-
-MODES = ["mean", "cls", "max", "attention"]
-LENGTHS = [5, 2, 1, 4]  # of 5 tokens: one text is full, one has a single token
-REAL = torch.arange(5) < torch.tensor(LENGTHS)[:, None]  # (4, 5)
+from tests.poolings import MODES, REAL, book_pooling, random_hidden
 
 
-def random_hidden(shape: tuple[int, ...] = (4, 5, 3), seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+@pytest.mark.parametrize("mode", ["lasttoken", "weightedmean", "pooler", "cls+max", "sum"])
+def test_the_book_knows_four_poolings_whatever_was_imported(mode):
+    """A chapter that another module adds to would work or not by who imported what."""
+    assert mode not in POOLINGS
+    assert minisbert.models.pooling.POOLINGS is not POOLINGS
+    with pytest.raises(InputError, match=r"choose from mean, cls, max, attention$"):
+        Pooling(mode, 3)
 
 
-def book_pooling(mode: str) -> Pooling:
-    """In float64; attention with random parameters."""
-    module = Pooling(mode, 3).double()
-    for seed, parameter in enumerate(module.parameters(), start=5):
-        parameter.data = random_hidden(parameter.shape, seed)
-    return module
+@pytest.mark.parametrize("mode", MODES)
+def test_the_librarys_pooling_gives_the_same(mode):
+    """The chapter names this test: what runs in place of its class is equal to it."""
+    book = book_pooling(mode)
+    library = minisbert.models.pooling.Pooling(mode, 3).double()
+    library.load_state_dict(book.state_dict())
+    assert torch.equal(library(random_hidden(), REAL), book(random_hidden(), REAL))
+    assert torch.equal(library(random_hidden()), book(random_hidden()))
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("content", [0.0, 1e30, -1e30, math.inf, -math.inf, math.nan])
 def test_the_content_of_a_pad_does_not_matter(mode, content):
+    """Nor to the gradients: a NaN in a pad must not reach a weight."""
     module = book_pooling(mode)
     expected = module(random_hidden(), REAL)
     hidden = random_hidden().masked_fill(~REAL[..., None], content).requires_grad_()
@@ -43,9 +50,7 @@ def test_the_content_of_a_pad_does_not_matter(mode, content):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_masks_of_every_kind(mode):
-    """None is the same as all real, ones and zeros are the same as booleans, and more pads change
-    nothing.
-    """
+    """None means all real, ones and zeros are as good as booleans, more pads change nothing."""
     module, hidden = book_pooling(mode), random_hidden()
     everything = torch.ones(4, 5, dtype=torch.bool)
     assert_parity(f"{mode} without mask", module(hidden), module(hidden, everything), PIECE)
@@ -59,6 +64,7 @@ def test_masks_of_every_kind(mode):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_the_dtype_of_the_hidden_states_stays(mode, dtype):
+    """A mask of integers must not turn half precision into float32."""
     for mask in (REAL, None):
         assert book_pooling(mode).to(dtype)(random_hidden().to(dtype), mask).dtype == dtype
 

@@ -153,12 +153,14 @@ def assert_same(found, expected, levels=0):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("code", SAME)
 def test_the_same_call_gives_the_same(code, ours, theirs):
+    """Code for sentence-transformers runs with the same result."""
     assert_same(eval(code, dict(ours)), eval(code, dict(theirs)))
 
 
 @pytest.mark.reference
 @pytest.mark.parametrize("state", STATES)
 def test_the_same_calls_in_every_state_of_a_model(tiny, state):
+    """After every setting that users change."""
     library = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
     models = (
         minisbert.load(tiny, prompts=PROMPTS, device="cpu"),
@@ -186,6 +188,7 @@ def test_names_that_are_called_otherwise_here():
 
 
 def test_models_are_copied_and_pickled(ours):
+    """Ray and multiprocessing do it."""
     model = ours["model"]
     for other in (pickle.loads(pickle.dumps(model)), copy.copy(model), copy.deepcopy(model)):
         np.testing.assert_array_equal(other.encode(TEXTS), model.encode(TEXTS))
@@ -207,6 +210,7 @@ def test_no_texts_have_no_vectors(ours):
 
 
 def test_a_ranking_is_written_as_json(ours):
+    """NumPy's numbers could not be."""
     ranking = ours["reranker"].rank("the cat", TEXTS, num_workers=0)
     assert json.loads(json.dumps(ranking)) == ranking
 
@@ -222,6 +226,8 @@ def test_the_length_of_pairs_is_set(folders):
 
 
 def test_a_subclass_loads(tiny):
+    """A user's subclass is opened as what it is."""
+
     class MyEncoder(SentenceEncoder):
         pass
 

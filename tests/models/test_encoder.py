@@ -10,7 +10,8 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.models.batching import tokenize
-from minisbert.models.sentence_encoder import SentenceEncoder, not_finite
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.text_encoder import not_finite
 from tests.parity import assert_parity
 
 TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon"]
@@ -23,6 +24,7 @@ def encoder(tiny):
 
 
 def test_one_text_has_one_vector(encoder):
+    """A string is one text, not a list of characters."""
     vector, rows = encoder.encode("a dog"), encoder.encode(["a dog"])
     assert vector.shape == (24,)
     np.testing.assert_array_equal(vector, rows[0])
@@ -47,6 +49,7 @@ def test_the_first_text_whose_numbers_are_not_finite_is_named(encoder):
 
 
 def test_settings_at_load_and_later_are_the_same(tiny, encoder):
+    """Each may be set at any time, for this encoder alone."""
     chosen = {
         "max_seq_length": 5,
         "truncate_dim": 7,
@@ -84,11 +87,13 @@ def test_settings_at_load_and_later_are_the_same(tiny, encoder):
     ],
 )
 def test_values_that_cannot_be(encoder, name, value, message):
+    """Refused where they are set, not at the next call."""
     with pytest.raises(InputError, match=rf"{name}.*{message}|{message}"):
         setattr(encoder, name, value)
 
 
 def test_a_model_with_two_prompts_says_once_that_none_was_asked_for(encoder, capsys):
+    """Without its prompt such a model is several points worse."""
     encoder.prompts = PROMPTS
     encoder.encode_query(TEXTS)
     assert capsys.readouterr().err == ""
@@ -98,6 +103,7 @@ def test_a_model_with_two_prompts_says_once_that_none_was_asked_for(encoder, cap
 
 
 def test_similarities_by_hand(encoder):
+    """Each by its formula, as an array or a tensor, for one vector or many."""
     a, b = np.array([[3.0, 4], [1, 0]]), np.array([[4.0, 3], [0, 2]])
     a.setflags(write=False)  # as np.load(mmap_mode="r") gives them
     expected = {
@@ -144,15 +150,16 @@ def test_precision_is_that_of_the_output(encoder):
         encoder.encode("a dog", precision="int8")
 
 
-@pytest.mark.parametrize(
-    ("count", "warns"), [(0, False), (2, True), (99, True), (100, False)]
-)  # as the reference does
+# These are the numbers at which sentence-transformers warns.
+@pytest.mark.parametrize(("count", "warns"), [(0, False), (2, True), (99, True), (100, False)])
 def test_codes_of_few_texts_are_warned_about(encoder, capsys, count, warns):
+    """The ranges of a few texts do not hold for others."""
     encoder.encode([f"dog {number}" for number in range(count)], precision="uint8")
     assert ("ranges" in capsys.readouterr().err) == warns
 
 
 def test_token_ids_are_encoded_as_their_text(encoder):
+    """The server tokenizes first, to count tokens."""
     tokens = tokenize(encoder.tokenizer, TEXTS)
     assert list(tokens.ids[3]) == [
         2,

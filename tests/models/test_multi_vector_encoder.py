@@ -3,7 +3,6 @@ commands, bad input.
 """
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +18,11 @@ from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.by_tokens import max_sim
 from minisbert.system import devices
-from tests.architectures.tiny import alter, folder_of
+from tests.architectures.tiny import alter
+from tests.colbert import COLBERT, MASK, SENTENCE, TEXT, write_colbert
 from tests.parity import GRADIENT, PIECE, assert_parity, golden
 from tests.reference.texts import SENTENCES, TEXTS
 
-COLBERT = folder_of("colbert")
 ALL = [*SENTENCES, *TEXTS]
 EXPANSIONS = {
     "none": None,
@@ -32,37 +31,14 @@ EXPANSIONS = {
     "at least": {"strategy": "min", "length": 11},
     "beyond the limit of 16": {"strategy": "min", "length": 18},
 }
-WORDS = [",", ".", "the", "no-such-word"]
-SENTENCE, TEXT, MASK = (
-    "config_sentence_transformers.json",
-    "sentence_bert_config.json",
-    "2_MultiVectorMask/config.json",
-)
-
-
-def write(folder: Path, expansion: dict | None = None, normalize: bool = True) -> Path:
-    """The tiny model in git with other settings."""
-    shutil.copytree(COLBERT, folder)
-    alter(folder, TEXT, document_length=14, max_seq_length=16, query_expansion=expansion or ...)
-    alter(folder, TEXT, **{} if expansion else {"query_length": 12})
-    alter(folder, SENTENCE, prompts={"query": "[MASK] ", "document": "dog "})
-    alter(folder, MASK, skiplist_words=WORDS)
-    modules = json.loads(
-        (folder / "modules.json").read_text()
-    )  # Transformer, Dense, MultiVectorMask, Normalize
-    if not normalize:
-        shutil.rmtree(folder / modules[3]["path"])
-        (folder / "modules.json").write_text(json.dumps(modules[:3]))
-    return folder
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write(tmp_path / "model", EXPANSIONS["fixed"])
+    return write_colbert(tmp_path / "model", EXPANSIONS["fixed"])
 
 
-# ------------------------------------------------------------------------------------- the
-# reference
+# ----------------------------------------------------------------------------------- the reference
 
 
 def assert_rows(name: str, found, expected: list[torch.Tensor]) -> None:
@@ -73,26 +49,37 @@ def assert_rows(name: str, found, expected: list[torch.Tensor]) -> None:
 
 @pytest.mark.reference
 @pytest.mark.parametrize(
-    ("name", "normalize"), [*((name, True) for name in EXPANSIONS), ("at least", False)]
+    ("name", "normalize"),
+    [
+        ("none", True),
+        ("fixed", True),
+        ("attended", True),
+        ("at least", True),
+        ("beyond the limit of 16", True),
+        ("at least", False),
+    ],
 )
 def test_vectors_and_scores_equal_the_references_also_after_saving(tmp_path, name, normalize):
+    """With and without fillers, attended to or not, scaled or not."""
     from sentence_transformers import MultiVectorEncoder as Reference
 
-    encoder = MultiVectorEncoder.load(write(tmp_path / "model", EXPANSIONS[name], normalize))
+    encoder = MultiVectorEncoder.load(
+        write_colbert(tmp_path / "model", EXPANSIONS[name], normalize)
+    )
     encoder.save(tmp_path / "saved")
     for folder in (tmp_path / "model", tmp_path / "saved"):
-        ours, theirs = (
-            MultiVectorEncoder.load(folder).double(),
-            Reference(str(folder), device="cpu").double(),
-        )
-        sides = {"query": theirs.encode_query(ALL), "document": theirs.encode_document(ALL)}
-        found = {side: ours.encode(ALL, prompt_name=side) for side in sides}
-        for side, expected in sides.items():
-            assert_rows(f"{name} {side}", found[side], expected)
-        scores = theirs.similarity(*sides.values()).double()
-        ours_scores = torch.from_numpy(ours.similarity(*found.values()))
-        largest = scores.abs().max()  # the reference rounds them to float32
-        assert_parity(f"{name} scores", ours_scores / largest, scores / largest, 2e-6)
+        ours = MultiVectorEncoder.load(folder).double()
+        theirs = Reference(str(folder), device="cpu").double()
+        queries = ours.encode(ALL, prompt_name="query")
+        documents = ours.encode(ALL, prompt_name="document")
+        their_queries = theirs.encode_query(ALL)
+        their_documents = theirs.encode_document(ALL)
+        assert_rows(f"{name} query", queries, their_queries)
+        assert_rows(f"{name} document", documents, their_documents)
+        scores = torch.from_numpy(ours.similarity(queries, documents))
+        expected = theirs.similarity(their_queries, their_documents).double()
+        largest = expected.abs().max()  # the reference rounds them to float32
+        assert_parity(f"{name} scores", scores / largest, expected / largest, 2e-6)
 
 
 @pytest.mark.reference
@@ -100,6 +87,7 @@ def test_vectors_and_scores_equal_the_references_also_after_saving(tmp_path, nam
     "names", [{}, {"module_input_name": "sentence_embedding"}, {"module_output_name": "other"}]
 )
 def test_a_normalize_that_does_not_scale_tokens_changes_nothing(folder, tmp_path, names):
+    """By default that module scales the vector of a sentence."""
     from sentence_transformers import MultiVectorEncoder as Reference
 
     (folder / "3_Normalize" / "config.json").write_text(json.dumps(names))
@@ -115,6 +103,7 @@ def test_a_normalize_that_does_not_scale_tokens_changes_nothing(folder, tmp_path
 
 @pytest.mark.parametrize("saved", [False, True])
 def test_golden_values_also_after_saving(tmp_path, formulas, saved):
+    """Vectors and gradients of the committed model."""
     expected, encoder = golden("architectures/tiny-colbert"), MultiVectorEncoder.load(COLBERT)
     if saved:
         encoder.save(tmp_path / "saved")
@@ -136,29 +125,31 @@ def test_golden_values_also_after_saving(tmp_path, formulas, saved):
         assert_parity(name, parameter.weight.grad, expected[f"gradients.{name}"], GRADIENT)
 
 
-# ------------------------------------------------------------------------------- queries and
-# documents
+# --------------------------------------------------------------------------- queries and documents
 
 
 def test_fillers_are_compared_and_change_nothing_unless_they_are_attended_to(tmp_path):
+    """They have vectors of their own, and by default no other token sees them."""
     own, more, attended = (
         torch.from_numpy(
-            MultiVectorEncoder.load(write(tmp_path / name, EXPANSIONS[name])).encode(
+            MultiVectorEncoder.load(write_colbert(tmp_path / name, EXPANSIONS[name])).encode(
                 ["a cat"], query=True
             )[0]
         )
         for name in ("none", "fixed", "attended")
     )
+    # [CLS] [MASK] a cat [SEP], and four fillers.
     assert (len(own), len(more), len(attended)) == (
         5,
         9,
         9,
-    )  # [CLS] [MASK] a cat [SEP], and four fillers
+    )
     assert_parity("own tokens", more[:5], own, 2e-6)  # float32
     assert (attended[:5] - own).abs().max() > 1e-3
 
 
 def test_skipped_words_have_no_vector_in_documents_only(folder):
+    """A query's punctuation counts."""
     encoder = MultiVectorEncoder.load(folder)
     assert len(encoder.encode(["the cat , the dog ."], query=False)[0]) == len(
         ["[CLS]", "dog", "cat", "dog", "[SEP]"]
@@ -167,6 +158,7 @@ def test_skipped_words_have_no_vector_in_documents_only(folder):
 
 
 def test_a_text_has_the_same_vectors_in_any_batch(folder):
+    """Pads and neighbours change nothing."""
     encoder = MultiVectorEncoder.load(folder).double()
     for query in (True, False):
         together = encoder.encode(ALL, query=query, batch_size=1)
@@ -176,18 +168,19 @@ def test_a_text_has_the_same_vectors_in_any_batch(folder):
 
 
 def test_in_bfloat16_the_vectors_are_nearly_the_same_and_in_float32(folder, monkeypatch):
+    """Only the transformer computes in it."""
     monkeypatch.setattr(devices, "cpu_flags", lambda: {"avx2", "amx_bf16"})
     encoder = MultiVectorEncoder.load(folder)
     low, high = (
         encoder.encode(["a cat"], query=False, dtype=dtype).rows for dtype in ("bfloat16", None)
     )
     assert low.dtype == np.float32
-    assert (
-        0 < np.abs(low - high).max() < 0.05
-    )  # 8 bits in two layers of the encoder, vectors of length 1
+    # 8 bits in two layers of the encoder, vectors of length 1.
+    assert 0 < np.abs(low - high).max() < 0.05
 
 
 def test_weights_that_are_too_large_are_named(folder):
+    """NaN would rank anywhere."""
     encoder = MultiVectorEncoder.load(folder)
     with torch.no_grad():
         encoder.dense[0].linear.weight.mul_(1e38).mul_(10)
@@ -196,6 +189,7 @@ def test_weights_that_are_too_large_are_named(folder):
 
 
 def test_arguments_of_other_types(folder):
+    """One line each, not a traceback from deep inside."""
     encoder = MultiVectorEncoder.load(folder)
     for options, message in (
         ({"query": "yes"}, "query must be one of"),
@@ -208,17 +202,18 @@ def test_arguments_of_other_types(folder):
 
 
 def test_long_texts_are_cut_and_counted(folder):
+    """Queries and documents have limits of their own."""
     encoder = MultiVectorEncoder.load(folder)
     assert [*map(len, encoder.encode(["cat " * 40, "a cat"], query=False))] == [14, 5]
     assert encoder.truncated == 1
     assert len(encoder.encode(["cat " * 40], query=True)[0]) == 9
 
 
-# ----------------------------------------------------------------------------------------- the
-# commands
+# ------------------------------------------------------------------------------------ the commands
 
 
 def test_search_evaluate_and_encode_take_it(folder, tmp_path, capsys):
+    """The commands ask the model how its vectors are searched and stored."""
     texts = [text for text in SENTENCES if text.strip()]
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("".join(f"{text}\n" for text in texts))
@@ -259,6 +254,7 @@ def test_search_evaluate_and_encode_take_it(folder, tmp_path, capsys):
 
 
 def test_an_index_belongs_to_lengths_and_skipped_words(folder):
+    """Each changes the vectors that it holds."""
     hashes = {model_hash(MultiVectorEncoder.load(folder))}
     for name, changes in (
         (TEXT, {"document_length": 13}),
@@ -269,6 +265,7 @@ def test_an_index_belongs_to_lengths_and_skipped_words(folder):
 
 
 def test_what_needs_one_vector_per_text_says_so(folder, tmp_path):
+    """Such a command would fail in the middle of its work."""
     texts, vectors, model = (
         tmp_path / "corpus.txt",
         tmp_path / "vectors.npy",
@@ -298,8 +295,7 @@ def test_what_needs_one_vector_per_text_says_so(folder, tmp_path):
         SentenceEncoder.load(folder)
 
 
-# ------------------------------------------------------------------------------------------------
-# bad input
+# --------------------------------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize(
@@ -330,6 +326,7 @@ def test_what_needs_one_vector_per_text_says_so(folder, tmp_path):
     ],
 )
 def test_settings_that_are_not_computed(folder, name, changes, message):
+    """Another model would be computed in silence."""
     with pytest.raises(InputError) as error:
         MultiVectorEncoder.load(alter(folder, name, **changes))
     assert message in str(error.value)
@@ -337,6 +334,7 @@ def test_settings_that_are_not_computed(folder, name, changes, message):
 
 
 def test_a_folder_without_its_projection(folder):
+    """Hidden states are not what was trained."""
     with pytest.raises(InputError, match="which pools nothing"):
         MultiVectorEncoder.load(folder, pooling="cls")
     modules = json.loads((folder / "modules.json").read_text())

@@ -16,15 +16,20 @@ from safetensors.torch import load_file, save_file
 from minisbert.checkpoints.layout import read_folder
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead
-from minisbert.core.pooling import POOLINGS, Pooling
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
-from minisbert.models.pooling import Dense, first_last_pool, load_dense_layer
+from minisbert.models.pooling import (
+    POOLINGS,
+    Dense,
+    Pooling,
+    first_last_pool,
+    load_dense_layer,
+)
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.architectures.tiny import alter
 from tests.conftest import ROOT
-from tests.core.test_pooling import MODES, REAL, book_pooling, random_hidden
 from tests.parity import MINILM_VECTOR, REFERENCE, assert_parity, assert_same_weights
+from tests.poolings import MODES, REAL, book_pooling, random_hidden
 from tests.reference.texts import SENTENCES
 
 MORE = ("mean_sqrt_len_tokens", "weightedmean", "lasttoken")
@@ -39,11 +44,13 @@ def learned(mode: str) -> Pooling:
 
 @pytest.mark.parametrize("name", ["median", "", "MEAN", "cls-max"])
 def test_unknown_name_lists_the_known_ones(name):
+    """Names are exact: MEAN is none."""
     with pytest.raises(ValueError, match=f"unknown pooling '{name}': choose from mean, cls, max"):
         Pooling(name)
 
 
 def test_every_pooling_is_tested_here():
+    """A new one needs its numbers."""
     assert {*POOLINGS, "attention"} == {*MODES, *MORE, "pooler"}
 
 
@@ -66,6 +73,7 @@ def test_first_last_by_hand():
 
 
 def test_several_poolings_are_concatenated_in_the_order_of_the_name():
+    """Dense layers behind them were trained on that order."""
     states, names = random_hidden(), ["attention", "max", "lasttoken"]
     joined = learned("+".join(names))
     alone = [learned(name) if name == "attention" else Pooling(name) for name in names]
@@ -93,7 +101,7 @@ def test_berts_pooler_is_a_dense_layer_after_cls_and_saved_as_one(tiny, tmp_path
         SentenceEncoder.load(tmp_path / "cut", pooling="pooler")
 
 
-# ------------------------------------------------------------------------- in folders
+# -------------------------------------------------------------------------------------- in folders
 
 
 @pytest.fixture
@@ -118,8 +126,11 @@ import collections, json, sys
 from minisbert import PairModel, SentenceEncoder
 opened = collections.Counter()
 sys.addaudithook(lambda event, args: event == "open" and opened.update([str(args[0])]))
-models = [(PairModel if i > 1 else SentenceEncoder).load(folder) for i, folder in enumerate(sys.argv[1:])]
-models[0].encode(["a cat"])
+encoder = SentenceEncoder.load(sys.argv[1])
+SentenceEncoder.load(sys.argv[2])
+PairModel.load(sys.argv[3])
+PairModel.load(sys.argv[4])
+encoder.encode(["a cat"])
 assert "torch._dynamo" not in sys.modules
 print(json.dumps(opened))
 """
@@ -143,6 +154,7 @@ print(json.dumps(opened))
     ],
 )
 def test_a_missing_or_broken_file_is_named(folder, name, content):
+    """By its path, in one line."""
     (folder / name).unlink()
     if content is not None:
         (folder / name).write_text(content)
@@ -158,6 +170,7 @@ def with_dense(tiny) -> SentenceEncoder:
 
 
 def test_a_dense_layer_is_read_and_written_bit_for_bit(tiny, tmp_path):
+    """With and without bias and activation, in its place."""
     encoder = with_dense(tiny)
     encoder.save(tmp_path / "saved")
     again = SentenceEncoder.load(tmp_path / "saved")
@@ -187,12 +200,14 @@ def dense_folder(tiny, tmp_path):
     ],
 )
 def test_a_dense_layer_that_does_not_fit_is_refused(dense_folder, changes, message):
+    """By its file, before memory is taken for it."""
     alter(dense_folder, "2_Dense/config.json", **changes)
     with pytest.raises(InputError, match=message):
         SentenceEncoder.load(dense_folder)
 
 
 def test_modules_in_another_order_are_refused(dense_folder):
+    """Scaling before a dense layer gives other vectors."""
     modules = json.loads((dense_folder / "modules.json").read_text())
     (dense_folder / "modules.json").write_text(json.dumps([modules[i] for i in (0, 1, 4, 2)]))
     with pytest.raises(
@@ -206,6 +221,7 @@ def test_modules_in_another_order_are_refused(dense_folder):
     [("max", "a dense layer for 40 columns gets 20"), ("pooler", "no pooler weights")],
 )
 def test_another_pooling_that_the_model_cannot_have_is_refused(pooling, message):
+    """The layer behind it was trained for another."""
     with pytest.raises(InputError, match=message):
         SentenceEncoder.load(REFERENCE / "tiny-distiluse", pooling=pooling)
 
@@ -220,14 +236,14 @@ def trained_attention(tiny, mode: str = "attention") -> SentenceEncoder:
 
 @pytest.mark.parametrize("mode", ["attention", "cls+max+attention"])
 def test_a_learned_pooling_survives_save_and_load_bit_for_bit(tiny, tmp_path, mode):
+    """Also beside other poolings, and if another is chosen at load."""
     encoder = trained_attention(tiny, mode)
     encoder.save(tmp_path / "again")
     again = SentenceEncoder.load(tmp_path / "again")
     assert again.pooling.mode == mode
     for parameter in [*encoder.parameters(), *again.parameters()]:
-        parameter.data = (
-            parameter.data.clone()
-        )  # memory alignment may change the last bit of a product
+        # The alignment in memory may change the last bit of a product.
+        parameter.data = parameter.data.clone()
     assert (again.encode(SENTENCES) == encoder.encode(SENTENCES)).all()
     assert_same_weights(again, encoder)
     other = SentenceEncoder.load(tmp_path / "again", pooling="cls+attention")
@@ -239,6 +255,7 @@ def test_a_learned_pooling_survives_save_and_load_bit_for_bit(tiny, tmp_path, mo
 
 
 def test_learned_pooling_that_is_missing_or_does_not_fit_is_refused(tiny, tmp_path):
+    """An untrained one is the mean, which nobody would notice."""
     folder = tmp_path / "again"
     trained_attention(tiny).save(folder)
     weight, bias = torch.zeros(1, 24), torch.zeros(1)

@@ -69,6 +69,7 @@ def dense(vectors) -> np.ndarray:
 @pytest.mark.reference
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_every_set_of_names_and_every_default(folder, kind):
+    """As sentence-transformers chooses."""
     import sentence_transformers
 
     assert len(CASES) == 64
@@ -85,6 +86,7 @@ def test_every_set_of_names_and_every_default(folder, kind):
 
 
 def test_one_rule_for_all_that_encode_queries_and_documents(folder, monkeypatch, capsys):
+    """Commands, evaluators and the server must not differ in their prompts."""
     pytest.importorskip("fastapi")
     from minisbert.serving.engine import Engine
 
@@ -115,6 +117,7 @@ def test_one_rule_for_all_that_encode_queries_and_documents(folder, monkeypatch,
 
 
 def test_the_queries_of_a_search_are_filled_up_without_a_prompt_too(folder):
+    """ColBERT's queries are known by the call, not by a prompt."""
     encoder = minisbert.load(folder("MultiVectorEncoder", ()), device="cpu")
     found, expected = (
         encode_with_progress(encoder, TEXTS, "", query=True),

@@ -3,7 +3,10 @@
 import errno
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +18,15 @@ from safetensors import SafetensorError
 from minisbert import CrossEncoder, MultiVectorEncoder, SparseEncoder
 from minisbert.checkpoints import weights as checkpoint
 from minisbert.core import InputError
-from minisbert.models import batching, sentence_encoder
+from minisbert.models import sentence_encoder, transformer_encoder
+from minisbert.models.batching import chunks
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.static_encoder import distill
 from minisbert.system import devices
 from minisbert.system.progress import Bar
+from tests.colbert import write_colbert
 from tests.conftest import ROOT
-from tests.models.test_multi_vector_encoder import write as write_colbert
 from tests.parity import MINILM_VECTOR, PIECE, assert_parity, golden
 
 # 0 to 16 words, in no order of length; the third is twice as long as the tiny model takes
@@ -55,23 +59,34 @@ def plain(tiny: Path, tmp_path: Path) -> Path:
 def states_of(tiny: Path, text: str, double: bool = False, limit: int = 16) -> np.ndarray:
     """A text's hidden states (T, D), from the encoder without batches."""
     model = SentenceEncoder.load(tiny, max_seq_length=limit)
-    bert = model.bert.double() if double else model.bert
+    if double:
+        model.double()
     with torch.inference_mode():
-        return bert(torch.tensor(model.tokenizer.encode([text]).ids))[0].numpy()
+        return model.bert(torch.tensor(model.tokenizer.encode([text]).ids))[0].numpy()
+
+
+def in_another_thread(function: Callable, *arguments: Any) -> None:
+    thread = Thread(target=function, args=arguments)
+    thread.start()
+    thread.join()
 
 
 def unit(x: np.ndarray) -> np.ndarray:
     return x / np.sqrt((x**2).sum(axis=-1, keepdims=True))
 
 
-# ------------------------------------------------------------------------------------------ load
+# -------------------------------------------------------------------------------------------- load
 
 
 def test_loads_a_path_a_string_or_a_name_in_eval_mode(tiny, monkeypatch):
+    """A name is looked up among the assets, and only a name."""
     asked = []
-    monkeypatch.setattr(
-        "minisbert.checkpoints.layout.ensure", lambda asset: asked.append(asset.name) or tiny
-    )
+
+    def ensure(asset):
+        asked.append(asset.name)
+        return tiny
+
+    monkeypatch.setattr("minisbert.checkpoints.layout.ensure", ensure)
     for folder in (tiny, str(tiny), "all-MiniLM-L6-v2"):
         model = SentenceEncoder.load(folder)
         assert (model.width, model.pooling.mode, model.normalize) == (24, "mean", True)
@@ -91,12 +106,14 @@ def test_loads_a_path_a_string_or_a_name_in_eval_mode(tiny, monkeypatch):
     ],
 )
 def test_what_cannot_be_loaded(name, options, message, monkeypatch):
+    """The line names what there is."""
     monkeypatch.chdir(ROOT)
     with pytest.raises(InputError, match=message):
         SentenceEncoder.load(name, **options)
 
 
 def test_a_folder_without_pooling_has_the_mean_unscaled_and_says_so(tiny, plain, capsys):
+    """A plain BERT was trained for no vector at all."""
     model = SentenceEncoder.load(plain)
     assert capsys.readouterr().err.startswith(
         f"{plain} states no pooling (1_Pooling/config.json): the mean is taken"
@@ -113,6 +130,7 @@ def test_a_folder_without_pooling_has_the_mean_unscaled_and_says_so(tiny, plain,
 
 @pytest.mark.parametrize("pooling", ["cls", "max", "pooler", "cls+max", "mean+attention"])
 def test_every_pooling_overrides_the_folders_and_reads_what_it_needs(tiny, pooling):
+    """By ``encode`` and by ``forward`` alike."""
     model = SentenceEncoder.load(tiny, pooling=pooling)
     with torch.inference_mode():
         expected = torch.cat(
@@ -121,28 +139,30 @@ def test_every_pooling_overrides_the_folders_and_reads_what_it_needs(tiny, pooli
     np.testing.assert_allclose(model.encode(TEXTS), expected, atol=2e-6, rtol=0)
 
 
-# ---------------------------------------------------------------------------------------- encode
+# ------------------------------------------------------------------------------------------ encode
 
 
 @pytest.mark.parametrize(("double", "bound"), [(False, MINILM_VECTOR), (True, 1e-12)])
-def test_a_vector_does_not_depend_on_its_batch(tiny, double, bound, monkeypatch):
-    """The same text alone, beside longer ones and in batches of every size; vectors have length
-    1.
-    """
+def test_a_vector_does_not_depend_on_its_batch(tiny, double, bound):
+    """The same text alone, beside longer ones and in batches of every size."""
     model = SentenceEncoder.load(tiny)
-    model = model.double() if double else model
+    if double:
+        model.double()
     alone = np.concatenate([model.encode([text]) for text in TEXTS])
     assert alone.dtype == (np.float64 if double else np.float32)
     assert alone.shape == (len(TEXTS), 24)
-    np.testing.assert_allclose((alone**2).sum(axis=1), 1, atol=1e-6, rtol=0)
-    monkeypatch.setattr(sentence_encoder, "TEXT_TOKENS", 1)  # batches of so many tokens
-    for batch_size in (1, 16, 23, np.int64(40), 64, 10_000):
-        np.testing.assert_allclose(
-            model.encode(TEXTS, batch_size=batch_size), alone, atol=bound, rtol=0
-        )
+    np.testing.assert_allclose((alone**2).sum(axis=1), 1, atol=1e-6, rtol=0)  # of length 1
+    tokens = model.tokens_of(TEXTS)
+    for batch_tokens in (1, 16, 23, 40, 64, 10_000):
+        vectors = model.vectors_of(tokens, batch_tokens)
+        np.testing.assert_allclose(vectors, alone, atol=bound, rtol=0)
+    for batch_size in (1, np.int64(2), 10_000):
+        vectors = model.encode(TEXTS, batch_size=batch_size)
+        np.testing.assert_allclose(vectors, alone, atol=bound, rtol=0)
 
 
 def test_no_texts_and_an_empty_text(model):
+    """No texts give an array of the right width; an empty one is [CLS] [SEP]."""
     vectors = model.encode([])
     assert (vectors.shape, vectors.dtype, model.truncated) == ((0, 24), np.float32, 0)
     assert model.encode([], output_value="token_embeddings") == []
@@ -152,6 +172,7 @@ def test_no_texts_and_an_empty_text(model):
 
 
 def test_texts_that_were_cut_are_counted_copies_too(model):
+    """Also texts that become equal by the cut, which are computed once."""
     fourteen = "cat " * 14  # with [CLS] and [SEP] exactly the 16 tokens that the tiny model takes
     vectors = model.encode([fourteen, fourteen + "dog", "a dog", fourteen + "dog"])
     assert model.truncated == 2
@@ -160,22 +181,66 @@ def test_texts_that_were_cut_are_counted_copies_too(model):
     assert model.truncated == 0  # of the last call, not of all
 
 
-def test_encode_is_without_dropout_and_restores_the_mode_also_after_an_error(
-    tiny, model, monkeypatch
-):
-    other, frozen = SentenceEncoder.load(tiny).train(), SentenceEncoder.load(tiny)
-    for encoder in (other, frozen):
-        np.testing.assert_array_equal(encoder.encode(TEXTS), model.encode(TEXTS))
-    assert all(module.training for module in other.modules())
-    assert not any(module.training for module in frozen.modules())
-    other(
-        torch.tensor([[2, 58, 3]])
-    ).sum().backward()  # an inference tensor left behind would stop this
+def test_a_thread_reads_how_many_texts_its_own_call_has_cut(model):
+    """While another thread encodes long texts, none of this thread's short ones was cut."""
+    model.encode(["a dog"])
+    in_another_thread(model.encode, ["cat " * 40])
+    assert model.truncated == 0
+    cut = []
+
+    def encode_long_texts():
+        for _ in range(100):
+            model.encode(["cat " * 40, "cat " * 50])
+            cut.append(model.truncated)
+
+    thread = Thread(target=encode_long_texts)
+    thread.start()
+    for _ in range(100):
+        model.encode(["a dog"])
+        assert model.truncated == 0
+    thread.join()
+    assert cut == [2] * 100
+
+
+def test_encode_in_training_is_without_dropout_and_restores_the_modes(tiny, model):
+    """A training loop that encodes its dev set goes on as before, with its frozen modules."""
+    other = SentenceEncoder.load(tiny).train()
+    other.bert.layers[0].eval()
+    modes = [module.training for module in other.modules()]
+    np.testing.assert_array_equal(other.encode(TEXTS), model.encode(TEXTS))
+    assert [module.training for module in other.modules()] == modes
+    # an inference tensor that was left behind would stop this
+    other(torch.tensor([[2, 58, 3]])).sum().backward()
     assert other.bert.embeddings.word.weight.grad is not None
-    monkeypatch.setattr(sentence_encoder, "same_text", lambda text_index: 1 / 0)
+
+
+def test_encode_restores_the_mode_after_an_error(tiny):
+    """Otherwise training would go on without dropout."""
+    model = SentenceEncoder.load(tiny).train()
+
+    def fail(hidden, mask):
+        raise ZeroDivisionError
+
+    model.pooling.forward = fail
     with pytest.raises(ZeroDivisionError):
-        other.encode(TEXTS)
-    assert other.training
+        model.encode(TEXTS)
+    assert all(module.training for module in model.modules())
+
+
+def test_two_threads_may_evaluate_one_model(tiny):
+    """The first to leave must not switch dropout on for the other; the last restores the modes."""
+    model = SentenceEncoder.load(tiny).train()
+    model.pooling.eval()
+    first = transformer_encoder.evaluating(model)
+    second = transformer_encoder.evaluating(model.bert)
+    first.__enter__()
+    in_another_thread(second.__enter__)
+    first.__exit__(None, None, None)
+    assert not any(module.training for module in model.bert.modules())
+    assert model.training
+    in_another_thread(second.__exit__, None, None, None)
+    assert all(module.training for module in model.bert.modules())
+    assert not model.pooling.training
 
 
 def test_a_mask_is_as_small_as_the_batch_allows(tiny, monkeypatch):
@@ -194,7 +259,7 @@ def test_a_mask_is_as_small_as_the_batch_allows(tiny, monkeypatch):
         ["cat " * 26],
         ["cat " * 25],
         ["cat " * 9, "cat"],
-    ):  # and [CLS] and [SEP]: 28, 27, 11 and 3 tokens
+    ):
         vectors = model.encode([text.strip() for text in words])
         for text, vector in zip(words, vectors, strict=True):
             np.testing.assert_allclose(
@@ -203,15 +268,20 @@ def test_a_mask_is_as_small_as_the_batch_allows(tiny, monkeypatch):
     assert shapes == [None, (1, 28), (1, 1, 16, 16)]
 
 
-# ------------------------------------------------------------------------------ options of encode
+# ------------------------------------------------------------------------------- options of encode
 
 
 def test_texts_of_the_same_tokens_are_computed_once_and_copied(tiny, model, monkeypatch):
-    other, seen = SentenceEncoder.load(tiny), []
-    states_of_batch = other.states
-    monkeypatch.setattr(
-        other, "states", lambda batch: seen.extend(batch.texts) or states_of_batch(batch)
-    )
+    """Repeated rows are common in tables of pairs."""
+    other = SentenceEncoder.load(tiny)
+    seen = []
+    embed = other.embed
+
+    def spy(batch):
+        seen.extend(batch.texts)
+        return embed(batch)
+
+    monkeypatch.setattr(other, "embed", spy)
     texts = ["a dog", "moon", "A DOG", "the cat"] * 3  # the tokenizer makes lower case of all
     vectors = other.encode(texts)
     assert sorted(seen) == [0, 1, 2]
@@ -230,35 +300,45 @@ def test_normalize_and_truncate_dim(tiny, own, normalize, truncate_dim):
     model = SentenceEncoder.load(tiny).double()
     model.normalize = own
     expected = np.stack([states_of(tiny, text, double=True).mean(axis=0) for text in TEXTS])
-    expected = (unit(expected) if own else expected)[:, :truncate_dim]
-    expected = unit(expected) if normalize else expected
+    if own:
+        expected = unit(expected)
+    expected = expected[:, :truncate_dim]
+    if normalize:
+        expected = unit(expected)
     vectors = model.encode(TEXTS, normalize_embeddings=normalize, truncate_dim=truncate_dim)
     assert vectors.shape == expected.shape
     np.testing.assert_allclose(vectors, expected, atol=PIECE, rtol=0)
 
 
-@pytest.mark.parametrize("batch_size", [1, 16, 10_000])
-def test_output_of_tokens(tiny, batch_size, monkeypatch):
+@pytest.mark.parametrize("batch_tokens", [1, 16, 10_000])
+def test_states_of_tokens(tiny, batch_tokens):
     """Each text's hidden states without pads, as the encoder gives them for the text alone."""
-    monkeypatch.setattr(sentence_encoder, "TEXT_TOKENS", 1)
     model = SentenceEncoder.load(tiny).double()
-    states = model.encode(TEXTS, batch_size=batch_size, output_value="token_embeddings")
-    for text, found in zip(TEXTS, states, strict=True):
-        assert type(found) is torch.Tensor
-        np.testing.assert_allclose(
-            np.asarray(found), states_of(tiny, text, double=True), atol=PIECE, rtol=0
-        )
+    states = model.states_of(model.tokens_of(TEXTS), batch_tokens)
+    for text, matrix in zip(TEXTS, states, strict=True):
+        expected = states_of(tiny, text, double=True)
+        np.testing.assert_allclose(matrix, expected, atol=PIECE, rtol=0)
+
+
+def test_output_of_tokens(tiny):
+    """For whoever needs the states themselves, such as a tagger."""
+    model = SentenceEncoder.load(tiny).double()
+    states = model.encode(TEXTS, output_value="token_embeddings")
+    for text, matrix in zip(TEXTS, states, strict=True):
+        assert type(matrix) is torch.Tensor
+        expected = states_of(tiny, text, double=True)
+        np.testing.assert_allclose(matrix, expected, atol=PIECE, rtol=0)
 
 
 def test_a_tensor_can_be_trained_on(model):
+    """It is computed without gradients, and gradients may be computed with it."""
     vectors = model.encode(TEXTS, convert_to_tensor=True)
     assert type(vectors) is torch.Tensor
     np.testing.assert_array_equal(vectors.numpy(), model.encode(TEXTS))
     weight = torch.ones(24, requires_grad=True)
     (vectors @ weight).sum().backward()  # an inference tensor would refuse
-    np.testing.assert_allclose(
-        weight.grad, vectors.sum(dim=0), rtol=2e-6, atol=1e-6
-    )  # float32, sums of up to 4
+    # Sums of up to 4 in float32.
+    np.testing.assert_allclose(weight.grad, vectors.sum(dim=0), rtol=2e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -280,13 +360,17 @@ def test_a_tensor_can_be_trained_on(model):
     ],
 )
 def test_texts_and_options_that_cannot_be_used(model, options, message):
-    for encode in (model.encode, lambda **options: list(model.encode_stream(**options))):
-        with pytest.raises(InputError, match=message):
-            encode(**({"texts": TEXTS} | options))
+    """Before anything is computed."""
+    options = {"texts": TEXTS} | options
+    with pytest.raises(InputError, match=message):
+        model.encode(**options)
+    with pytest.raises(InputError, match=message):
+        list(model.encode_stream(**options))
 
 
 @pytest.mark.parametrize(("flags", "able"), [({"avx2"}, False), ({"avx2", "amx_bf16"}, True)])
 def test_bfloat16_if_the_cpu_has_it(model, monkeypatch, flags, able):
+    """Emulated, it is many times slower."""
     monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
     exact = model.encode(TEXTS)
     if not able:
@@ -302,12 +386,14 @@ def test_bfloat16_if_the_cpu_has_it(model, monkeypatch, flags, able):
 
 
 def test_a_training_loops_autocast_does_not_reach_in(model):
+    """The dev score of a run must not depend on it."""
     expected = model.encode(TEXTS)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         np.testing.assert_array_equal(model.encode(TEXTS), expected)
 
 
 def test_an_encoder_in_bfloat16_gives_float32_arrays(tiny):
+    """NumPy has no bfloat16."""
     encoder = SentenceEncoder.load(tiny).bfloat16()
     exact = encoder.encode(TEXTS, convert_to_tensor=True)
     for array, tensor in zip(encoder.encode(TEXTS), exact, strict=True):
@@ -329,52 +415,69 @@ def test_vectors_that_are_not_finite_are_an_error(tiny, output, name):
         model.encode(["a dog"], output_value=output)
 
 
-def test_the_text_of_a_vector_that_is_not_finite_is_named(tiny, monkeypatch):
+def test_the_text_of_a_vector_that_is_not_finite_is_named(tiny):
+    """Each text has a row to itself here: NaN reaches no other."""
     model = SentenceEncoder.load(tiny)
     word = model.bert.embeddings.word.weight
     word.data = word.data.clone()
     word.data[model.tokenizer.encode(["moon"]).ids[0][1]] = torch.nan
-    monkeypatch.setattr(
-        sentence_encoder, "TEXT_TOKENS", 1
-    )  # each text has a row to itself: NaN reaches no other
+    tokens = model.tokens_of(["the cat", "a dog", "the moon", "the sun"])
     with pytest.raises(InputError, match="'the moon'"):
-        model.encode(["the cat", "a dog", "the moon", "the sun"], batch_size=1)
+        model.vectors_of(tokens, batch_tokens=1)
 
 
 @pytest.fixture
 def counted(monkeypatch) -> list[tuple[int, int | None]]:
     """The texts that each bar has counted, and its total, when it is closed."""
-    found: list[tuple[int, int | None]] = []
+    counts: list[tuple[int, int | None]] = []
     close = Bar.close
-    monkeypatch.setattr(
-        Bar, "close", lambda bar: bar.disable or found.append((bar.n, bar.total)) or close(bar)
-    )
-    return found
+
+    def spy(bar):
+        if not bar.disable:
+            counts.append((bar.n, bar.total))
+            close(bar)
+
+    monkeypatch.setattr(Bar, "close", spy)
+    return counts
 
 
-def test_a_bar_counts_the_texts_of_each_batch(model, monkeypatch, counted):
-    updates = []
-    update = Bar.update
-    monkeypatch.setattr(Bar, "update", lambda bar, n: updates.append(n) or update(bar, n))
-    monkeypatch.setattr(sentence_encoder, "TEXT_TOKENS", 4)  # a batch of 4 tokens: a text
-    model.encode(["a dog", "moon", "moon"], batch_size=1, show_progress_bar=True)
-    assert updates == [1, 1, 1]  # a repeated text first, which is not computed again
-    model.encode(
-        ["a dog", "moon"], batch_size=1, output_value="token_embeddings", show_progress_bar=True
-    )
+class Updates(Bar):
+    """A bar that lists what it counts."""
+
+    def __init__(self):
+        super().__init__(total=3)
+        self.counts = []
+
+    def update(self, n=1):
+        self.counts.append(n)
+
+
+def test_a_bar_counts_the_texts_of_each_batch(model):
+    """A repeated text, which is not computed again, is counted first."""
+    bar = Updates()
+    tokens = model.tokens_of(["a dog", "moon", "moon"])
+    model.vectors_of(tokens, batch_tokens=4, progress=bar)
+    assert bar.counts == [1, 1, 1]
+
+
+def test_a_bar_counts_the_texts_of_a_call(model, counted):
+    """One bar for each call that asks for it."""
+    model.encode(["a dog", "moon", "moon"], show_progress_bar=True)
+    model.encode(["a dog", "moon"], output_value="token_embeddings", show_progress_bar=True)
     model.encode(TEXTS)
     assert counted == [(3, 3), (2, 2)]
 
 
 @pytest.mark.parametrize("total", [6, None])
-def test_a_stream_has_one_bar_for_all_chunks(model, monkeypatch, counted, total):
-    monkeypatch.setattr(sentence_encoder, "chunks", lambda texts: batching.chunks(texts, 12))
-    texts = ["a dog", "moon", "moon", "the cat", "a dog", "the sun"]
-    assert len([*model.encode_stream(texts, total=total, show_progress_bar=True)]) > 1
+def test_a_stream_has_one_bar_for_all_chunks(model, counted, total):
+    """A bar for each would tell nobody how long the whole takes."""
+    parts = [["a dog", "moon"], ["moon", "the cat"], ["a dog", "the sun"]]
+    assert len([*model.encode_chunks(parts, True, total, {})]) == 3
     assert counted == [(6, total)]
 
 
 def test_the_other_models_count_too(tiny, tmp_path, counted):
+    """Each has batches of its own."""
     scorer = CrossEncoder(SentenceEncoder.load(tiny), ClassifierHead(24), "binary")
     scorer.predict([("a dog", text) for text in TEXTS], show_progress_bar=True)
     MultiVectorEncoder.load(write_colbert(tmp_path / "colbert")).encode(
@@ -386,36 +489,37 @@ def test_the_other_models_count_too(tiny, tmp_path, counted):
     assert counted == [(7, 7)] * 4
 
 
-# --------------------------------------------------------------------------------- encode_stream
+# ----------------------------------------------------------------------------------- encode_stream
 
 
 @given(st.lists(st.sampled_from(TEXTS), max_size=15), st.integers(1, 100))
 @settings(max_examples=25, deadline=None)
 def test_a_stream_gives_what_a_list_gives(model, texts, characters):
-    """In chunks of any size; from a generator, whose texts are read once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sentence_encoder, "chunks", lambda given: batching.chunks(given, characters))
-        parts = list(model.encode_stream(iter(texts)))
-        assert model.truncated == sum(text == TEXTS[2] for text in texts)
-    assert [len(part) for part in parts] == [
-        len(chunk) for chunk in batching.chunks(texts, characters)
-    ]
+    """In chunks of any size, and all texts that were cut are counted."""
+    parts = list(chunks(texts, characters))
+    vectors = list(model.encode_chunks(parts, False, None, {}))
+    assert model.truncated == texts.count(TEXTS[2])
+    assert [len(part) for part in vectors] == [len(part) for part in parts]
     if texts:
-        np.testing.assert_allclose(np.concatenate(parts), model.encode(texts), atol=1e-6, rtol=0)
+        np.testing.assert_allclose(np.concatenate(vectors), model.encode(texts), atol=1e-6, rtol=0)
 
 
-def test_a_stream_is_read_as_far_as_it_is_computed(model, monkeypatch):
-    monkeypatch.setattr(sentence_encoder, "chunks", lambda given: batching.chunks(given, 10))
-    read = []
-    vectors = model.encode_stream(
-        (read.append(i) or "ten letters" for i in range(5)), truncate_dim=3, convert_to_tensor=True
-    )
-    assert read == []
+def test_a_stream_is_read_as_far_as_it_is_computed(model):
+    """A file larger than memory must not be read at once."""
+    numbers = []
+
+    def texts():
+        for number in range(5):
+            numbers.append(number)
+            yield "ten letters " * 2**15  # a chunk of its own
+
+    vectors = model.encode_stream(texts(), truncate_dim=3, convert_to_tensor=True)
+    assert numbers == []
     assert next(vectors).shape == (1, 3)
-    assert read == [0]
+    assert numbers == [0]
 
 
-# ------------------------------------------------------------------------------------------ save
+# -------------------------------------------------------------------------------------------- save
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
@@ -437,6 +541,7 @@ def test_saved_and_loaded_the_vectors_are_the_same_bit_for_bit(tiny, plain, tmp_
 def test_the_saved_folder_has_every_file_of_the_layout_and_nothing_of_the_former_model(
     tiny, model, tmp_path
 ):
+    """Files of two models would be mixed."""
     folder = tmp_path / "saved"
     SentenceEncoder.load(tiny, pooling="max").save(folder)
     model.save(folder)
@@ -456,6 +561,7 @@ def test_the_saved_folder_has_every_file_of_the_layout_and_nothing_of_the_former
 
 @pytest.mark.parametrize("target", ["source", "other"])
 def test_saving_over_the_source_or_without_it(tiny, tmp_path, model, target):
+    """Nothing is read from the source after it was loaded."""
     shutil.copytree(tiny, tmp_path / "source")
     own = SentenceEncoder.load(tmp_path / "source")
     if target == "other":
@@ -480,6 +586,8 @@ def test_saving_over_the_source_or_without_it(tiny, tmp_path, model, target):
 def test_a_full_disk_leaves_the_old_folder_whole(
     tiny, model, tmp_path, monkeypatch, module, name, failure
 ):
+    """Hours of training may be in it."""
+
     def fail(*_, **__):
         raise failure
 
@@ -497,6 +605,7 @@ def test_a_full_disk_leaves_the_old_folder_whole(
 
 @pytest.mark.weights
 def test_real_vectors_are_those_of_the_reference(minilm):
+    """The published weights, in float32."""
     sentences = [
         "A man is playing a guitar.",
         "Hi",

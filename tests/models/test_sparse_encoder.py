@@ -46,8 +46,7 @@ def multiples(rows: int, columns: int, seed: int) -> torch.Tensor:
     return (torch.randint(-6, 4, (rows, columns), generator=generator).clamp(min=0) / 8).float()
 
 
-# ------------------------------------------------------------------------------------------ the
-# numbers
+# ------------------------------------------------------------------------------------- the numbers
 
 
 def test_worked_numbers_of_the_docstrings():
@@ -58,6 +57,7 @@ def test_worked_numbers_of_the_docstrings():
 
 
 def test_golden_values(formulas):
+    """Vectors and gradients of the committed model."""
     expected, encoder = golden("architectures/tiny-splade"), SparseEncoder.load(FOLDER).double()
     alone = torch.cat([encoder.encode([text], convert_to_tensor=True) for text in SENTENCES])
     assert_parity("SPLADE alone", alone, expected["vectors"], PIECE)
@@ -202,11 +202,11 @@ def test_a_decoder_of_its_own_in_the_file_of_a_tied_model_wins(folder, tmp_path,
         )
 
 
-# --------------------------------------------------------------------------------- sparse rows and
-# search
+# -------------------------------------------------------------------------- sparse rows and search
 
 
 def test_sparse_rows_keep_the_heaviest_words():
+    """Ties go to the word that comes first."""
     rows = sparse_rows(torch.tensor([[1.0, 3, 3, 2], [0, 0, 0, 5], [0, 0, 0, 0]]), top=2)
     assert rows.to_dense().tolist() == [[0, 3, 3, 0], [0, 0, 0, 5], [0, 0, 0, 0]]
     assert rows.values().tolist() == [3, 3, 5]
@@ -219,18 +219,25 @@ def test_sparse_rows_keep_the_heaviest_words():
     assert ((sparse > 0).sum(axis=1) == 3).all()
 
 
-def test_many_texts_are_encoded_in_chunks(monkeypatch):
-    encoder, long = SparseEncoder.load(FOLDER).double(), ["a cat " * 30, "a dog", "the sun " * 30]
-    whole = encoder.encode(long, convert_to_sparse_tensor=True)
-    monkeypatch.setattr("minisbert.models.sparse_encoder.DENSE_ROWS", 1)
-    assert torch.allclose(
-        encoder.encode(long, convert_to_sparse_tensor=True).to_dense(), whole.to_dense(), atol=PIECE
-    )
-    assert encoder.truncated == 2
+def test_many_texts_are_encoded_in_chunks():
+    """The dense rows of a whole corpus would not fit in memory."""
+    encoder = SparseEncoder.load(FOLDER).double()
+    texts = ["a cat " * 30, "a dog", "the sun " * 30]
+    whole = encoder.encode(texts, convert_to_sparse_tensor=True)
+    one_by_one = encoder.sparse_vectors_of(encoder.tokens_of(texts), rows=1)
+    assert torch.allclose(one_by_one.to_dense(), whole.to_dense(), atol=PIECE)
+
+
+def test_sparse_vectors_of_no_texts_and_of_texts_that_were_cut():
+    """As dense vectors: the right shape, and the count of the whole call."""
+    encoder = SparseEncoder.load(FOLDER)
     assert encoder.encode([], convert_to_sparse_tensor=True).shape == (0, 131)
+    encoder.encode(["a cat " * 30, "a dog", "the sun " * 30], convert_to_sparse_tensor=True)
+    assert encoder.truncated == 2
 
 
 def test_words_of_a_text():
+    """What a model has read in a text can be looked at."""
     encoder = SparseEncoder.load(FOLDER)
     vectors = np.zeros((2, 131), np.float32)
     vectors[
@@ -289,12 +296,14 @@ def test_search_of_a_width_or_number_that_does_not_fit(width, k, message):
 
 
 def test_scores_that_are_not_numbers_rank_last():
+    """Otherwise NaN would win every comparison, or none."""
     row = np.array([0.5, np.nan, -np.inf, 0.5, np.nan, 2.0], np.float32)
     for k in range(1, 7):
         assert rank(lambda _: row, (1, 2), (6, 2), k, False)[1].tolist() == [[5, 0, 3, 2, 1, 4][:k]]
 
 
 def test_importing_the_index_silences_no_warnings_of_others():
+    """torch's warning is left out for our own call alone."""
     code = "import torch, warnings, minisbert.core.checks; kept = list(warnings.filters)"
     code += "; import minisbert.search.by_tokens; assert warnings.filters == kept"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True)
@@ -315,8 +324,7 @@ def test_retrieval_ranks_by_dot_products():
     assert retrieval_scores(encoder, task, show_progress_bar=False)["accuracy@1"] == 1
 
 
-# ---------------------------------------------------------------------------------------------
-# commands
+# ---------------------------------------------------------------------------------------- commands
 
 
 @pytest.fixture
@@ -327,6 +335,7 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def test_encode_writes_sparse_rows_and_search_reads_an_index(folder, corpus, tmp_path, capsys):
+    """The commands ask the model how its vectors are searched and stored."""
     out, model = tmp_path / "rows.safetensors", ["--model", str(folder), "--device", "cpu"]
     encode.main(["--file", str(corpus), "--out", str(out), *model])
     encoder, texts = SparseEncoder.load(folder), corpus.read_text().splitlines()
@@ -351,6 +360,7 @@ def test_encode_writes_sparse_rows_and_search_reads_an_index(folder, corpus, tmp
 
 
 def test_commands_that_are_for_dense_vectors_say_so(folder, tiny, corpus, tmp_path):
+    """In one line, before the texts are encoded."""
     model, run = ["--model", str(folder)], ["--data", str(corpus), "--out", str(tmp_path / "run")]
     codes = str(tmp_path / "codes.safetensors")
     encode.main(["--file", str(corpus), "--model", str(tiny), "--quantize", "int8", "--out", codes])
@@ -382,11 +392,11 @@ def test_commands_that_are_for_dense_vectors_say_so(folder, tiny, corpus, tmp_pa
         load(folder, compiled=True)
 
 
-# ---------------------------------------------------------------------------------------- folders,
-# bad input
+# ------------------------------------------------------------------------------ folders, bad input
 
 
 def test_a_save_keeps_every_number_and_setting(folder, tmp_path):
+    """The head, the strategy and the similarity, too."""
     alter(folder, SENTENCE, prompts={"query": "a "}, similarity_fn_name="cosine", truncate_dim=7)
     encoder = SparseEncoder.load(folder)
     encoder.save(tmp_path / "saved")
@@ -436,6 +446,7 @@ def test_names_of_older_versions(folder):
 
 
 def test_each_class_opens_its_own_folders(folder, tiny):
+    """And names the class that opens another's."""
     with pytest.raises(
         InputError, match=r"model is not a SentenceEncoder's folder: SparseEncoder.load opens it"
     ):
@@ -491,6 +502,7 @@ REFUSED = {  # what is done to a folder -> the error
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_folders_that_are_refused_by_file_and_key(folder, case):
+    """Another model would be computed in silence."""
     change, message = REFUSED[case]
     change(folder)
     with pytest.raises(InputError) as error:
@@ -500,6 +512,7 @@ def test_folders_that_are_refused_by_file_and_key(folder, case):
 
 
 def test_a_family_without_a_head_here(tmp_path):
+    """By the names of those that have one."""
     shutil.copytree(
         REFERENCE / "tiny-roberta",
         tmp_path / "model",
@@ -549,15 +562,18 @@ def test_damaged_sparse_rows(changes, message):
             "not for those of tokens",
         ),
         (["a", 3], {"convert_to_sparse_tensor": True}, "text 1 is not a string"),
+        (["a"], {"convert_to_sparse_tensor": True, "precision": "int8"}, "codes of arrays"),
     ],
 )
 def test_arguments_that_encode_cannot_honour(texts, options, message):
+    """An option that is ignored is a wrong result."""
     with pytest.raises(InputError, match=message):
         SparseEncoder.load(FOLDER).encode(texts, **options)
 
 
 @pytest.mark.parametrize("wrong", [None, 2.5, 1j, "a", ["a"], {}, np.zeros((1, 9))])
 def test_arguments_of_other_types(wrong):
+    """One line each, not a traceback from deep inside."""
     encoder = SparseEncoder.load(FOLDER)
     for call in (encoder.decode, lambda x: encoder.similarity(x, np.zeros((1, 131)))):
         with pytest.raises(InputError, match=r"vectors must be numbers|vectors of width"):
@@ -575,13 +591,11 @@ def test_the_weights_that_a_folder_keeps(folder, tmp_path):
     encoder.save(tmp_path / "model")
     cut = SparseEncoder.load(alter(tmp_path / "model", SENTENCE, max_active_dims=3))
     whole = encoder.encode(TEXTS)
-    expected = np.where(
-        whole >= np.sort(whole, axis=1)[:, [-3]], whole, 0
-    )  # no two weights of a text are equal
+    # No two weights of a text are equal.
+    expected = np.where(whole >= np.sort(whole, axis=1)[:, [-3]], whole, 0)
     np.testing.assert_array_equal(cut.encode(TEXTS), expected)
-    np.testing.assert_allclose(
-        cut.encode(TEXTS[0]), expected[0], atol=2e-6, rtol=0
-    )  # in another batch
+    # A text alone is in another batch, which changes the last bits.
+    np.testing.assert_allclose(cut.encode(TEXTS[0]), expected[0], atol=2e-6, rtol=0)
     np.testing.assert_array_equal(
         cut.encode(TEXTS, convert_to_sparse_tensor=True).to_dense(), expected
     )

@@ -67,8 +67,7 @@ def distilled(tmp_path_factory) -> Path:
     return path
 
 
-# ----------------------------------------------------------------------------------------- the
-# numbers
+# ------------------------------------------------------------------------------------- the numbers
 
 
 def test_worked_numbers_of_the_docstrings():
@@ -82,6 +81,7 @@ def test_worked_numbers_of_the_docstrings():
 
 
 def test_principal_components_keep_what_varies_most():
+    """By hand, whatever the sign."""
     x = table(40, 6).double() * torch.tensor([5, 4, 3, 2, 1, 0.5])
     full, three = principal_components(x, 6), principal_components(x, 3)
     distances = [torch.cdist(y, y, compute_mode="donot_use_mm_for_euclid_dist") for y in (full, x)]
@@ -95,6 +95,7 @@ def test_principal_components_keep_what_varies_most():
 @pytest.mark.reference
 @pytest.mark.parametrize("normalize", [True, False])
 def test_folders_open_here_and_there_also_after_saving(tmp_path, normalize):
+    """sentence-transformers gives the same vectors from our folders."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 
@@ -124,8 +125,7 @@ def test_folders_open_here_and_there_also_after_saving(tmp_path, normalize):
         )
 
 
-# -----------------------------------------------------------------------------------------
-# Model2Vec's files
+# ------------------------------------------------------------------------------- Model2Vec's files
 
 
 @pytest.mark.reference
@@ -133,6 +133,7 @@ def test_folders_open_here_and_there_also_after_saving(tmp_path, normalize):
 def test_truncation_in_the_tokenizers_file_is_obeyed_as_in_sentence_transformers(
     tmp_path, direction
 ):
+    """Such a folder has its limit nowhere else."""
     from sentence_transformers import SentenceTransformer
 
     folder = model2vec(tmp_path / "m", normalize=False)
@@ -159,6 +160,7 @@ def test_truncation_in_the_tokenizers_file_is_obeyed_as_in_sentence_transformers
 
 
 def test_a_model2vec_folder_has_a_mapping_and_weights(tmp_path):
+    """Newer tables are stored in parts."""
     mapping, weights = torch.arange(131) % 40, torch.linspace(0.5, 2, 131)
     encoder = StaticEncoder.load(model2vec(tmp_path / "m", mapping=mapping, weights=weights))
     rows = table().half().float()[mapping] * weights[:, None]  # (V, D)
@@ -177,22 +179,21 @@ def test_a_model2vec_folder_has_a_mapping_and_weights(tmp_path):
 
 
 def test_a_sum_beyond_float32_is_named(tmp_path):
+    """The mean of finite rows may overflow."""
     folder = model2vec(tmp_path / "m")
     save_file({"embeddings": torch.full((131, 7), 3e38)}, folder / "model.safetensors")
     with pytest.raises(InputError, match="the vector of 'a cat' holds NaN or infinity"):
         StaticEncoder.load(folder).encode(["cat", "a cat"])
 
 
-# -----------------------------------------------------------------------------------------------
-# encoding
+# ---------------------------------------------------------------------------------------- encoding
 
 
 def test_a_vector_does_not_depend_on_its_batch(distilled):
     encoder = StaticEncoder.load(distilled)
     together = encoder.encode(WORDS)
-    assert (
-        np.abs(together[::-1] - encoder.encode(WORDS[::-1])).max() <= 1e-6
-    )  # float32, in other batches
+    # In float32, and in other batches.
+    assert np.abs(together[::-1] - encoder.encode(WORDS[::-1])).max() <= 1e-6
     for text, vector in zip(WORDS, together, strict=True):
         assert np.abs(encoder.encode([text])[0] - vector).max() <= 1e-6
     encoder = encoder.double()
@@ -204,17 +205,18 @@ def test_a_vector_does_not_depend_on_its_batch(distilled):
 
 
 def test_gradients_reach_the_rows_that_were_used(distilled):
+    """A table can be trained."""
     encoder = StaticEncoder.load(distilled).double()
     encoder(torch.tensor([7, 7, 9]), torch.tensor([0, 2])).sum().backward()
     expected = torch.zeros(131, 9, dtype=torch.float64).index_fill_(0, torch.tensor([7, 9]), 1)
     assert_parity("gradient", encoder.embedding.weight.grad, expected, PIECE)
 
 
-# --------------------------------------------------------------------------------------------
-# distillation
+# ------------------------------------------------------------------------------------ distillation
 
 
 def test_a_distilled_table_is_what_its_parts_say(distilled):
+    """Token vectors, their main directions, and weights by frequency."""
     encoder = SentenceEncoder.load(TINY)
     vectors = token_vectors(encoder)
     ids, mask = torch.tensor([[2, 40, 3]]), torch.ones(1, 3, dtype=torch.bool)
@@ -231,9 +233,8 @@ def test_an_encoder_that_cuts_the_start_of_texts_has_the_same_table(tmp_path):
     folder = shutil.copytree(TINY, tmp_path / "left")
     alter(folder, "tokenizer_config.json", truncation_side="left")
     encoder = SentenceEncoder.load(folder)
-    assert_parity(
-        "table", token_vectors(encoder), token_vectors(SentenceEncoder.load(TINY)), 2e-6
-    )  # float32
+    # Both compute in float32.
+    assert_parity("table", token_vectors(encoder), token_vectors(SentenceEncoder.load(TINY)), 2e-6)
     words = encoder.tokenizer.backend.encode("the cat " * 9, add_special_tokens=False).ids
     assert encoder.tokenizer.frame(words) == [2, *words[-14:], 3], (
         "of 16 tokens the last 14, [CLS] and [SEP]"
@@ -243,6 +244,7 @@ def test_an_encoder_that_cuts_the_start_of_texts_has_the_same_table(tmp_path):
 
 
 def test_the_commands_take_it(tmp_path, capsys, distilled):
+    """Where a transformer is not needed."""
     main(["--model", str(TINY), "--dim", "4", "--out", str(tmp_path / "t"), "--device", "cpu"])
     assert "wrote 131 vectors of width 4" in capsys.readouterr().err
     (tmp_path / "corpus.txt").write_text("a cat sits\na red house\n")
@@ -275,8 +277,7 @@ def test_the_commands_take_it(tmp_path, capsys, distilled):
         assert (float(score), text) == (pytest.approx(1, abs=0.01), "a red house")  # of int8 codes
 
 
-# ------------------------------------------------------------------------------------------------
-# bad input
+# --------------------------------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize(
@@ -300,6 +301,7 @@ def test_the_commands_take_it(tmp_path, capsys, distilled):
     ],
 )
 def test_tables_that_do_not_fit(tmp_path, tensors, message):
+    """Each would be read beyond its end, or give wrong vectors."""
     folder = model2vec(tmp_path / "m")
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(InputError) as error:
@@ -309,6 +311,7 @@ def test_tables_that_do_not_fit(tmp_path, tensors, message):
 
 
 def test_what_a_table_cannot_do(tmp_path, distilled):
+    """One line that says what can."""
     table, mine = str(distilled), tmp_path / "mine"
     mine.mkdir()
     (mine / "mine.txt").write_text("mine")
@@ -353,5 +356,6 @@ def test_what_a_table_cannot_do(tmp_path, distilled):
 
 
 def test_a_table_may_be_any_kind_of_float():
+    """They are published in half precision."""
     for kind in (torch.float16, torch.bfloat16, torch.float64):
         assert read_table(Path("x"), {"embeddings": table().to(kind)}).dtype == torch.float32

@@ -98,7 +98,7 @@ def test_case_and_accents_are_kept_if_asked(tmp_path, options, pieces):
     assert tokenizer.tokens(tokenizer.encode(["aBé The"]).ids[0]) == pieces
 
 
-# --------------------------------------------------------------------------- limits
+# ------------------------------------------------------------------------------------------ limits
 
 
 @pytest.mark.parametrize(
@@ -138,12 +138,14 @@ def test_limit_out_of_range(tmp_path, limit, message):
     ("stated", "expected"), [({"pad_token_id": 4}, 4), ({"pad_token_id": None}, 0), ({}, 0)]
 )
 def test_pad_id_comes_from_the_model_config(tmp_path, stated, expected):
+    """RoBERTa's is 1."""
     write_json(make_folder(tmp_path) / "config.json", CONFIG | stated)
     assert read_tokenizer(tmp_path).pad_id == expected
 
 
 @given(first=texts, second=texts, limit=st.integers(5, 20))
 def test_any_cut_text_and_pair_equals_the_library(baked, from_json, first, second, limit):
+    """We cut ourselves, because the library takes memory for what it cuts."""
     library = Backend.from_file(str(baked / "tokenizer.json"))
     library.no_padding()
     library.enable_truncation(limit, strategy="longest_first")
@@ -186,6 +188,7 @@ def test_a_million_characters_are_fast_and_small(from_json, text, tokens, trunca
 
 
 def test_a_folder_without_a_tokenizer(tmp_path):
+    """The line names the file that is needed."""
     (make_folder(tmp_path) / "tokenizer.json").unlink()
     (tmp_path / "vocab.txt").write_text("\n".join(VOCAB))
     with pytest.raises(InputError, match=r"has no tokenizer\.json; transformers writes it"):
@@ -219,6 +222,7 @@ def test_a_damaged_tokenizer_is_named(tmp_path, content):
 
 
 def test_tokens_beyond_the_embedding_table_are_named_at_load(tmp_path):
+    """Otherwise the first text with one would crash, on a GPU for good."""
     write_json(make_folder(tmp_path) / "config.json", CONFIG | {"vocab_size": len(VOCAB) - 5})
     beyond = ", ".join(repr(f"{piece} ({IDS[piece]})") for piece in VOCAB[-5:-2])
     message = f"has {len(VOCAB) - 5} rows, and the tokenizer has {beyond} and 2"
@@ -239,6 +243,7 @@ def test_a_damaged_table_is_refused_at_load(tmp_path):
 
 
 def test_an_unknown_token_that_is_missing_is_named_at_the_text_that_needs_it(tmp_path):
+    """Most texts need none."""
     path = make_folder(tmp_path, **GENERIC) / "tokenizer.json"
     spec = json.loads(path.read_text(encoding="utf-8"))
     spec["model"]["unk_token"] = "[NONE]"

@@ -23,8 +23,9 @@ from minisbert.data.datasets import (
     triplet_rows,
 )
 from minisbert.evaluation.retrieval import retrieval_from_pairs
+from minisbert.models.batching import BATCH_SIZE
 from minisbert.models.pair_model import SEVERAL, PairModel
-from minisbert.models.sentence_encoder import BATCH_SIZE, SentenceEncoder
+from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
 from minisbert.training import objectives as base
 from minisbert.training.distributed import is_first, say_once

@@ -22,7 +22,7 @@ from minisbert.core.weights import BertConfig
 from minisbert.data.datasets import judged_rows, text_rows
 from minisbert.models.masked_language_model import MaskedHead, MaskedLanguageModel
 from minisbert.models.pooling import Pooling
-from minisbert.models.sentence_encoder import evaluating
+from minisbert.models.transformer_encoder import evaluating
 from minisbert.training.losses import mlm_losses
 from minisbert.training.objectives import (
     Objective,

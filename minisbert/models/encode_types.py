@@ -1,0 +1,108 @@
+"""The types of ``encode``, for editors: which options give an array, and which a tensor."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, TypedDict, Unpack, cast, overload
+
+import numpy as np
+from torch import Tensor
+
+from minisbert.system.progress import Bar
+
+Texts = str | Sequence[str]
+Yes = Literal[True]
+No = Literal[False]
+
+
+class Options(TypedDict, total=False):
+    """The options of ``encode`` that do not change the type of what it returns."""
+
+    prompt_name: str | None
+    prompt: str | None
+    batch_size: int | None
+    show_progress_bar: bool | Bar | None
+    precision: str | None
+    normalize_embeddings: bool | None
+    truncate_dim: int | None
+    dtype: str | None
+
+
+class TextOptions(Options, total=False):
+    output_value: Literal["sentence_embedding"]
+
+
+class TokenOptions(Options, total=False):
+    convert_to_tensor: bool
+
+
+class EncodeCall(Protocol):
+    """A method with the arguments of ``DenseEncoder.encode``, which documents them."""
+
+    # one text, then several: every string is a sequence of strings, too
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self,
+        texts: str,
+        *,
+        output_value: Literal["token_embeddings"],
+        **options: Unpack[TokenOptions],
+    ) -> Tensor: ...
+    @overload
+    def __call__(
+        self,
+        texts: Sequence[str],
+        *,
+        output_value: Literal["token_embeddings"],
+        **options: Unpack[TokenOptions],
+    ) -> list[Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        texts: Texts,
+        *,
+        convert_to_tensor: Yes,
+        convert_to_numpy: bool = ...,
+        **options: Unpack[TextOptions],
+    ) -> Tensor: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self,
+        texts: str,
+        *,
+        convert_to_numpy: No,
+        convert_to_tensor: No = ...,
+        **options: Unpack[Options],
+    ) -> Tensor: ...
+    @overload
+    def __call__(
+        self,
+        texts: Sequence[str],
+        *,
+        convert_to_numpy: No,
+        convert_to_tensor: No = ...,
+        **options: Unpack[Options],
+    ) -> list[Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        texts: Texts,
+        *,
+        convert_to_numpy: Yes = ...,
+        convert_to_tensor: No = ...,
+        **options: Unpack[TextOptions],
+    ) -> np.ndarray: ...
+    # a flag that the checker cannot see, and arguments by position
+    @overload
+    def __call__(
+        self,
+        texts: Texts,
+        *more: Any,
+        output_value: str = ...,
+        convert_to_numpy: bool = ...,
+        convert_to_tensor: bool = ...,
+        **options: Unpack[Options],
+    ) -> Any: ...
+
+
+def typed_encode(method: Callable[..., Any]) -> EncodeCall:
+    """Give a method the types of ``EncodeCall``: three methods share its overloads."""
+    return cast(EncodeCall, method)

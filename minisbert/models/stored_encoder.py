@@ -1,0 +1,134 @@
+"""Encoders that are folders of weights: opened, moved to a device, saved with their card."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+
+from minisbert.checkpoints.card import base_model_of, write_card
+from minisbert.checkpoints.layout import (
+    LARGEST_SIZE,
+    ModelFolder,
+    check_opened_by,
+    find_model,
+    read_folder,
+)
+from minisbert.models.text_encoder import TextEncoder
+from minisbert.system.devices import choose_device
+from minisbert.system.files import atomic_folder
+
+# what the card calls what an encoder gives for a text, by ``vectors_are``
+VECTOR_NAMES = {"dense": "a vector", "sparse": "a sparse vector", "per token": "a vector per token"}
+
+
+class StoredEncoder(TextEncoder):
+    """``load`` and ``save``. A kind defines ``from_folder`` and ``write``."""
+
+    folder_class: ClassVar[str]  # class whose folders ``load`` accepts, a user's subclass too
+    base_model: str | None = None  # the Hub's name of what was loaded, for the model card
+
+    @classmethod
+    def from_folder(
+        cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None
+    ) -> Self:
+        """Open the encoder in a folder, on the CPU."""
+        raise NotImplementedError
+
+    def write(self, folder: Path) -> None:
+        """Write the model's files into an empty folder."""
+        raise NotImplementedError
+
+    def on_device(self, device: str | torch.device) -> Self:
+        """Move the encoder to a device by name, if it can be faster there."""
+        return self
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path,
+        *,
+        pooling: str | None = None,
+        device: str | torch.device = "auto",
+        max_seq_length: int | None = None,
+        truncate_dim: int | None = None,
+        prompts: Mapping[str, str] | None = None,
+        default_prompt_name: str | None = None,
+        similarity_fn_name: str | None = None,
+    ) -> Self:
+        """Open a model in eval mode: a name (downloaded if it is missing) or a folder.
+
+        A folder has sentence-transformers' layout. Arguments that are not None override its
+        settings: ``pooling``; ``max_seq_length`` in tokens; ``truncate_dim`` columns; ``prompts``,
+        added to the folder's; ``default_prompt_name``; ``similarity_fn_name``. A plain BERT states
+        no pooling and gets the mean. ``device`` is "auto" (CUDA, else Apple's GPU, else the CPU),
+        "cpu", "cuda" or "mps". ``minisbert.load`` opens models of any class, and compiled ones.
+        Raises ``InputError`` for anything missing, damaged or not supported.
+        """
+        choose_device(device)  # an error before the model is downloaded
+        return cls.load_folder(
+            read_folder(find_model(model)),
+            device=device,
+            pooling=pooling,
+            max_seq_length=max_seq_length,
+            truncate_dim=truncate_dim,
+            prompts=prompts,
+            default_prompt_name=default_prompt_name,
+            similarity_fn_name=similarity_fn_name,
+        )
+
+    @classmethod
+    def load_folder(
+        cls,
+        folder: ModelFolder,
+        *,
+        device: str | torch.device = "auto",
+        pooling: str | None = None,
+        max_seq_length: int | None = None,
+        **settings: Any,
+    ) -> Self:
+        """Open a model whose folder has been read.
+
+        ``settings`` are the arguments of ``configured``.
+        """
+        choose_device(device)  # an error before the weights are read
+        check_opened_by(folder, cls.folder_class)
+        encoder = cls.from_folder(folder, pooling, max_seq_length)
+        encoder.base_model = base_model_of(folder.path)
+        encoder.configured(**settings)
+        return encoder.on_device(device)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model as a folder that sentence-transformers opens too, complete or not at all.
+
+        A model there is replaced; ``InputError`` if that would lose another file. A ``README.md``
+        there that you wrote or edited is kept; otherwise the model's card is written.
+        """
+        with atomic_folder(folder) as partial:
+            self.write(partial)
+            self.write_card(partial, former=Path(folder))
+
+    def write_card(self, folder: Path, training: str = "", former: Path | None = None) -> None:
+        """Write the model card into a saved folder, unless the user wrote one.
+
+        The user's may be there, or in the ``former`` folder.
+        """
+        limit = ""
+        if self.max_seq_length < LARGEST_SIZE:
+            limit = f" of at most {self.max_seq_length:,} tokens"
+        scaled = ""
+        if self.normalize:
+            scaled = ", scaled to length 1"
+        about = (
+            f"It turns a text{limit} into {VECTOR_NAMES[self.vectors_are]} of {self.width:,} "
+            f"numbers ({self.pooling_mode} pooling{scaled})."
+        )
+        prompts = [f"`{text}` ({name})" for name, text in self.settings.prompts.items() if text]
+        if prompts:
+            about += f" It was made with prompts before the texts: {', '.join(prompts)}."
+
+        kind = self.folder_class
+        if kind in ("SentenceEncoder", "StaticEncoder"):
+            kind = "SentenceTransformer"
+        opens_there = "attention" not in self.pooling_mode  # which sentence-transformers lacks
+        write_card(folder, kind, about, self.base_model, training, former, opens_there)

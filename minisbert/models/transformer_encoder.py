@@ -1,0 +1,167 @@
+"""Encoders with a transformer: a ``Bert`` of the book or a newer architecture in its place.
+
+    batch ── packed_states ──> hidden (R, T, D) ── unpack ──> each text by itself (N, S, D)
+
+``SentenceEncoder``, ``SparseEncoder`` and ``MultiVectorEncoder`` differ in what they make of the
+hidden states.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from minisbert.architectures.modern import Encoder
+from minisbert.architectures.packing import packed_states
+from minisbert.checkpoints.layout import EncoderSettings
+from minisbert.checkpoints.model_tokenizer import ModelTokenizer
+from minisbert.core.checks import check_texts
+from minisbert.core.tokenizer import pad_batch
+from minisbert.models.batching import PackedBatch, check_ids, check_inputs, same_text, unpack
+from minisbert.models.stored_encoder import StoredEncoder
+from minisbert.system.devices import choose_dtype, move_to
+from minisbert.system.torch_internals import fastest_linear
+
+
+class TransformerEncoder(StoredEncoder):
+    """A tokenizer and a ``Bert``. A kind defines what it makes of the hidden states."""
+
+    def __init__(
+        self, tokenizer: ModelTokenizer, bert: Encoder, settings: EncoderSettings | None = None
+    ):
+        super().__init__()
+        self.tokenizer = tokenizer
+        self.bert = bert
+        self.settings = settings or EncoderSettings()
+        self.hidden_size = bert.config.hidden_size
+
+    # These are read from the parts, which may be moved or exchanged.
+    @property
+    def device(self) -> torch.device:
+        return self.bert.embeddings.word.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.bert.embeddings.word.weight.dtype
+
+    @property
+    def most_tokens(self) -> int:
+        return self.bert.config.positions
+
+    def on_device(self, device: str | torch.device) -> Self:
+        return move_to(self, self.bert, device)
+
+    def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        """Texts -> ``input_ids``, ``attention_mask`` and maybe ``token_type_ids``, (N, T) each.
+
+        As sentence-transformers names them; ``encoder(features["input_ids"],
+        features["attention_mask"])``. An encoder of one type has no types. No texts have no
+        features.
+        """
+        if not len(check_texts(texts)):
+            return {}
+        encoded = self.tokenizer.encode(texts)
+        ids, mask = pad_batch(encoded.ids, self.tokenizer.pad_id)
+        if mask is None:
+            mask = torch.ones_like(ids)
+        features = {"input_ids": ids, "attention_mask": mask.long()}
+        if self.bert.config.type_vocab_size > 1:
+            features["token_type_ids"], _ = pad_batch(encoded.token_types, 0)
+        return features
+
+    def hidden(
+        self,
+        ids: Tensor,
+        mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
+        """Return the hidden states (B, T, D) of ``Bert.forward``, its products in ``dtype``.
+
+        In bfloat16 only the encoder computes in it: pooling, heads and losses keep their precision,
+        since sums over many numbers belong in float32 (Micikevicius et al. 2018, section 3).
+        """
+        check_inputs(self.bert.config, ids, mask, token_types)
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
+            return self.bert(ids, mask, token_types).to(self.dtype)
+
+    @contextmanager
+    def computing(self, dtype: str | None) -> Iterator[torch.dtype]:
+        """Enter eval mode without gradients; give the dtype of the matrix products."""
+        products = torch.float32
+        if dtype is not None:
+            products, _ = choose_dtype(dtype, self.device)
+        # Pooling, like the losses, is never in bfloat16, not even if the caller has switched
+        # autocast on.
+        no_autocast = torch.autocast(self.device.type, enabled=False)
+        with evaluating(self), fastest_linear(), no_autocast:
+            yield products
+
+
+def text_states(bert: Encoder, batch: PackedBatch) -> tuple[Tensor, Tensor]:
+    """Compute each text's hidden states (N, S, D) and mask (N, S), without its prompt's."""
+    check_ids(bert.config, batch.ids, batch.places.shape[1])
+    weight = bert.embeddings.word.weight
+    device = weight.device
+    ids = batch.ids.to(device)  # (R, T)
+    text_index = batch.text_index.to(device)  # (R, T)
+    places = batch.places.to(device)  # (N, S)
+
+    # The smallest mask that the batch allows: without a mask and positions, attention takes its
+    # fastest kernel.
+    mask: Tensor | None = None
+    positions: Tensor | None = None
+    if len(places) > len(ids):
+        mask = same_text(text_index)  # texts share rows: (R, 1, T, T)
+        positions = batch.positions.to(device)  # (R, T)
+    elif batch.tokens < ids.numel():
+        mask = text_index >= 0  # a row for each text, and pads: (R, T)
+        positions = batch.positions.to(device)
+
+    with torch.autocast(device.type, torch.bfloat16, enabled=batch.dtype == torch.bfloat16):
+        states = packed_states(bert, ids, mask, positions)  # (R, T, D)
+        hidden, real = unpack(states.to(weight.dtype), places)  # (N, S, D), (N, S)
+    return hidden[:, batch.prompt :], real[:, batch.prompt :]
+
+
+def token_states(bert: Encoder, batch: PackedBatch) -> list[Tensor]:
+    """Compute the hidden states (T, D) of each text, its prompt's included."""
+    hidden, mask = text_states(bert, replace(batch, prompt=0))
+    return [states[real] for states, real in zip(hidden, mask, strict=True)]
+
+
+_lock = threading.Lock()
+# how many calls need a module in eval mode that was in train mode before the first of them
+_calls: dict[nn.Module, int] = {}
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch a model to eval mode without gradients, then restore the mode of each module.
+
+    A caller may have frozen some modules. Several threads may evaluate one model, or models that
+    share modules: the last of them restores the modes.
+    """
+    switched = []
+    with _lock:
+        for module in model.modules():
+            # A module that is in eval mode stays as it is, unless it is so for another call, which
+            # may end before this one.
+            if module.training or module in _calls:
+                module.training = False
+                _calls[module] = _calls.get(module, 0) + 1
+                switched.append(module)
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        with _lock:
+            for module in switched:
+                _calls[module] -= 1
+                if _calls[module] == 0:
+                    del _calls[module]
+                    module.training = True
