@@ -244,27 +244,22 @@ def test_two_threads_may_evaluate_one_model(tiny):
 
 
 def test_a_mask_is_as_small_as_the_batch_allows(tiny, monkeypatch):
-    """None without pads, (R, T) for a text with pads in its row, and (R, 1, T, T) for two texts in
-    a row.
-    """
-    model, shapes = SentenceEncoder.load(tiny, max_seq_length=32), []
-    packed_states = sentence_encoder.packed_states
+    """None without pads, (R, T) for a text with pads, (R, 1, T, T) for two texts in a row."""
+    model = SentenceEncoder.load(tiny, max_seq_length=32)
+    shapes = []
+    packed_states = transformer_encoder.packed_states
 
     def spy(encoder, ids, mask, positions):
         shapes.append(None if mask is None else tuple(mask.shape))
         return packed_states(encoder, ids, mask, positions)
 
-    monkeypatch.setattr(sentence_encoder, "packed_states", spy)
-    for words in (
-        ["cat " * 26],
-        ["cat " * 25],
-        ["cat " * 9, "cat"],
-    ):
+    monkeypatch.setattr(transformer_encoder, "packed_states", spy)
+    # With [CLS] and [SEP] 28, 27, 11 and 3 tokens.
+    for words in (["cat " * 26], ["cat " * 25], ["cat " * 9, "cat"]):
         vectors = model.encode([text.strip() for text in words])
         for text, vector in zip(words, vectors, strict=True):
-            np.testing.assert_allclose(
-                vector, unit(states_of(tiny, text, limit=32).mean(axis=0)), atol=1e-6, rtol=0
-            )
+            expected = unit(states_of(tiny, text, limit=32).mean(axis=0))
+            np.testing.assert_allclose(vector, expected, atol=1e-6, rtol=0)
     assert shapes == [None, (1, 28), (1, 1, 16, 16)]
 
 

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 import minisbert
 from minisbert.core import heads
 from minisbert.core.bert import Bert
-from minisbert.core.pooling import Pooling
 from minisbert.core.tokenizer import pad_batch
 from minisbert.models.pair_heads import ClsCrossHead, Head
-from minisbert.models.pooling import first_last_pool
+from minisbert.models.pooling import Pooling, first_last_pool
 from tests.parity import PIECE, ROOT, Comparison, compare, golden
 from tests.parity.comparison import compare_gradients
 from tests.reference.heads_reference import CONCATS, HIDDEN, SECONDS, WIDTH
