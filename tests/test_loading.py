@@ -1,4 +1,4 @@
-"""``minisbert.load``: the class that fits a folder, which is read once; arguments of wrong types."""
+"""``minisbert.load``: the class that fits a folder, read once; arguments of wrong types."""
 
 import importlib
 import io

@@ -1,6 +1,4 @@
-"""The adapters in the real libraries: vectors equal to ``encode``, and each library's own first
-example.
-"""
+"""The adapters in the real libraries give the vectors of ``encode``, in each's first example."""
 
 import re
 import subprocess
@@ -82,44 +80,52 @@ def best(ranker) -> list[tuple[str, float]]:
     return [(TEXTS[i], float(scores[i])) for i in order[:2]]
 
 
-def test_rerankers_keep_the_best(ranker, best):
-    """In LangChain, LlamaIndex and Haystack, each with its own documents, whose other fields
-    stay.
-    """
-    for library in ("langchain_core", "llama_index.core", "haystack"):
-        pytest.importorskip(library)
-    import haystack
+@pytest.mark.parametrize("opened", [False, True])
+def test_langchains_reranker_keeps_the_best(opened, ranker, best):
+    """By a name or by a model; what LangChain knows of a document stays."""
+    pytest.importorskip("langchain_core")
     from langchain_core.documents import Document
+
+    from minisbert.integrations.langchain import MinisbertReranker
+
+    model = PairModel.load(ranker) if opened else str(ranker)
+    documents = [Document(page_content=text, metadata={"i": i}) for i, text in enumerate(TEXTS)]
+    kept = MinisbertReranker(model=model, top_n=2).compress_documents(documents, "a cat?")
+    assert [document.page_content for document in kept] == [text for text, _ in best]
+    scores = [document.metadata["relevance_score"] for document in kept]
+    close(scores, [score for _, score in best])
+    text, _ = best[0]
+    assert kept[0].metadata["i"] == TEXTS.index(text)
+
+
+def test_llama_index_reranker_keeps_the_best(ranker, best):
+    pytest.importorskip("llama_index.core")
     from llama_index.core.schema import NodeWithScore, TextNode
 
-    from minisbert.integrations.haystack import MinisbertRanker
-    from minisbert.integrations.langchain import MinisbertReranker
     from minisbert.integrations.llama_index import MinisbertRerank
 
-    documents = [Document(page_content=text, metadata={"i": i}) for i, text in enumerate(TEXTS)]
-    for model in (str(ranker), PairModel.load(ranker)):
-        kept = MinisbertReranker(model=model, top_n=2).compress_documents(documents, "a cat?")
-        assert [document.page_content for document in kept] == [text for text, _ in best]
-        close(
-            [document.metadata["relevance_score"] for document in kept],
-            [score for _, score in best],
-        )
-        assert kept[0].metadata["i"] == TEXTS.index(best[0][0])
     nodes = [NodeWithScore(node=TextNode(text=text)) for text in TEXTS]
-    kept = MinisbertRerank(model_name=str(ranker), top_n=2).postprocess_nodes(
-        nodes, query_str="a cat?"
-    )
+    reranker = MinisbertRerank(model_name=str(ranker), top_n=2)
+    kept = reranker.postprocess_nodes(nodes, query_str="a cat?")
     assert [node.node.text for node in kept] == [text for text, _ in best]
     close([node.score for node in kept], [score for _, score in best])
+
+
+def test_haystacks_ranker_keeps_the_best(ranker, best):
+    """Also in a pipeline that was written and read again."""
+    haystack = pytest.importorskip("haystack")
+    from minisbert.integrations.haystack import MinisbertRanker
+
     pipeline = haystack.Pipeline()
     pipeline.add_component("ranker", MinisbertRanker(str(ranker), top_k=2))
     pipeline = haystack.Pipeline.from_dict(
         pipeline.to_dict(), allowed_modules=["minisbert.integrations.haystack"]
     )
-    given = {"query": "a cat?", "documents": [haystack.Document(content=text) for text in TEXTS]}
-    found = pipeline.run({"ranker": given})["ranker"]["documents"]
-    assert [document.content for document in found] == [text for text, _ in best]
-    close([document.score for document in found], [score for _, score in best])
+    documents = [haystack.Document(content=text) for text in TEXTS]
+    results = pipeline.run({"ranker": {"query": "a cat?", "documents": documents}})
+    kept = results["ranker"]["documents"]
+    assert [document.content for document in kept] == [text for text, _ in best]
+    close([document.score for document in kept], [score for _, score in best])
 
 
 def test_an_encoder_is_no_ranker(model):
@@ -130,27 +136,51 @@ def test_an_encoder_is_no_ranker(model):
         MinisbertReranker(model=str(model))
 
 
-def test_options_of_load_reach_the_encoder(model, expected, tmp_path):
-    for library in ("langchain_core", "llama_index.core", "haystack", "chromadb", "sklearn"):
-        pytest.importorskip(library)
-    from minisbert.integrations import chroma, haystack, langchain, llama_index, sklearn
+OPTIONS = {"truncate_dim": 8, "device": "cpu"}
 
-    options = {"truncate_dim": 8, "device": "cpu"}
-    name, few = str(model), {role: rows[:, :8] for role, rows in expected.items()}
-    close(langchain.MinisbertEmbeddings(name, **options).embed_documents(TEXTS), few["document"])
-    close(
-        llama_index.MinisbertEmbedding(model_name=name, options=options).get_query_embedding(
-            TEXTS[0]
-        ),
-        few["query"][0],
-    )
-    embedder = haystack.MinisbertTextEmbedder(
-        **haystack.MinisbertTextEmbedder(name, **options).to_dict()["init_parameters"]
-    )
-    close(embedder.run(TEXTS[0])["embedding"], few["query"][0])
-    function = chroma.MinisbertEmbeddingFunction(name, **options)
-    close(function.build_from_config(function.get_config())(TEXTS), few["document"])
-    close(sklearn.MinisbertVectorizer(name, **options).transform(TEXTS), few["plain"])
+
+def test_options_of_load_in_langchain(model, expected):
+    pytest.importorskip("langchain_core")
+    from minisbert.integrations.langchain import MinisbertEmbeddings
+
+    embeddings = MinisbertEmbeddings(str(model), **OPTIONS)
+    close(embeddings.embed_documents(TEXTS), expected["document"][:, :8])
+
+
+def test_options_of_load_in_llama_index(model, expected):
+    pytest.importorskip("llama_index.core")
+    from minisbert.integrations.llama_index import MinisbertEmbedding
+
+    embedding = MinisbertEmbedding(model_name=str(model), options=OPTIONS)
+    close(embedding.get_query_embedding(TEXTS[0]), expected["query"][0, :8])
+
+
+def test_options_of_load_in_haystack(model, expected):
+    """They are part of what a pipeline writes."""
+    pytest.importorskip("haystack")
+    from minisbert.integrations.haystack import MinisbertTextEmbedder
+
+    content = MinisbertTextEmbedder(str(model), **OPTIONS).to_dict()
+    embedder = MinisbertTextEmbedder(**content["init_parameters"])
+    close(embedder.run(TEXTS[0])["embedding"], expected["query"][0, :8])
+
+
+def test_options_of_load_in_chroma(model, expected):
+    """They are part of what a collection stores."""
+    pytest.importorskip("chromadb")
+    from minisbert.integrations.chroma import MinisbertEmbeddingFunction
+
+    function = MinisbertEmbeddingFunction(str(model), **OPTIONS)
+    again = function.build_from_config(function.get_config())
+    close(again(TEXTS), expected["document"][:, :8])
+
+
+def test_options_of_load_in_scikit_learn(model, expected):
+    pytest.importorskip("sklearn")
+    from minisbert.integrations.sklearn import MinisbertVectorizer
+
+    vectorizer = MinisbertVectorizer(str(model), **OPTIONS)
+    close(vectorizer.transform(TEXTS), expected["plain"][:, :8])
 
 
 def test_llama_index_embeds_queries_and_batches(model, expected):
@@ -172,13 +202,13 @@ def test_haystack_runs_in_a_pipeline(model, expected):
     pipeline = haystack.Pipeline.from_dict(
         pipeline.to_dict(), allowed_modules=["minisbert.integrations.haystack"]
     )
-    given = [haystack.Document(content=text) for text in TEXTS]
-    found = pipeline.run({"query": {"text": TEXTS[0]}, "documents": {"documents": given}})
-    close(found["query"]["embedding"], expected["query"][0])
-    close(
-        [document.embedding for document in found["documents"]["documents"]], expected["document"]
-    )
-    assert [document.embedding for document in given] == [None] * len(given)
+    documents = [haystack.Document(content=text) for text in TEXTS]
+    results = pipeline.run({"query": {"text": TEXTS[0]}, "documents": {"documents": documents}})
+    close(results["query"]["embedding"], expected["query"][0])
+    embedded = results["documents"]["documents"]
+    close([document.embedding for document in embedded], expected["document"])
+    # The caller's own documents are not changed.
+    assert [document.embedding for document in documents] == [None] * len(documents)
 
 
 def test_chroma_remembers_the_model(model, expected, tmp_path):
@@ -215,50 +245,40 @@ def test_scikit_learn_clones_and_works_in_parallel(model, expected):
     assert search.predict(TEXTS).shape == (4,)
 
 
-def test_a_sentence_transformer_with_the_same_vectors_and_prompts(model, expected, tmp_path):
+def test_a_sentence_transformer_with_the_same_vectors_and_prompts(model, expected):
     pytest.importorskip("sentence_transformers")
     from minisbert.integrations.sentence_transformers import as_sentence_transformer
 
     theirs = as_sentence_transformer(str(model))
-    assert "sentence_transformers" in str(
-        type(theirs)
-    )  # by which BERTopic and KeyBERT recognise it
+    # BERTopic and KeyBERT recognise it by this name.
+    assert "sentence_transformers" in str(type(theirs))
     close(theirs.encode(TEXTS, batch_size=3), expected["plain"])
     close(theirs.encode_query(TEXTS), expected["query"])
     close(theirs.encode_document(TEXTS, convert_to_tensor=True), expected["document"])
     assert theirs.get_embedding_dimension() == expected["plain"].shape[1]
-    theirs.save_pretrained(str(tmp_path / "saved"))
+    cosines = expected["query"] @ expected["document"].T
+    close(theirs.similarity(expected["query"], expected["document"]), cosines)
+
+
+def test_a_sentence_transformer_is_saved_as_a_folder_that_it_opens(model, expected, tmp_path):
+    pytest.importorskip("sentence_transformers")
     from sentence_transformers import SentenceTransformer
 
-    close(
-        SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode_query(TEXTS),
-        expected["query"],
-    )
-    close(
-        theirs.similarity(expected["query"], expected["document"]),
-        expected["query"] @ expected["document"].T,
-    )
+    from minisbert.integrations.sentence_transformers import as_sentence_transformer
+
+    as_sentence_transformer(str(model)).save_pretrained(str(tmp_path / "saved"))
+    again = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    close(again.encode_query(TEXTS), expected["query"])
 
 
-# --------------------------------------------------------- clients of OpenAI's API, in front of
-# ``minisbert serve``
+# --------------------------------- clients of OpenAI's interface, in front of ``minisbert serve``
 
 
 @pytest.fixture(scope="module")
 def address(model) -> Iterator[str]:
     pytest.importorskip("fastapi")
-    command = [
-        sys.executable,
-        "-m",
-        "minisbert",
-        "serve",
-        str(model),
-        "--port",
-        "0",
-        "--threads",
-        "1",
-    ]
-    command += ["--served-model-name", "prompted"]
+    command = [sys.executable, "-m", "minisbert", "serve", str(model), "--port", "0"]
+    command += ["--threads", "1", "--served-model-name", "prompted"]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     yield re.search(r"http://\S+/v1", server.stderr.readline())[0]
     server.terminate()
@@ -284,14 +304,14 @@ def test_mtebs_wrapper_of_openai_calls_the_server(address, expected, monkeypatch
     from mteb.models.model_implementations.openai_models import OpenAIModel
     from openai import OpenAI
 
-    # it counts tokens of OpenAI's own models, whose vocabulary would be downloaded
+    # It counts tokens of OpenAI's own models, whose vocabulary would be downloaded.
     monkeypatch.setattr(tiktoken, "get_encoding", lambda name: SimpleNamespace(encode=str.split))
     client = OpenAI(base_url=address, api_key="any", max_retries=0)
     width = expected["plain"].shape[1]
     wrapper = OpenAIModel("prompted", max_tokens=512, embed_dim=width, client=client)
     batches = [{"text": TEXTS[:3]}, {"text": [*TEXTS[3:], " "]}]
-    found = wrapper.encode(batches, task_metadata=None, hf_split="test", hf_subset="default")
-    close(found, [*expected["plain"], np.zeros(width)])
+    vectors = wrapper.encode(batches, task_metadata=None, hf_split="test", hf_subset="default")
+    close(vectors, [*expected["plain"], np.zeros(width)])
 
 
 @pytest.mark.weights

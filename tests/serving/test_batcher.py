@@ -36,9 +36,7 @@ def executor():
 
 
 async def started(batcher, *requests):
-    """The tasks of requests (key, items), each submitted before the next, while nothing is computed
-    yet.
-    """
+    """The tasks of requests (key, items), submitted one by one while nothing is computed."""
     tasks = []
     for key, items in requests:
         tasks.append(asyncio.create_task(batcher.submit(key, items)))
@@ -47,6 +45,8 @@ async def started(batcher, *requests):
 
 
 def test_what_waits_is_computed_together_and_by_key(compute, executor):
+    """The first request was alone when it came; then the oldest takes those of its key that fit."""
+
     async def scenario():
         batcher = Batcher(compute, executor, batch_items=4)
         tasks = await started(
@@ -56,8 +56,6 @@ def test_what_waits_is_computed_together_and_by_key(compute, executor):
         return await asyncio.gather(*tasks)
 
     assert asyncio.run(scenario()) == [[2], [4, 6], [8], [10], [12]]
-    # the first was alone when it came; then the oldest, with those after it that have its key and
-    # fit
     assert compute.calls == [("a", [1]), ("a", [2, 3]), ("b", [4]), ("a", [5, 6])]
 
 
@@ -78,8 +76,8 @@ def test_a_bad_item_fails_its_own_request_only(compute, executor):
         compute.go.set()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
-    first, one, bad, two = asyncio.run(scenario())
-    assert (first, one, two) == ([0], [2], [4])
+    zero, one, bad, two = asyncio.run(scenario())
+    assert (zero, one, two) == ([0], [2], [4])
     assert str(bad) == "bad item"
 
 
@@ -93,7 +91,10 @@ def test_a_full_queue_refuses_with_the_seconds_to_wait(compute, executor):
         compute.go.set()
         return refused.value.args[0], await asyncio.gather(*tasks), batcher.waiting_items
 
-    assert asyncio.run(scenario()) == (5, [[0], [2, 4]], 0)  # two items wait, two seconds each
+    seconds, results, waiting = asyncio.run(scenario())
+    assert seconds == 1 + 2 * 2  # two items wait, two seconds each
+    assert results == [[0], [2, 4]]
+    assert waiting == 0
 
 
 def test_a_request_that_was_given_up_is_not_computed(compute, executor):

@@ -25,22 +25,14 @@ uvicorn = pytest.importorskip("uvicorn")
 
 
 class Process(subprocess.Popen):
-    """The command, listening: its first line and its URL. Each takes seconds to start: tests share
-    two of them.
+    """The command, listening: its first line and its URL.
+
+    Each takes seconds to start: tests share two of them.
     """
 
     def __init__(self, *arguments: str, stdout: int | IO = subprocess.DEVNULL):
-        command = [
-            sys.executable,
-            "-m",
-            "minisbert",
-            "serve",
-            *arguments,
-            "--port",
-            "0",
-            "--threads",
-            "1",
-        ]
+        command = [sys.executable, "-m", "minisbert", "serve", *arguments]
+        command += ["--port", "0", "--threads", "1"]
         super().__init__(command, stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=ROOT)
         self.first = self.stderr.readline()
         url = re.search(r"http://\S+:\d+", self.first)
@@ -63,10 +55,9 @@ def log(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def process(tiny, log) -> Iterator[Process]:
+    options = ["--served-model-name", "owner/small", "--max-texts", "7"]
     with log.open("w") as file:
-        process = Process(
-            str(tiny), "--served-model-name", "owner/small", "--max-texts", "7", stdout=file
-        )
+        process = Process(str(tiny), *options, stdout=file)
     yield process
     process.terminate()
     assert process.wait(20) == 0
@@ -75,55 +66,61 @@ def process(tiny, log) -> Iterator[Process]:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_the_socket_that_listens(tiny, monkeypatch, host):
-    """Without TCP_NODELAY on the listener an answer in two parts waits for an ACK, 40 ms on
-    Linux.
-    """
-    seen = []
-
-    def run(self: uvicorn.Server, sockets: list[socket.socket]) -> None:
-        seen.append(
-            (
-                sockets[0].getsockname()[0],
-                sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY),
-            )
-        )
-
-    monkeypatch.setattr(uvicorn.Server, "run", run)
+    """Without TCP_NODELAY an answer in two parts waits for an ACK, 40 ms on Linux."""
     if host == "::1" and not socket.has_ipv6:
         pytest.skip("needs IPv6")
+    listeners = []
+
+    def run(self: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        (listener,) = sockets
+        no_delay = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        listeners.append((listener.getsockname()[0], no_delay))
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
     main([str(tiny), "--host", host, "--port", "0"])
-    assert seen == [(host, 1)]
+    assert listeners == [(host, 1)]
 
 
-def test_the_first_line_and_the_log_of_requests(process, log):
-    for part in ("owner/small", "float32", "not compiled", "16 tokens", "7 texts"):
-        assert part in process.first
+@pytest.mark.parametrize("part", ["owner/small", "float32", "not compiled", "16 tokens", "7 texts"])
+def test_the_first_line_says_what_is_served(process, part):
+    assert part in process.first
+
+
+def test_the_model_has_the_name_that_it_is_served_by(process):
     assert json.loads(ask(f"{process.url}/v1/models"))["data"][0]["id"] == "owner/small"
+
+
+def test_requests_are_logged(process, log):
+    ask(f"{process.url}/v1/models")
+    line = '"GET /v1/models HTTP/1.1" 200'
     deadline = time.monotonic() + 20  # the line follows the answer
-    while '"GET /v1/models HTTP/1.1" 200' not in log.read_text() and time.monotonic() < deadline:
+    while line not in log.read_text() and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert '"GET /v1/models HTTP/1.1" 200' in log.read_text()
+    assert line in log.read_text()
 
 
 @pytest.mark.parametrize(
-    ("options", "key", "said"),
+    ("options", "key", "name"),
     [
         (["--max-texts", "0"], "", "--max-texts"),
         (["--api-key", "a\nb"], "", "--api-key"),
         ([], "a\udcffb", "MINISBERT_API_KEY"),  # a byte that is not UTF-8
     ],
 )
-def test_options_and_keys_that_cannot_be(tiny, monkeypatch, options, key, said):
+def test_options_and_keys_that_cannot_be(tiny, monkeypatch, options, key, name):
+    """The line names the option or the variable."""
     monkeypatch.setitem(os.environ, "MINISBERT_API_KEY", key)
-    with pytest.raises(InputError, match=said) as error:
+    with pytest.raises(InputError, match=name) as error:
         main([str(tiny), *options])
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
 def test_sigterm_answers_what_was_accepted(tiny):
+    """So a new version can be started without an error for anybody."""
     process = Process(str(tiny))
-    answers, url = [], process.url
+    url = process.url
+    answers = []
     texts = [f"a text of its own, number {i}, that takes a while" for i in range(2000)]
 
     def request() -> None:
