@@ -1,247 +1,442 @@
-"""Fine-tune a sentence encoder: the bare training loop, from rows of texts to a table of scores.
+"""Train a sentence encoder: from rows of texts to a table of scores.
 
     python -m minisbert.train                                    all-MiniLM-L6-v2 on the STS Benchmark
-    python -m minisbert.train --data pairs.csv --loss ranking    a tenth of your rows is held out and chooses the epoch
-More objectives, recipes, resuming and several processes: minisbert train --help
+    python -m minisbert.train --loss ranking --data pairs.csv    a part of your rows is held out
+
+``minisbert train`` is the same program. ``train`` is its loop, for Python; ``run`` is the script
+around it: the rows, the model, the loop, the table. What is long and not about training is one call
+into ``minisbert/training/``, and the losses are the classes of ``minisbert/training/table.py``.
 """
 
-import argparse
 import math
 import shlex
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from itertools import chain
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from minisbert.checkpoints.card import training_section
-from minisbert.core import InputError, heads, losses, metrics
-from minisbert.core.checks import check_one_of
-from minisbert.core.data import TextColumns, length_grouped_batches
-from minisbert.core.loop import Step, adamw, fit, linear_schedule
-from minisbert.data.batches import unique_batches
-from minisbert.data.datasets import bare_rows
-from minisbert.evaluation.retrieval import retrieval_from_pairs, retrieval_scores
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import bounded, run_command
-from minisbert.system.devices import choose_dtype
+from minisbert.core import InputError
+from minisbert.core.loop import Diverged, Step, adamw, fit
+from minisbert.data.rows import as_rows
+from minisbert.data.splits import read_splits
+from minisbert.evaluation.retrieval import Retrieval, load_retrieval_folder
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import NotFinite, SentenceEncoder
+from minisbert.system import devices
+from minisbert.system.assets import local_path
+from minisbert.system.console import Interrupts, say
+from minisbert.system.files import check_output
 from minisbert.system.progress import Bar
-from minisbert.training.gradient_cache import MICRO_TOKENS, equal_parts
+from minisbert.training import MODEL, STATE, distributed, run_folder
+from minisbert.training.base_loss import Loss
+from minisbert.training.distributed import ProcessGroup
+from minisbert.training.gradient_cache import parts_of, whole
+from minisbert.training.messages import describe_batches, describe_run, print_table, say_end
+from minisbert.training.options import Settings, command_of, parse
+from minisbert.training.recipes import list_recipes
+from minisbert.training.schedules import SCHEDULES
+from minisbert.training.scores import Scores, paired_gain
+from minisbert.training.starting_model import (
+    encoder_of,
+    frozen_if_unused,
+    parameter_groups,
+    starting_model,
+)
+from minisbert.training.state import Progress, load_state, remove_state, run_identity, save_state
+from minisbert.training.table import find_loss, loss_of
 
-Scores = dict[str, float]
-LOSSES = ("cosine", "ranking", "triplet", "softmax", "simcse")
-
-
-def evaluate(encoder: SentenceEncoder, rows: Sequence[tuple]) -> Scores:
-    """Correlate similarities with scores; without scores, search each anchor's positive. The last
-    metric decides.
-    """
-    if isinstance(rows[0][-1], str):
-        scores = retrieval_scores(encoder, retrieval_from_pairs(rows))
-        return {name: scores[name] for name in ("accuracy@1", "ndcg@10")}
-    first, second, wanted = zip(*rows, strict=True)
-    similarities = encoder.similarity_pairwise(encoder.encode(first), encoder.encode(second))
-    return {
-        "pearson": metrics.pearson(similarities, wanted),
-        "spearman": metrics.spearman(similarities, wanted),
-    }
+Model = TypeVar("Model", bound=SentenceEncoder | PairModel)
 
 
 def train(
-    encoder: SentenceEncoder,
+    model: Model,
     rows: Iterable,
-    dev: Iterable | None = None,
-    loss: str = "ranking",
+    dev: Any = None,
+    loss: str | Loss = "ranking",
     epochs: int = 1,
     batch_size: int = 32,
     lr: float = 2e-5,
     max_steps: int | None = None,
     seed: int = 42,
-    callback: Callable[[Step, Scores | None], object] = lambda step, scores: None,
-) -> SentenceEncoder:
-    """Train an encoder in place and return it, with the weights that were best on ``dev``, or
-    without it with the last.
+    callback: Callable[[Step, Scores | None], object] | None = None,
+    *,
+    head_lr: float | None = None,
+    warmup: float = 0.1,
+    schedule: str = "linear",
+    weight_decay: float = 0.0,
+    clip: float = 1.0,
+    eval_every: int | None = None,
+    patience: int | None = None,
+    micro_tokens: int | None = None,
+    dtype: str = "auto",
+    out: str | Path | None = None,
+    resume: bool = False,
+    save_every: int = 100,
+    log_every: int = 10,
+    progress: Progress | None = None,
+    group: ProcessGroup | None = None,
+) -> Model:
+    """Train a model in place and return it, with the weights that were best on ``dev``, or without
+    it with the last.
 
-    A row is (anchor, positive, negative, ...) for the loss "ranking", three texts for "triplet",
-    (text, text, score in -1..1) for "cosine", (text, text, class from 0) for "softmax", (text,) for
-    "simcse"; of a dictionary its values. ``dev``, scored pairs or anchors and positives, is
-    evaluated as step 0 and after each epoch. ``callback`` gets each step and what ``evaluate`` gave
-    after it, if anything; training ends when it returns something true.
+    A row is a tuple: (anchor, positive, negative, ...) for the loss "ranking", three texts for
+    "triplet", (text, text, score in -1..1) for "cosine", (text, text, class) for "softmax", (text,)
+    for "simcse"; ``LOSSES`` in training/table.py has all. Rows may also be dictionaries, or a
+    ``datasets.Dataset``, with the columns' names. ``loss`` may be a ``Loss`` of your own. ``dev``,
+    scored pairs or rows like those of the loss, is scored before the first step, and after each
+    epoch or ``eval_every`` steps; training ends after ``patience`` scores without a better one.
+
+    ``callback`` gets each step and the dev scores after it, if there are any; training ends when it
+    returns something true. With a folder ``out`` losses and scores are logged there, and a state is
+    saved every ``save_every`` steps and when the training is stopped: the same call with
+    ``resume=True`` continues from it, to the numbers of a training that nobody stopped.
     """
-    check_one_of("loss", loss, LOSSES)
-    torch.manual_seed(seed)  # dropout's, and that of a new head
-    rows, dev = (
-        [tuple(row.values()) if isinstance(row, dict) else row for row in some or ()]
-        for some in (rows, dev)
-    )
-    columns, labels = list(zip(*rows, strict=True)), torch.empty(0)
-    if loss in ("cosine", "softmax"):
-        labels = torch.tensor(columns.pop(), device=encoder.device)
-    if loss == "cosine" and not (labels.abs() <= 1).all():
-        reached = f"{labels.abs().max():g}: divide them by the highest possible score"
-        raise InputError(f"scores for the loss cosine must be in -1..1, and reach {reached}")
-    if loss == "simcse":
-        columns *= 2  # dropout makes two views of each text
-    texts, (dtype, _) = (
-        TextColumns(encoder.tokenizer, columns),
-        choose_dtype("auto", encoder.device),
-    )
-    head = (
-        heads.ConcatHead(encoder.width, outputs=int(labels.max()) + 1)
-        if loss == "softmax"
-        else torch.nn.Identity()
-    )
-    parameters = [
-        *encoder.parameters(),
-        *head.to(encoder.device).parameters(),
-    ]  # the head is only for training
+    # -----------------------------------------------------------------------------
+    # the loss, and the rows that it reads
+    loss = find_loss(loss, isinstance(model, PairModel))
+    rows = as_rows(rows, loss.columns).rows
+    if dev is None:
+        dev = []
+    if not isinstance(dev, Retrieval) and len(dev):
+        dev = as_rows(dev, [*loss.judged_by, loss.columns]).rows
 
-    def batch_loss(model: Any, batch: Sequence[int]) -> torch.Tensor:
-        ids, mask = (
-            None if x is None else x.to(model.device) for x in texts.batch(batch)
-        )  # (n B, T): n columns
-        vectors = model.unscaled if loss == "softmax" else model
-        u, v, *negatives = vectors(ids, mask, dtype).chunk(len(columns))  # (B, D) each
-        if loss == "cosine":
-            return losses.cosine_mse_loss(u, v, labels[batch])
-        if loss == "softmax":
-            return losses.softmax_cross_entropy_loss(head(u, v), labels[batch])
-        if loss == "triplet":
-            return losses.triplet_loss(u, v, *negatives)
-        if loss == "simcse":
-            return losses.simcse_loss(u, v)
-        return losses.multiple_negatives_ranking_loss(
-            u, v, torch.cat(negatives) if negatives else None
-        )
+    # -----------------------------------------------------------------------------
+    # the machine: dropout and a new head are drawn from the seed, Ctrl-C waits for the end of a
+    # step, and the first of several processes writes
+    device = model.device
+    group = group or ProcessGroup(0, 1, device)
+    progress = progress or Progress()
+    folder = Path(out) if out is not None and group.rank == 0 else None
+    with (
+        devices.seeded(seed, device),
+        frozen_if_unused(model),
+        Interrupts() as interrupts,
+        run_folder.open_log(folder) if folder else nullcontext() as log,
+    ):
+        # -----------------------------------------------------------------------------
+        # the network: row numbers to what the formula reads. The texts are tokenized here, once
+        network = loss.prepare(model, rows)
+        network.dtype, _ = devices.choose_dtype(dtype, device)
+        for parameter in network.parameters():
+            # subtle: loaded weights have any offset in their file, and an address can change the
+            # last bit of a product
+            parameter.data = parameter.data.clone()
 
-    draw, most = length_grouped_batches, MICRO_TOKENS if encoder.device.type == "cpu" else math.inf
-    if loss in (
-        "ranking",
-        "simcse",
-    ):  # a batch is whole, and rows that share a text would be false negatives
-        draw, most = partial(unique_batches, list(zip(*columns, strict=True))), math.inf
-    parts = partial(equal_parts, lengths=texts.lengths, most=most)
-    generator = torch.Generator().manual_seed(seed)
-    by_epoch = [draw(texts.lengths, batch_size, generator) for _ in range(epochs)]
-    batches = [batch for epoch in by_epoch for batch in epoch][:max_steps]
-    schedule = partial(linear_schedule, warmup=math.ceil(len(batches) / 10), total=len(batches))
-    steps = fit(
-        encoder.train(),
-        batch_loss,
-        batches,
-        adamw(parameters, lr),
-        schedule,
-        clip=1.0,
-        micro_batches=parts,
-    )
-    bar = Bar(steps, total=len(batches), unit=" steps")
-    best, weights = -math.inf, encoder.state_dict()
-    try:
-        for step in chain([Step(0, [], math.nan, 0.0)], bar):
-            scores = None
-            if dev and (step.number % len(by_epoch[0]) == 0 or step.number == len(batches)):
-                scores = evaluate(encoder, dev)
-                if [*scores.values()][-1] >= best:  # of equal ones the later
-                    best, weights = (
-                        [*scores.values()][-1],
-                        {k: x.clone() for k, x in encoder.state_dict().items()},
-                    )
-                bar.clear()
-            bar.set_postfix_str(f"loss {step.loss:.4f}", refresh=False)
-            if callback(step, scores):
-                break
-    finally:  # after Ctrl-C too
-        encoder.load_state_dict(weights)
-    return encoder.eval()
+        # -----------------------------------------------------------------------------
+        # the batches of all epochs, drawn beforehand, so that the schedule knows how many there are
+        generator = torch.Generator().manual_seed(seed)
+        batches: list[list[int]] = []
+        epoch_ends: list[int] = []  # the number of the last step of each epoch
+        for _ in range(epochs):
+            batches += loss.batches(rows, network.lengths, batch_size, generator)
+            epoch_ends.append(len(batches))
+        if not batches:
+            raise InputError("any two rows share a text, so no batch has a negative: give other rows")
+        batches = batches[:max_steps]
+        total = len(batches)
+        describe_batches(loss, network, batches, batch_size)
 
+        # dev is scored after these steps, and before the first one
+        evaluations = {total, *epoch_ends}
+        if eval_every is not None:
+            evaluations = {total, *range(eval_every, total, eval_every)}
 
-def main(options: argparse.Namespace) -> None:
-    out = Path(options.out or f"runs/{options.loss}-{Path(options.model).name}", "model")
-    if out.exists():
-        raise InputError(f"{out} exists: name another folder with --out")
-    out.parent.mkdir(parents=True, exist_ok=True)  # an error now, not after the training
-    encoder = SentenceEncoder.load(options.model)
-    rows, notes = bare_rows(
-        options.loss, options.data, options.dev, options.test, options.seed, options.quotes
-    )
-    print("; ".join(f"{split} {note}" for split, note in notes.items()), encoder.device, sep="; ")
-    untrained = evaluate(encoder, rows["test"]) if rows["test"] else {}
-    history: list[tuple[float, int, Scores]] = []
-
-    def report(step: Step, scores: Scores | None) -> None:
-        if scores:
-            history.append(([*scores.values()][-1], step.number, scores))
-            print(
-                f"step {step.number:5}  dev",
-                *(f"{name} {100 * score:.2f}" for name, score in scores.items()),
+        # -----------------------------------------------------------------------------
+        # the optimizer, and how its rate goes. Too large a batch is computed in parts: ``fit`` adds
+        # up their gradients if the loss is the mean of its rows' losses, else the network caches them
+        parameters = parameter_groups(network, encoder_of(model), lr, head_lr)
+        optimizer = adamw(parameters, lr, weight_decay)
+        warmup_steps = math.ceil(warmup * total if warmup < 1 else warmup)
+        if warmup_steps >= total > 1 and warmup >= 1:
+            distributed.say_once(
+                f"--warmup {warmup_steps}: the run has {total} steps, so the learning rate never "
+                "reaches its peak"
             )
 
-    chosen = {
-        name: getattr(options, name)
-        for name in ("loss", "epochs", "batch_size", "lr", "max_steps", "seed")
-    }
+        def rate(step: int) -> float:
+            return SCHEDULES[schedule](step, warmup_steps, total)
+
+        def parts(batch: Sequence[int]) -> list[list[int]]:
+            return parts_of(
+                batch, network.lengths, device, micro_tokens, loss.compares_rows, group.size
+            )
+
+        micro_batches = parts
+        wrapped = group.wrap(network)
+        if loss.compares_rows:
+            micro_batches = whole
+            wrapped = group.wrap(network, parts)
+
+        # -----------------------------------------------------------------------------
+        # what a stopped run has left
+        progress.total = total
+        best_weights: dict[str, Tensor] | None = None
+        settings = [epochs, batch_size, lr, max_steps, seed, head_lr, warmup, schedule, weight_decay]
+        settings += [clip, eval_every, patience, micro_tokens, str(network.dtype)]
+        identity = run_identity(model, loss, network.encoded, dev, settings)
+        if resume and out is not None and (Path(out) / f"{STATE}.json").exists():
+            best_weights, randomness = load_state(Path(out), progress, network, optimizer, identity)
+            devices.set_random_state(randomness, device)
+        if log is not None:
+            run_folder.continue_log(log, progress)
+
+        def save() -> None:
+            """Save all that ``--resume`` needs, whole or not at all."""
+            if folder:
+                with interrupts.defer():
+                    randomness = devices.random_state(device)
+                    save_state(
+                        folder, progress, network, optimizer, best_weights, randomness, identity
+                    )
+
+        def score_dev() -> Scores:
+            """Score dev, log it, and keep a copy of the weights if they are the best so far."""
+            nonlocal best_weights
+            scores: Scores = {}
+            score = 0.0
+            if group.rank == 0:
+                try:
+                    evaluation = loss.evaluate(model, dev)
+                except NotFinite as error:
+                    raise Diverged(f"step {progress.step}: {error}; a lower lr may help") from error
+                scores = evaluation.scores
+                score = evaluation.score
+                progress.metric = evaluation.metric
+                say(f"step {progress.step:>5}  dev {evaluation.metric} {100 * score:.2f}")
+            # every process must know whether to stop, but only the first has the score
+            score = group.broadcast(score)
+            with interrupts.defer():
+                run_folder.write_line(log, progress, dev=scores)
+                progress.history.append({"step": progress.step, **scores})
+                progress.waited += 1
+                if progress.best is None or score > progress.best:
+                    progress.waited = 0
+                if progress.best is None or score >= progress.best:  # of equal ones the later
+                    progress.best = score
+                    progress.best_step = progress.step
+                    best_weights = {name: x.clone() for name, x in model.state_dict().items()}
+            return scores
+
+        def out_of_patience() -> bool:
+            return patience is not None and progress.waited >= patience
+
+        # -----------------------------------------------------------------------------
+        # the loop. The untrained model is the first candidate on dev
+        steps = fit(
+            wrapped,
+            loss.batch_loss,
+            batches[progress.step :],
+            optimizer,
+            rate,
+            progress.step,
+            clip or math.inf,
+            micro_batches,
+        )
+        wrapped.train()
+        try:
+            if dev and progress.evaluated < progress.step and progress.step in {0, *evaluations}:
+                score_dev()
+            bar = Bar(
+                total=total,
+                initial=progress.step,
+                unit="step",
+                unit_scale=False,
+                shown=group.rank == 0,
+            )
+            while progress.step < total and not out_of_patience():
+                with interrupts.defer():
+                    started = time.monotonic()
+                    group.reseed(seed, progress.step)  # each process has dropout of its own
+                    step = next_step(steps, batches[progress.step])
+                    progress.step = step.number
+                    progress.tokens += sum(network.lengths[row] for row in step.batch)
+                    progress.seconds += time.monotonic() - started
+                    progress.unlogged.append(step.loss)
+                    if step.number % log_every == 0 or step.number == total:
+                        run_folder.write_line(
+                            log,
+                            progress,
+                            loss=sum(progress.unlogged) / len(progress.unlogged),
+                            lr=lr * step.multiplier,
+                            tokens_per_second=round(progress.tokens / progress.seconds),
+                        )
+                        progress.unlogged = []
+                bar.set_postfix_str(f"loss {step.loss:.4f}", refresh=False)
+                bar.update()
+
+                scores = None
+                if dev and step.number in evaluations:
+                    bar.clear()
+                    scores = score_dev()
+                    bar.unpause()  # the time that it took is no step's
+                if callback is not None and callback(step, scores):
+                    break
+                if step.number % save_every == 0 and step.number < total:
+                    save()
+            bar.close()
+        finally:
+            # after Ctrl-C, too
+            save()
+            if best_weights is not None:
+                model.load_state_dict(best_weights)
+            model.eval()
+    return model
+
+
+def next_step(steps: Iterator[Step], batch: Sequence[int]) -> Step:
+    """Make a step; if its loss or a gradient is not finite, name the rows of the batch."""
     try:
-        train(encoder, rows["train"], rows["dev"], callback=report, **chosen)
-    finally:  # after Ctrl-C the best weights so far
-        encoder.save(out)
-        print(f"saved in {out}")
-    table = {"test": (untrained, evaluate(encoder, rows["test"]))} if rows["test"] else {}
-    if history:
-        _, best, scores = max(history)
-        print(
-            f"best on dev: step {best}"
-            + ("" if best else ", untrained: try more --epochs, another --lr or --loss")
+        return next(steps)
+    except Diverged as error:
+        rows = ", ".join(map(str, batch[:8]))
+        if len(batch) > 8:
+            rows += ", ..."
+        advice = "a lower lr or a longer warmup may help"
+        raise Diverged(f"{error} (training rows {rows}, counted from 0); {advice}") from error
+
+
+def run(settings: Settings, loss: Loss | None = None) -> None:
+    """Read the rows, train the model, and print the table. ``loss`` replaces that of the settings."""
+    devices.save_training_memory()
+    devices.use_threads(settings.threads)
+    with distributed.process_group(settings.device) as group:
+        first = group.rank == 0  # of several processes the first prints and writes
+
+        # -----------------------------------------------------------------------------
+        # the rows of train, dev and test
+        loss = loss or loss_of(settings)
+        splits = read_splits(
+            settings.data or loss.default_data,
+            settings.dev or loss.default_dev(settings.data),
+            settings.test or loss.default_dev(settings.data),
+            loss.columns,
+            settings.columns,
+            settings.scale,
+            judged_by=loss.judged_by,
+            quotes=settings.quotes,
+            limit=settings.limit,
+            seed=settings.seed,
         )
-        table = {"dev": (history[0][2], scores), **table}
-    command = shlex.join(["python", "-m", "minisbert.train", *sys.argv[1:]])
-    encoder.write_card(out, training_section(command, notes, table))
-    for split, (before, after) in table.items():
-        print(
-            f"{split:5}",
-            "  ".join(
-                f"{name} {100 * before[name]:.2f} -> {100 * after[name]:.2f}" for name in before
-            ),
-        )
+        dev: Any = splits.dev
+        test: Any = splits.test
+        if settings.retrieval:
+            searches = load_retrieval_folder(settings.retrieval)
+            dev = searches["dev"]
+            test = searches["test"]
+            splits.notes.append(f"dev    the search in {settings.retrieval}: {len(dev.queries):,} queries")
+
+        # -----------------------------------------------------------------------------
+        # the model, and maybe a head around it
+        torch.manual_seed(settings.seed)  # the weights of a new head are drawn
+        task = getattr(loss, "task", "")
+        model = starting_model(settings, group.device, task, splits.train, splits.classes)
+
+        # -----------------------------------------------------------------------------
+        # the run's folder, and what the untrained model scores on test
+        out = folder_of(settings)
+        model_folder = out / MODEL
+        if first:
+            if settings.resume is None:
+                inputs = (settings.teacher, settings.data, settings.dev, settings.test)
+                check_output(out, local_path(settings.model), *inputs)
+                run_folder.create_folder(out, asdict(settings), settings.overwrite)
+            held_out = {"dev": dev, "test": test}
+            describe_run(settings, model, splits.notes, splits.train, held_out)
+        before = loss.evaluate(model, test) if test and first else None
+
+        # -----------------------------------------------------------------------------
+        # the training. What is saved is the best model by dev, after Ctrl-C the best so far
+        progress = Progress()
+        try:
+            train(
+                model,
+                splits.train,
+                dev,
+                loss,
+                settings.epochs,
+                settings.batch_size,
+                settings.lr,
+                settings.max_steps,
+                settings.seed,
+                head_lr=settings.head_lr,
+                warmup=settings.warmup,
+                schedule=settings.schedule,
+                weight_decay=settings.weight_decay,
+                clip=settings.clip,
+                eval_every=settings.eval_every,
+                patience=settings.patience,
+                micro_tokens=settings.micro_tokens,
+                dtype=settings.dtype,
+                out=out,
+                resume=settings.resume is not None,
+                save_every=settings.save_every,
+                log_every=settings.log_every,
+                progress=progress,
+                group=group,
+            )
+        except BaseException as error:
+            if first:
+                save_stopped(model, model_folder, progress, error)
+            raise
+        if not first:
+            return
+
+        # -----------------------------------------------------------------------------
+        # the table: dev chose the step, so what counts is test, with its interval
+        model.save(model_folder)
+        table: dict[str, tuple[Scores, Scores]] = {}
+        gain = None
+        if progress.history:
+            table["dev"] = (run_folder.dev_scores(progress, 0), run_folder.dev_scores(progress, progress.best_step))
+        if before is not None:
+            after = loss.evaluate(model, test)
+            table["test"] = (before.scores, after.scores)
+            gain = paired_gain(before, after)
+        card = training_section(shlex.join(command_of(settings)), splits.notes, table, gain)
+        model.write_card(model_folder, card)
+        run_folder.write_results(out, progress, table, gain)
+        remove_state(out)
+        say_end(progress, model_folder)
+        print_table(table, gain)
+
+
+def save_stopped(model: Any, folder: Path, progress: Progress, error: BaseException) -> None:
+    """Save the best weights so far of a training that was stopped, and say how to go on."""
+    if not isinstance(error, (KeyboardInterrupt, InputError, OSError)):
+        return  # a bug: its traceback is all that there is to say
+    with Interrupts() as interrupts, interrupts.defer():
+        model.save(folder)
+        advice = f"continue with --resume {folder.parent}"
+        if isinstance(error, Diverged):  # a resumed run would come to the same step
+            advice = "begin anew with --overwrite"
+        which = f"the best weights so far, of step {progress.best_step}," if progress.history else "the weights"
+        say(f"stopped at step {progress.step}: {which} are in {folder}; {advice}")
+
+
+def folder_of(settings: Settings) -> Path:
+    """The folder of a run: --out, or one in runs/ that is named after the recipe, or loss and model."""
+    if settings.out:
+        return Path(settings.out)
+    name = settings.recipe or settings.head or settings.loss
+    if settings.data and not settings.recipe:
+        name = f"{Path(settings.data).stem}-{name}"
+    return Path("runs", f"{name}-{Path(settings.model).name}")
+
+
+def main(arguments: list[str] | None = None, loss: Loss | None = None) -> None:
+    """The command ``minisbert train``; ``loss`` replaces that of the options."""
+    settings = parse(arguments)
+    if settings.recipe == "list":
+        print(list_recipes())
+        return
+    run(settings, loss)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--model", default="all-MiniLM-L6-v2", help="name, folder, or owner/name on the Hub"
-    )
-    parser.add_argument(
-        "--data",
-        help="training rows: a file, or a data set's name (default: stsb; snli for classes)",
-    )
-    parser.add_argument(
-        "--dev", help="FILE, share, stsb or none (default: a tenth of your own rows; else stsb)"
-    )
-    parser.add_argument(
-        "--test", help="rows for the table at the end (default: stsb's, or with --data FILE none)"
-    )
-    parser.add_argument(
-        "--no-quotes",
-        action="store_false",
-        dest="quotes",
-        help="quotation marks in a table are text",
-    )
-    parser.add_argument("--loss", default="cosine", choices=LOSSES)
-    parser.add_argument(
-        "--lr", type=bounded(float, 0), default=2e-5, help="peak learning rate (default: 2e-5)"
-    )
-    for name, least, default in (
-        ("epochs", 1, 1),
-        ("batch-size", 1, 32),
-        ("max-steps", 1, None),
-        ("seed", 0, 42),
-    ):
-        parser.add_argument(
-            f"--{name}", type=bounded(int, least), default=default, help=f"default: {default}"
-        )
-    parser.add_argument("--out", help="folder of the trained model (default: runs/LOSS-MODEL)")
-    run_command(lambda: main(parser.parse_args()))
+    distributed.run_distributed_command(main)

@@ -37,7 +37,9 @@ class Bar(tqdm):
         self, items: Any = None, *, total: float | None = None, shown: bool = True, **options: Any
     ):
         seconds = 0.1 if sys.stderr.isatty() else 10
-        options |= {"mininterval": seconds, "delay": seconds, "leave": False, "unit_scale": True}
+        # unit_scale: 12.3k texts; a caller that counts little, such as steps, switches it off
+        options = {"unit_scale": True} | options
+        options |= {"mininterval": seconds, "delay": seconds, "leave": False}
         options |= {"file": Messages(), "ncols": shutil.get_terminal_size().columns - 1}
         super().__init__(items, total=total, disable=not shown, **options)
 

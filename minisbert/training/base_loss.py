@@ -18,12 +18,15 @@ from minisbert.core import InputError
 from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.tokenizer import Encoded
 from minisbert.data.batches import unique_batches
+from minisbert.data.rows import Columns
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.losses import matryoshka_loss
 from minisbert.training.scores import Evaluation, evaluate_encoder
 
 Network = Callable[[Sequence[int]], Tensor]  # a ``RowNetwork``, or what is wrapped around it
+PAIRS = Columns(2, more_texts=True)  # anchor, positive and any number of negatives
+SCORED = Columns(2, "score")
 PLAIN = (str, int, float, bool, tuple, type(None))  # values that identify a loss
 
 # -----------------------------------------------------------------------------
@@ -94,10 +97,13 @@ class Loss:
     ``batch_loss`` computes the mean loss of some rows by that network, or by a wrapper of it.
     """
 
-    rows: ClassVar[str] = "anchors"  # what a row of a file holds: see ``data``
+    columns: ClassVar[Columns] = PAIRS  # what a training row holds
+    judged_by: ClassVar[tuple[Columns, ...]] = ()  # what a dev row may hold instead
     compares_rows: ClassVar[bool] = False  # the loss of a batch is not the mean of its rows' losses
     negatives_in_batch: ClassVar[bool] = False  # no text may be twice in a batch
     head: ClassVar[bool] = False  # trains an encoder with a head, not the encoder alone
+    default_data: ClassVar[str | None] = None  # without --data
+    judges_itself: ClassVar[bool] = True  # rows held out of the training rows can judge a model
     taught = ""  # a hash of the teacher and its texts
     targets: Any = None  # of the training rows, (N, ...)
 
@@ -122,6 +128,10 @@ class Loss:
             # a text in two rows of a batch would be its own negative
             return unique_batches(rows, lengths, batch_size, generator)
         return length_grouped_batches(lengths, batch_size, generator)
+
+    def default_dev(self, data: str | None) -> str | None:
+        """What dev and test are if nothing else is said: None is a part of the data, or its own."""
+        return None if self.judges_itself else "stsb"
 
     def identity(self) -> str:
         """Name the loss and its settings: two runs of the same rows with other ones differ."""

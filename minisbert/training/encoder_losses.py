@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.core import InputError, losses
+from minisbert.data.rows import Columns
 from minisbert.training import losses as more_losses
-from minisbert.training.base_loss import EncoderLoss, RowNetwork
+from minisbert.training.base_loss import PAIRS, SCORED, EncoderLoss, RowNetwork
 
 
 @dataclass
@@ -18,7 +19,7 @@ class Cosine(EncoderLoss):
     Use it when people have scored pairs. sentence-transformers: ``CosineSimilarityLoss``.
     """
 
-    rows: ClassVar[str] = "scores"
+    columns: ClassVar[Columns] = SCORED
 
     def check(self, columns: list[list[str]]) -> None:
         check_scores(self.targets, "cosine")
@@ -39,7 +40,7 @@ class CoSENT(EncoderLoss):
     sentence-transformers: ``CoSENTLoss``.
     """
 
-    rows: ClassVar[str] = "scores"
+    columns: ClassVar[Columns] = SCORED
     compares_rows: ClassVar[bool] = True
     temperature: float = 0.05
 
@@ -58,7 +59,8 @@ class Triplet(EncoderLoss):
     ``TripletLoss``.
     """
 
-    rows: ClassVar[str] = "triplets"
+    columns: ClassVar[Columns] = Columns(3)
+    judged_by: ClassVar[tuple[Columns, ...]] = (PAIRS, SCORED)
     margin: float = 1.0
 
     def check(self, columns: list[list[str]]) -> None:
@@ -99,6 +101,8 @@ class Ranking(InBatch):
     direction, each positive picking its anchor.
     """
 
+    columns: ClassVar[Columns] = PAIRS
+    judged_by: ClassVar[tuple[Columns, ...]] = (SCORED,)
     symmetric: bool = False
 
     def check(self, columns: list[list[str]]) -> None:
@@ -124,7 +128,8 @@ class SimCSE(InBatch):
     Use it when there are only texts. The encoder needs dropout.
     """
 
-    rows: ClassVar[str] = "texts"
+    columns: ClassVar[Columns] = Columns(1)
+    judged_by: ClassVar[tuple[Columns, ...]] = (SCORED,)
 
     def views(self, columns: list[list[str]]) -> list[list[str]]:
         return [columns[0], columns[0]]

@@ -24,9 +24,11 @@ from torch import Tensor, nn
 
 from minisbert.system.devices import random_state, set_random_state
 
-MICRO_TOKENS = (
-    768  # of a part of a batch: no slower on a CPU, and memory stops growing with the batch
-)
+# tokens of a part of a batch: no slower on a CPU, and memory stops growing with the batch
+MICRO_TOKENS = 768
+# tokens of a process's share from which on a batch whose loss compares rows is cached, for a quarter
+# more time
+CACHED_TOKENS = 4096
 Part = list[int]  # row numbers
 Cut = Callable[[Sequence[int]], list[Part]]
 
@@ -67,6 +69,30 @@ def equal_parts(
     tokens = sum(lengths[row] for row in rows)
     size = math.ceil(len(rows) / max(1, math.ceil(tokens / most)))
     return [list(rows[start : start + size]) for start in range(0, len(rows), size)]
+
+
+def parts_of(
+    batch: Sequence[int],
+    lengths: Sequence[int],
+    device: torch.device,
+    micro_tokens: int | None,
+    compares_rows: bool,
+    processes: int = 1,
+) -> list[Part]:
+    """Divide a batch into parts, each of which ``processes`` compute together.
+
+    ``micro_tokens`` bounds each process's tokens. Without it, on a CPU, a long batch is cut into
+    parts of some ``MICRO_TOKENS``; if its loss compares rows only from ``CACHED_TOKENS`` on, since
+    caching costs another forward.
+    """
+    if micro_tokens is not None:
+        return cut(batch, lengths, micro_tokens * processes)
+    if device.type != "cpu":
+        return whole(batch)
+    tokens = sum(lengths[row] for row in batch) / processes
+    if compares_rows and tokens <= CACHED_TOKENS:
+        return whole(batch)
+    return equal_parts(batch, lengths, MICRO_TOKENS * processes)
 
 
 def vectors_in_parts(

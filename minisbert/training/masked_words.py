@@ -1,10 +1,9 @@
-"""Train on masked words, which needs texts and nothing else: the masks, the objective, and a model
-from nothing.
-"""
+"""Train on masked words, which needs texts and nothing else: the masks, the loss, and new models."""
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import cast
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
 
 import torch
 from tokenizers import Tokenizer as Backend
@@ -18,19 +17,13 @@ from minisbert.core.data import TextColumns
 from minisbert.core.losses import check_vectors
 from minisbert.core.tokenizer import Tokenizer, pad_batch
 from minisbert.core.weights import BertConfig
-from minisbert.data.datasets import judged_rows, text_rows
+from minisbert.data.rows import Columns
 from minisbert.models.masked_language_model import MaskedHead, MaskedLanguageModel
 from minisbert.models.pooling import Pooling
 from minisbert.models.sentence_encoder import evaluating
+from minisbert.training.base_loss import SCORED, Loss, Network, RowNetwork, VectorNetwork
 from minisbert.training.losses import mlm_losses
-from minisbert.training.objectives import (
-    Objective,
-    Scores,
-    VectorNetwork,
-    sources_of,
-    vector_scores,
-)
-from minisbert.training.settings import RunSettings
+from minisbert.training.scores import Evaluation, evaluate_encoder, mean_of
 
 CHOSEN = 0.15  # fraction of tokens to predict
 MASKED = 0.8 * CHOSEN  # of these, 80 % become [MASK]
@@ -40,7 +33,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ALPHABET = 200  # characters, the most frequent; a word with another one is unknown
 HEAD_WIDTH = 64  # as in BERT
 
-# ------------------------------------------------------------------------------------------------
+# -----------------------------------------------------------------------------
 # masks
 
 
@@ -77,91 +70,92 @@ def draw_masks(
     return mask_tokens(ids, words, mask_id, chance.to(ids.device), other.to(ids.device))
 
 
-# --------------------------------------------------------------------------- the objective
+# -----------------------------------------------------------------------------
+# the loss
 
 
 class MaskedNetwork(VectorNetwork):
     """Apply a ``MaskedLanguageModel`` to texts in which other words are hidden every time."""
 
-    def forward(self, rows: list[int]) -> Tensor:
-        """Turn the numbers of B rows into the sum of each row's losses of hidden words, and their
-        number: (B, 2).
-        """
-        losses, _, chosen = self.guess(*self.inputs(rows))
+    def forward(self, rows: Sequence[int]) -> Tensor:
+        """The sum of each row's losses of hidden words, and their number: (B, 2)."""
+        ids, mask = self.columns.batch(rows)
+        losses, _, chosen = guess(self.model, ids, mask, dtype=self.dtype)
         # sums and not means, so that parts of a batch and processes add up
-        sums = (
-            torch.zeros(chosen.shape, device=losses.device)
-            .masked_scatter(chosen, losses)
-            .sum(dim=1)
-        )
-        return torch.stack([sums, chosen.sum(dim=1)], dim=1)
-
-    def guess(
-        self, ids: Tensor, mask: Tensor | None, generator: torch.Generator | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Hide words of ids (B, T): return the loss of each of N, whether it was guessed, (N,), and
-        which, (B, T).
-        """
-        device = self.model.device
-        ids = ids.to(device)
-        if mask is not None:
-            mask = mask.to(device)
-        words = ~torch.isin(ids, torch.tensor(self.model.special_ids, device=device))
-        inputs, chosen = draw_masks(
-            ids, words, self.model.mask_id, len(self.model.head.bias), generator
-        )
-        logits = self.model.logits(inputs, mask, chosen, self.dtype)  # (N, V)
-        targets = ids[chosen]
-        # the texts of a small batch may have no word to hide
-        losses = mlm_losses(logits, targets) if len(targets) else logits.sum(dim=1)
-        return losses, logits.argmax(dim=1) == targets, chosen
+        each = torch.zeros(chosen.shape, device=losses.device)
+        each = each.masked_scatter(chosen, losses)  # (B, T)
+        return torch.stack([each.sum(dim=1), chosen.sum(dim=1)], dim=1)
 
 
-class MaskedWords(Objective):
-    """Guess 15 % of the words of a text from the others, BERT's first objective (section 3.1)."""
+def guess(
+    model: MaskedLanguageModel,
+    ids: Tensor,
+    mask: Tensor | None,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Hide words of ids (B, T): the loss of each of N, whether it was guessed, (N,), and which,
+    (B, T).
+    """
+    ids = ids.to(model.device)
+    if mask is not None:
+        mask = mask.to(model.device)
+    words = ~torch.isin(ids, torch.tensor(model.special_ids, device=model.device))
+    inputs, chosen = draw_masks(ids, words, model.mask_id, len(model.head.bias), generator)
+    logits = model.logits(inputs, mask, chosen, dtype)  # (N, V)
+    targets = ids[chosen]
+    if len(targets) == 0:  # the texts of a small batch may have no word to hide
+        return logits.sum(dim=1), targets.bool(), chosen
+    return mlm_losses(logits, targets), logits.argmax(dim=1) == targets, chosen
 
-    network: MaskedNetwork
-    best = "masked_accuracy"
-    separable = False  # a row counts by the number of its hidden words
 
-    def __init__(self, options: RunSettings, model: MaskedLanguageModel):
-        sources = sources_of(options)
-        rows, notes = judged_rows(*text_rows(sources), sources, can_judge=False)
-        network = MaskedNetwork(
-            model, TextColumns(model.tokenizer, list(zip(*rows["train"], strict=True)))
-        )
-        super().__init__(options, network, rows, notes)
+@dataclass
+class MaskedWords(Loss):
+    """Guess 15 % of the words of a text from the others, BERT's first objective (section 3.1).
 
-    def formula(self, sums: Tensor, counts: Tensor) -> Tensor:
+    Use it to teach a model the words of a new domain, or to train one from random weights.
+    """
+
+    columns: ClassVar[Columns] = Columns(1)
+    judged_by: ClassVar[tuple[Columns, ...]] = (SCORED, Columns(1))
+    compares_rows: ClassVar[bool] = True  # a row counts by the number of its hidden words
+
+    def prepare(self, model: Any, rows: Sequence[tuple]) -> RowNetwork:
+        if not isinstance(model, MaskedLanguageModel):
+            advice = "load it with minisbert.models.masked_language_model.MaskedLanguageModel"
+            raise InputError(f"the loss mlm trains a MaskedLanguageModel: {advice}")
+        texts = [row[0] for row in rows]
+        return MaskedNetwork(model, TextColumns(model.tokenizer, [texts]))
+
+    def batch_loss(self, network: Network, batch: Sequence[int]) -> Tensor:
+        sums, counts = network(batch).unbind(dim=1)  # (B,) each
         return sums.sum() / counts.sum().clamp_min(1)  # no word was hidden: nothing to learn
 
-    def evaluate(self, split: str) -> Scores:
-        """Score the share of hidden words that is guessed, their mean loss, and the vectors on
-        scored pairs.
-        """
-        model, pairs = self.model, self.rows[split]
-        texts = list(dict.fromkeys(text for pair in pairs for text in pair.texts))
-        ids = model.tokenizer.encode(texts).ids
+    def evaluate(self, model: Any, rows: Any) -> Evaluation:
+        """The share of hidden words that is guessed; of scored pairs also the cosines' correlation."""
+        texts: dict[str, None] = {}
+        for row in rows:
+            texts.update((text, None) for text in row if isinstance(text, str))
+        ids = model.tokenizer.encode(list(texts)).ids
         generator = torch.Generator().manual_seed(0)  # the same words every time
-        losses, right = [], []
+        right: list[Tensor] = []
         with evaluating(model):
             for start in range(0, len(ids), DEV_BATCH):
-                batch = pad_batch(ids[start : start + DEV_BATCH], model.tokenizer.pad_id)
-                loss, guessed, _ = self.network.guess(*batch, generator)
-                losses.append(loss)
+                batch, mask = pad_batch(ids[start : start + DEV_BATCH], model.tokenizer.pad_id)
+                _, guessed, _ = guess(model, batch, mask, generator)
                 right.append(guessed)
-        if not any(map(len, right)):
-            raise InputError(
-                f"{split} {self.notes[split]}: no word of it was chosen to be guessed; give more "
-                f"rows"
-            )
         # on the CPU: Apple's GPU has no float64
-        found = {"masked_accuracy": torch.cat(right).cpu().double().mean().item()}
-        found["loss"] = torch.cat(losses).cpu().double().mean().item()
-        return found | vector_scores(model, pairs)
+        each = torch.cat(right).cpu().double().numpy()
+        if not len(each):
+            raise InputError("no word of dev or test was chosen to be guessed; give more rows")
+        scores = {"masked_accuracy": float(each.mean())}
+        if not isinstance(rows[0][-1], str):
+            scores |= evaluate_encoder(model, rows).scores
+        return mean_of(scores, "masked_accuracy", each)
 
 
-# ------------------------------------------------------------------- a model from nothing
+# -----------------------------------------------------------------------------
+# a new model
 
 
 def train_vocabulary(texts: Sequence[str], size: int, max_length: int = 128) -> Tokenizer:

@@ -1,0 +1,195 @@
+"""What ``--resume`` continues from, in two files that one can read.
+
+state.json             how far the run is, its dev scores so far, and what must be the same to go on
+state-120.safetensors  the tensors after step 120: ``network.*``, ``optimizer.*``, ``best.*``, ``random.*``
+
+The tensors are written first, under a new name. Then state.json, which names them, is replaced in
+one step, and the former tensors are deleted. So a kill at any moment leaves a state that is whole:
+the former one or the new one.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from minisbert.checkpoints.weights import write_safetensors
+from minisbert.core import InputError, read_json, reading
+from minisbert.core.weights import read_safetensors
+from minisbert.system import files
+from minisbert.training import STATE
+from minisbert.training.distributed import processes, say_once
+
+
+@dataclass
+class Progress:
+    """How far a run is. ``train`` fills it in; state.json holds it."""
+
+    step: int = 0  # optimizer steps made
+    total: int = 0  # steps of the whole run
+    history: list[dict[str, float]] = field(default_factory=list)  # dev scores: "step" and metrics
+    metric: str = ""  # the score that decides
+    best: float | None = None  # the best one, and its step; 0 is the untrained model
+    best_step: int = 0
+    waited: int = 0  # evaluations since the best
+    tokens: int = 0  # trained on, pads included
+    seconds: float = 0.0  # of training, without evaluation
+    unlogged: list[float] = field(default_factory=list)  # losses since the last line of the log
+    logged: int = 0  # bytes of metrics.jsonl
+
+    @property
+    def evaluated(self) -> int:
+        """The step of the last evaluation, -1 before the first."""
+        return int(self.history[-1]["step"]) if self.history else -1
+
+
+def save_state(
+    folder: Path,
+    progress: Progress,
+    network: nn.Module,
+    optimizer: Optimizer,
+    best_weights: dict[str, Tensor] | None,
+    randomness: dict[str, Tensor],
+    identity: str,
+) -> None:
+    """Replace the state in ``folder``. ``identity`` is that of the rows and settings."""
+    tensors = {}
+    for name, tensor in network.state_dict().items():
+        tensors[f"network.{name}"] = tensor
+    for name, parameter in network.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"optimizer.{name}.{key}"] = value
+    for name, tensor in (best_weights or {}).items():
+        tensors[f"best.{name}"] = tensor
+    for name, tensor in randomness.items():
+        tensors[f"random.{name}"] = tensor
+    # copies: safetensors refuses tensors that share memory, such as tied word embeddings
+    tensors = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
+
+    former = sorted(folder.glob(f"{STATE}-*.safetensors"))
+    path = folder / f"{STATE}-{progress.step}.safetensors"
+    while path in former:  # saved twice at one step: the file in use is not touched
+        path = path.with_name(f"{path.stem}-again.safetensors")
+    with files.atomic_file(path) as new:
+        write_safetensors(tensors, new)
+    about = {
+        "tensors": path.name,
+        "progress": dataclasses.asdict(progress),
+        "identity": identity,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "processes": processes(),
+    }
+    with files.atomic_file(folder / f"{STATE}.json") as new:
+        files.write_json(new, about)
+    for old in former:
+        old.unlink()
+
+
+def load_state(
+    folder: Path, progress: Progress, network: nn.Module, optimizer: Optimizer, identity: str
+) -> tuple[dict[str, Tensor] | None, dict[str, Tensor]]:
+    """Restore progress, network and optimizer in place; return the best weights and the random
+    states.
+
+    Raises ``InputError`` if a file is damaged or belongs to another run; nothing is changed then.
+    Also restores the number of threads: another number splits sums differently, which changes their
+    last bits.
+    """
+    path = folder / f"{STATE}.json"
+    about = read_json(path)
+    with reading(path):
+        saved = Progress(**about["progress"])
+        tensors_path = folder / about["tensors"]
+        stored = {name: about[name] for name in ("identity", "torch", "threads", "processes")}
+    tensors = read_safetensors(tensors_path)
+    if stored["identity"] != identity:
+        changed = "the training rows, dev, the model or the settings have changed since it began"
+        raise InputError(f"{folder}: {changed}; start it again, --overwrite")
+    moments = optimizer_state(optimizer, network, tensors)
+    try:
+        # strict, and into the existing memory
+        network.load_state_dict(with_prefix("network.", tensors))
+    except RuntimeError as error:
+        raise InputError(f"{tensors_path} is the state of another network: {error}") from error
+    if any(moments.values()):  # none before the first step
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
+    for name, value in vars(saved).items():
+        setattr(progress, name, value)
+
+    if stored["torch"] != torch.__version__:
+        say_once(f"torch is {torch.__version__}, before {stored['torch']}: the last bits may differ")
+    if stored["processes"] != processes():
+        before = f"processes: {processes()}, before {stored['processes']}"
+        say_once(f"{before}: the dropout masks will differ")
+    torch.set_num_threads(stored["threads"])
+    return with_prefix("best.", tensors) or None, with_prefix("random.", tensors)
+
+
+def optimizer_state(
+    optimizer: Optimizer, network: nn.Module, tensors: dict[str, Tensor]
+) -> dict[int, dict[str, Tensor]]:
+    """Return the moments of each parameter by the number that the optimizer gives it."""
+    # the optimizer numbers its parameters group by group; their names do not depend on that order
+    names = {parameter: name for name, parameter in network.named_parameters()}
+    moments: dict[int, dict[str, Tensor]] = {}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            moments[len(moments)] = with_prefix(f"optimizer.{names[parameter]}.", tensors)
+    return moments
+
+
+def remove_state(folder: Path) -> None:
+    """Delete the state of a run that is finished, the JSON first."""
+    (folder / f"{STATE}.json").unlink(missing_ok=True)
+    for path in folder.glob(f"{STATE}-*.safetensors"):
+        path.unlink()
+
+
+def with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose name starts with ``prefix``, under the rest of the name."""
+    found = {}
+    for name, tensor in tensors.items():
+        if name.startswith(prefix):
+            found[name.removeprefix(prefix)] = tensor
+    return found
+
+
+def content_hash(tensors: dict[str, Tensor], about: dict[str, Any]) -> str:
+    """Hash JSON and every tensor: name, dtype, shape and bytes (sha256)."""
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def run_identity(
+    model: Any, loss: Any, encoded: Sequence[Any], dev: Any, settings: dict[str, Any]
+) -> str:
+    """Hash what must be the same when a run is resumed: model, loss, rows as tokens, dev, settings.
+
+    Otherwise it would not end in the numbers of a run that nobody stopped.
+    """
+    encoder = getattr(model, "encoder", model)  # that of a model with a head
+    # not the index of a device: another GPU of the kind computes the same
+    about = [settings, encoder.device.type, loss.identity(), encoder.bert.config]
+    about += [encoder.pooling_mode, encoder.normalize, encoder.settings]
+    digest = hashlib.sha256(repr(about).encode())
+    for column in encoded:
+        for ids, types in zip(column.ids, column.token_types, strict=True):
+            digest.update(np.array([len(ids), *ids, *types], dtype=np.int32).tobytes())
+    # a teacher's targets may change in their last bits with the number of threads: its own hash,
+    # which is part of the loss's identity, stands for them
+    if loss.targets is not None and not loss.taught:
+        digest.update(loss.targets.cpu().numpy().tobytes())
+    digest.update(repr(dev).encode())
+    return digest.hexdigest()
