@@ -1,11 +1,11 @@
 """Train a sentence encoder: from rows of texts to a table of scores.
 
-    python -m minisbert.train                                    all-MiniLM-L6-v2 on the STS Benchmark
-    python -m minisbert.train --loss ranking --data pairs.csv    a part of your rows is held out
+    python -m minisbert.train                                  all-MiniLM-L6-v2 on the STS Benchmark
+    python -m minisbert.train --loss ranking --data pairs.csv  holds out a part of your rows
 
 ``minisbert train`` is the same program. ``train`` is its loop, for Python; ``run`` is the script
-around it: the rows, the model, the loop, the table. What is long and not about training is one call
-into ``minisbert/training/``, and the losses are the classes of ``minisbert/training/table.py``.
+around it: the rows, the model, the training, the table. What is long and not about training is one
+call into ``minisbert/training/``; the losses are the classes in ``minisbert/training/table.py``.
 """
 
 import math
@@ -13,34 +13,43 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from minisbert.checkpoints.card import training_section
-from minisbert.core import InputError
 from minisbert.core.loop import Diverged, Step, adamw, fit
 from minisbert.data.rows import as_rows
-from minisbert.data.splits import read_splits
-from minisbert.evaluation.retrieval import Retrieval, load_retrieval_folder
 from minisbert.models.pair_model import PairModel
-from minisbert.models.sentence_encoder import NotFinite, SentenceEncoder
+from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import devices
-from minisbert.system.assets import local_path
-from minisbert.system.console import Interrupts, say
-from minisbert.system.files import check_output
+from minisbert.system.console import Interrupts
 from minisbert.system.progress import Bar
-from minisbert.training import MODEL, STATE, distributed, run_folder
-from minisbert.training.base_loss import Loss
-from minisbert.training.distributed import ProcessGroup
-from minisbert.training.gradient_cache import parts_of, whole
-from minisbert.training.messages import describe_batches, describe_run, print_table, say_end
+from minisbert.training import MODEL
+from minisbert.training.base_loss import Loss, draw_batches, evaluate, own_memory, read_dev
+from minisbert.training.distributed import ProcessGroup, process_group, run_distributed_command
+from minisbert.training.gradient_cache import batch_divider, whole
+from minisbert.training.messages import (
+    describe_batches,
+    describe_run,
+    print_table,
+    save_stopped,
+    say_end,
+)
 from minisbert.training.options import Settings, command_of, parse
 from minisbert.training.recipes import list_recipes
-from minisbert.training.schedules import SCHEDULES
+from minisbert.training.run_data import read_run
+from minisbert.training.run_folder import (
+    dev_scores,
+    folder_of,
+    log_loss,
+    new_folder,
+    open_log,
+    write_line,
+    write_results,
+)
+from minisbert.training.schedules import learning_rate
 from minisbert.training.scores import Scores, paired_gain
 from minisbert.training.starting_model import (
     encoder_of,
@@ -48,7 +57,14 @@ from minisbert.training.starting_model import (
     parameter_groups,
     starting_model,
 )
-from minisbert.training.state import Progress, load_state, remove_state, run_identity, save_state
+from minisbert.training.state import (
+    Progress,
+    continue_run,
+    remove_state,
+    restore_weights,
+    run_identity,
+    save_state,
+)
 from minisbert.training.table import find_loss, loss_of
 
 Model = TypeVar("Model", bound=SentenceEncoder | PairModel)
@@ -101,10 +117,7 @@ def train(
     # the loss, and the rows that it reads
     loss = find_loss(loss, isinstance(model, PairModel))
     rows = as_rows(rows, loss.columns).rows
-    if dev is None:
-        dev = []
-    if not isinstance(dev, Retrieval) and len(dev):
-        dev = as_rows(dev, [*loss.judged_by, loss.columns]).rows
+    dev = read_dev(dev, loss)
 
     # -----------------------------------------------------------------------------
     # the machine: dropout and a new head are drawn from the seed, Ctrl-C waits for the end of a
@@ -112,161 +125,104 @@ def train(
     device = model.device
     group = group or ProcessGroup(0, 1, device)
     progress = progress or Progress()
-    folder = Path(out) if out is not None and group.rank == 0 else None
+    folder = Path(out) if out is not None else None
+    written = folder if group.rank == 0 else None
     with (
         devices.seeded(seed, device),
         frozen_if_unused(model),
         Interrupts() as interrupts,
-        run_folder.open_log(folder) if folder else nullcontext() as log,
+        open_log(written) if written else nullcontext() as log,
     ):
         # -----------------------------------------------------------------------------
         # the network: row numbers to what the formula reads. The texts are tokenized here, once
         network = loss.prepare(model, rows)
         network.dtype, _ = devices.choose_dtype(dtype, device)
-        for parameter in network.parameters():
-            # subtle: loaded weights have any offset in their file, and an address can change the
-            # last bit of a product
-            parameter.data = parameter.data.clone()
+        own_memory(network)
 
         # -----------------------------------------------------------------------------
-        # the batches of all epochs, drawn beforehand, so that the schedule knows how many there are
-        generator = torch.Generator().manual_seed(seed)
-        batches: list[list[int]] = []
-        epoch_ends: list[int] = []  # the number of the last step of each epoch
-        for _ in range(epochs):
-            batches += loss.batches(rows, network.lengths, batch_size, generator)
-            epoch_ends.append(len(batches))
-        if not batches:
-            raise InputError("any two rows share a text, so no batch has a negative: give other rows")
-        batches = batches[:max_steps]
+        # the batches of all epochs, drawn beforehand so that the schedule knows how many there are,
+        # and the steps after which dev is scored
+        batches, evaluations = draw_batches(
+            loss, rows, network.lengths, epochs, batch_size, seed, max_steps, eval_every
+        )
         total = len(batches)
+        progress.total = total
         describe_batches(loss, network, batches, batch_size)
 
-        # dev is scored after these steps, and before the first one
-        evaluations = {total, *epoch_ends}
-        if eval_every is not None:
-            evaluations = {total, *range(eval_every, total, eval_every)}
-
         # -----------------------------------------------------------------------------
-        # the optimizer, and how its rate goes. Too large a batch is computed in parts: ``fit`` adds
-        # up their gradients if the loss is the mean of its rows' losses, else the network caches them
+        # the optimizer, and its rate at each step
         parameters = parameter_groups(network, encoder_of(model), lr, head_lr)
         optimizer = adamw(parameters, lr, weight_decay)
-        warmup_steps = math.ceil(warmup * total if warmup < 1 else warmup)
-        if warmup_steps >= total > 1 and warmup >= 1:
-            distributed.say_once(
-                f"--warmup {warmup_steps}: the run has {total} steps, so the learning rate never "
-                "reaches its peak"
-            )
-
-        def rate(step: int) -> float:
-            return SCHEDULES[schedule](step, warmup_steps, total)
-
-        def parts(batch: Sequence[int]) -> list[list[int]]:
-            return parts_of(
-                batch, network.lengths, device, micro_tokens, loss.compares_rows, group.size
-            )
-
-        micro_batches = parts
-        wrapped = group.wrap(network)
-        if loss.compares_rows:
-            micro_batches = whole
-            wrapped = group.wrap(network, parts)
+        rate = learning_rate(schedule, warmup, total)
 
         # -----------------------------------------------------------------------------
-        # what a stopped run has left
-        progress.total = total
-        best_weights: dict[str, Tensor] | None = None
-        settings = [epochs, batch_size, lr, max_steps, seed, head_lr, warmup, schedule, weight_decay]
-        settings += [clip, eval_every, patience, micro_tokens, str(network.dtype)]
-        identity = run_identity(model, loss, network.encoded, dev, settings)
-        if resume and out is not None and (Path(out) / f"{STATE}.json").exists():
-            best_weights, randomness = load_state(Path(out), progress, network, optimizer, identity)
-            devices.set_random_state(randomness, device)
-        if log is not None:
-            run_folder.continue_log(log, progress)
+        # a large batch is computed in parts. ``fit`` adds up their gradients if the loss is the
+        # mean of its rows' losses; else the network caches them
+        divide = batch_divider(
+            network.lengths, device, micro_tokens, loss.compares_rows, group.size
+        )
+        if loss.compares_rows:
+            shared = group.wrap(network, divide)
+            micro_batches = whole
+        else:
+            shared = group.wrap(network)
+            micro_batches = divide
 
-        def save() -> None:
-            """Save all that ``--resume`` needs, whole or not at all."""
-            if folder:
-                with interrupts.defer():
-                    randomness = devices.random_state(device)
-                    save_state(
-                        folder, progress, network, optimizer, best_weights, randomness, identity
-                    )
+        # -----------------------------------------------------------------------------
+        # what a stopped training has left
+        settings = [epochs, batch_size, lr, max_steps, seed, head_lr, warmup, schedule]
+        settings += [weight_decay, clip, eval_every, patience, micro_tokens, str(network.dtype)]
+        identity = run_identity(model, loss, network.encoded, dev, settings)
+        state_folder = folder if resume else None
+        best_weights = continue_run(state_folder, log, progress, network, optimizer, identity)
 
         def score_dev() -> Scores:
             """Score dev, log it, and keep a copy of the weights if they are the best so far."""
             nonlocal best_weights
-            scores: Scores = {}
-            score = 0.0
-            if group.rank == 0:
-                try:
-                    evaluation = loss.evaluate(model, dev)
-                except NotFinite as error:
-                    raise Diverged(f"step {progress.step}: {error}; a lower lr may help") from error
-                scores = evaluation.scores
-                score = evaluation.score
-                progress.metric = evaluation.metric
-                say(f"step {progress.step:>5}  dev {evaluation.metric} {100 * score:.2f}")
-            # every process must know whether to stop, but only the first has the score
-            score = group.broadcast(score)
+            evaluation = evaluate(loss, model, dev, progress.step, group)
             with interrupts.defer():
-                run_folder.write_line(log, progress, dev=scores)
-                progress.history.append({"step": progress.step, **scores})
-                progress.waited += 1
-                if progress.best is None or score > progress.best:
-                    progress.waited = 0
-                if progress.best is None or score >= progress.best:  # of equal ones the later
-                    progress.best = score
-                    progress.best_step = progress.step
+                write_line(log, progress, dev=evaluation.scores, metric=evaluation.metric)
+                if progress.is_best(evaluation):
                     best_weights = {name: x.clone() for name, x in model.state_dict().items()}
-            return scores
+            return evaluation.scores
 
-        def out_of_patience() -> bool:
-            return patience is not None and progress.waited >= patience
+        def save() -> None:
+            """Save all that ``resume`` needs, whole or not at all."""
+            with interrupts.defer():
+                save_state(written, progress, network, optimizer, best_weights, identity)
 
         # -----------------------------------------------------------------------------
         # the loop. The untrained model is the first candidate on dev
+        shared.train()
+        left = batches[progress.step :]
         steps = fit(
-            wrapped,
+            shared,
             loss.batch_loss,
-            batches[progress.step :],
+            left,
             optimizer,
             rate,
             progress.step,
             clip or math.inf,
             micro_batches,
         )
-        wrapped.train()
         try:
-            if dev and progress.evaluated < progress.step and progress.step in {0, *evaluations}:
+            if dev and progress.must_evaluate({0, *evaluations}):
                 score_dev()
             bar = Bar(
                 total=total,
                 initial=progress.step,
+                shown=group.rank == 0,
                 unit="step",
                 unit_scale=False,
-                shown=group.rank == 0,
             )
-            while progress.step < total and not out_of_patience():
+            while progress.step < total and progress.has_patience(patience):
                 with interrupts.defer():
                     started = time.monotonic()
                     group.reseed(seed, progress.step)  # each process has dropout of its own
                     step = next_step(steps, batches[progress.step])
-                    progress.step = step.number
-                    progress.tokens += sum(network.lengths[row] for row in step.batch)
-                    progress.seconds += time.monotonic() - started
-                    progress.unlogged.append(step.loss)
-                    if step.number % log_every == 0 or step.number == total:
-                        run_folder.write_line(
-                            log,
-                            progress,
-                            loss=sum(progress.unlogged) / len(progress.unlogged),
-                            lr=lr * step.multiplier,
-                            tokens_per_second=round(progress.tokens / progress.seconds),
-                        )
-                        progress.unlogged = []
+                    tokens = sum(network.lengths[row] for row in step.batch)
+                    progress.count(step, tokens, time.monotonic() - started)
+                    log_loss(log, progress, lr * step.multiplier, log_every)
                 bar.set_postfix_str(f"loss {step.loss:.4f}", refresh=False)
                 bar.update()
 
@@ -281,10 +237,9 @@ def train(
                     save()
             bar.close()
         finally:
-            # after Ctrl-C, too
+            # after Ctrl-C, too: the best weights, and for ``resume`` the last ones
             save()
-            if best_weights is not None:
-                model.load_state_dict(best_weights)
+            restore_weights(model, best_weights)
             model.eval()
     return model
 
@@ -302,62 +257,40 @@ def next_step(steps: Iterator[Step], batch: Sequence[int]) -> Step:
 
 
 def run(settings: Settings, loss: Loss | None = None) -> None:
-    """Read the rows, train the model, and print the table. ``loss`` replaces that of the settings."""
+    """Read the rows, train the model, and print the table; ``loss`` replaces the settings' one."""
     devices.save_training_memory()
     devices.use_threads(settings.threads)
-    with distributed.process_group(settings.device) as group:
+    with process_group(settings.device) as group:
         first = group.rank == 0  # of several processes the first prints and writes
 
         # -----------------------------------------------------------------------------
         # the rows of train, dev and test
         loss = loss or loss_of(settings)
-        splits = read_splits(
-            settings.data or loss.default_data,
-            settings.dev or loss.default_dev(settings.data),
-            settings.test or loss.default_dev(settings.data),
-            loss.columns,
-            settings.columns,
-            settings.scale,
-            judged_by=loss.judged_by,
-            quotes=settings.quotes,
-            limit=settings.limit,
-            seed=settings.seed,
-        )
-        dev: Any = splits.dev
-        test: Any = splits.test
-        if settings.retrieval:
-            searches = load_retrieval_folder(settings.retrieval)
-            dev = searches["dev"]
-            test = searches["test"]
-            splits.notes.append(f"dev    the search in {settings.retrieval}: {len(dev.queries):,} queries")
+        data = read_run(settings, loss)
 
         # -----------------------------------------------------------------------------
         # the model, and maybe a head around it
         torch.manual_seed(settings.seed)  # the weights of a new head are drawn
-        task = getattr(loss, "task", "")
-        model = starting_model(settings, group.device, task, splits.train, splits.classes)
+        model = starting_model(settings, group.device, loss.task, data.train, data.classes)
 
         # -----------------------------------------------------------------------------
         # the run's folder, and what the untrained model scores on test
         out = folder_of(settings)
-        model_folder = out / MODEL
         if first:
-            if settings.resume is None:
-                inputs = (settings.teacher, settings.data, settings.dev, settings.test)
-                check_output(out, local_path(settings.model), *inputs)
-                run_folder.create_folder(out, asdict(settings), settings.overwrite)
-            held_out = {"dev": dev, "test": test}
-            describe_run(settings, model, splits.notes, splits.train, held_out)
-        before = loss.evaluate(model, test) if test and first else None
+            new_folder(out, settings)
+            describe_run(settings, model, data)
+        before = None
+        if first and data.test:
+            before = loss.evaluate(model, data.test)
 
         # -----------------------------------------------------------------------------
-        # the training. What is saved is the best model by dev, after Ctrl-C the best so far
+        # the training
         progress = Progress()
         try:
             train(
                 model,
-                splits.train,
-                dev,
+                data.train,
+                data.dev,
                 loss,
                 settings.epochs,
                 settings.batch_size,
@@ -382,51 +315,29 @@ def run(settings: Settings, loss: Loss | None = None) -> None:
             )
         except BaseException as error:
             if first:
-                save_stopped(model, model_folder, progress, error)
+                save_stopped(model, progress, out, error)
             raise
         if not first:
             return
 
         # -----------------------------------------------------------------------------
-        # the table: dev chose the step, so what counts is test, with its interval
-        model.save(model_folder)
+        # the model, and the table. dev chose the step, so what counts is test, with its interval
+        model.save(out / MODEL)
         table: dict[str, tuple[Scores, Scores]] = {}
         gain = None
         if progress.history:
-            table["dev"] = (run_folder.dev_scores(progress, 0), run_folder.dev_scores(progress, progress.best_step))
+            table["dev"] = (dev_scores(progress, 0), dev_scores(progress, progress.best_step))
         if before is not None:
-            after = loss.evaluate(model, test)
+            after = loss.evaluate(model, data.test)
             table["test"] = (before.scores, after.scores)
             gain = paired_gain(before, after)
-        card = training_section(shlex.join(command_of(settings)), splits.notes, table, gain)
-        model.write_card(model_folder, card)
-        run_folder.write_results(out, progress, table, gain)
+        command = shlex.join(command_of(settings))
+        worth = gain.sentence() if gain else ""
+        model.write_card(out / MODEL, training_section(command, data.notes, table, worth))
+        write_results(out, progress, table, gain)
         remove_state(out)
-        say_end(progress, model_folder)
+        say_end(progress, out)
         print_table(table, gain)
-
-
-def save_stopped(model: Any, folder: Path, progress: Progress, error: BaseException) -> None:
-    """Save the best weights so far of a training that was stopped, and say how to go on."""
-    if not isinstance(error, (KeyboardInterrupt, InputError, OSError)):
-        return  # a bug: its traceback is all that there is to say
-    with Interrupts() as interrupts, interrupts.defer():
-        model.save(folder)
-        advice = f"continue with --resume {folder.parent}"
-        if isinstance(error, Diverged):  # a resumed run would come to the same step
-            advice = "begin anew with --overwrite"
-        which = f"the best weights so far, of step {progress.best_step}," if progress.history else "the weights"
-        say(f"stopped at step {progress.step}: {which} are in {folder}; {advice}")
-
-
-def folder_of(settings: Settings) -> Path:
-    """The folder of a run: --out, or one in runs/ that is named after the recipe, or loss and model."""
-    if settings.out:
-        return Path(settings.out)
-    name = settings.recipe or settings.head or settings.loss
-    if settings.data and not settings.recipe:
-        name = f"{Path(settings.data).stem}-{name}"
-    return Path("runs", f"{name}-{Path(settings.model).name}")
 
 
 def main(arguments: list[str] | None = None, loss: Loss | None = None) -> None:
@@ -434,9 +345,9 @@ def main(arguments: list[str] | None = None, loss: Loss | None = None) -> None:
     settings = parse(arguments)
     if settings.recipe == "list":
         print(list_recipes())
-        return
-    run(settings, loss)
+    else:
+        run(settings, loss)
 
 
 if __name__ == "__main__":
-    distributed.run_distributed_command(main)
+    run_distributed_command(main)

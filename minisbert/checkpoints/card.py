@@ -9,7 +9,7 @@ fit its hash, and is kept.
 import hashlib
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from minisbert.system.assets import assets
@@ -82,28 +82,26 @@ def write_card(
 
 
 def training_section(
-    command: str, data: Mapping[str, str], scores: Mapping[str, tuple[dict, dict]]
+    command: str,
+    notes: Sequence[str],
+    scores: Mapping[str, tuple[dict, dict]],
+    gain: str = "",
 ) -> str:
-    """Describe a training run: ``data`` and ``scores``, those before it and those of this model,
-    are by split.
+    """Describe a training run: its ``notes`` on the data, the scores before it and those of this
+    model by split, and what the gain on test is worth.
     """
-    lines = [
-        "## Training",
-        "",
-        "```",
-        command,
-        "```",
-        "",
-        *(f"- {split}: {note}" for split, note in data.items()),
-    ]
-    if any(before for before, _ in scores.values()):
-        lines += ["", "| | before | after |", "|---|---|---|"]
+    lines = ["## Training", "", "```", command, "```", ""]
+    lines += [f"- {note}" for note in notes]
+    rows = []
     for split, (before, after) in scores.items():
-        lines += [
-            f"| {split} {name} | {before[name]:.4f} | {after[name]:.4f} |"
-            for name in before
-            if name != "loss"
-        ]
+        for name, value in before.items():
+            rows.append(f"| {split} {name} | {value:.4f} | {after[name]:.4f} |")
+    if rows:
+        lines += ["", "| | before | after |", "|---|---|---|", *rows]
+    if "dev" in scores:
+        lines += ["", "dev chose the step, so its scores are too good."]
+    if gain:
+        lines += ["", f"Gain x 100: {gain}."]
     return "\n".join([*lines, "", ""])
 
 

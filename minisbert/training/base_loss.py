@@ -16,11 +16,15 @@ from torch import Tensor, nn
 
 from minisbert.core import InputError
 from minisbert.core.data import TextColumns, length_grouped_batches
+from minisbert.core.loop import Diverged
 from minisbert.core.tokenizer import Encoded
 from minisbert.data.batches import unique_batches
-from minisbert.data.rows import Columns
+from minisbert.data.rows import Columns, as_rows
+from minisbert.evaluation.retrieval import Retrieval
 from minisbert.models.pair_model import PairModel
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.sentence_encoder import NotFinite, SentenceEncoder
+from minisbert.system.console import say
+from minisbert.training.distributed import ProcessGroup
 from minisbert.training.losses import matryoshka_loss
 from minisbert.training.scores import Evaluation, evaluate_encoder
 
@@ -101,7 +105,7 @@ class Loss:
     judged_by: ClassVar[tuple[Columns, ...]] = ()  # what a dev row may hold instead
     compares_rows: ClassVar[bool] = False  # the loss of a batch is not the mean of its rows' losses
     negatives_in_batch: ClassVar[bool] = False  # no text may be twice in a batch
-    head: ClassVar[bool] = False  # trains an encoder with a head, not the encoder alone
+    task: ClassVar[str] = ""  # of a head, if the loss trains one
     default_data: ClassVar[str | None] = None  # without --data
     judges_itself: ClassVar[bool] = True  # rows held out of the training rows can judge a model
     taught = ""  # a hash of the teacher and its texts
@@ -129,10 +133,6 @@ class Loss:
             return unique_batches(rows, lengths, batch_size, generator)
         return length_grouped_batches(lengths, batch_size, generator)
 
-    def default_dev(self, data: str | None) -> str | None:
-        """What dev and test are if nothing else is said: None is a part of the data, or its own."""
-        return None if self.judges_itself else "stsb"
-
     def identity(self) -> str:
         """Name the loss and its settings: two runs of the same rows with other ones differ."""
         settings = {name: value for name, value in vars(self).items() if isinstance(value, PLAIN)}
@@ -144,8 +144,8 @@ class EncoderLoss(Loss):
     """A loss of the vectors of a row's texts: ``formula(u, v, ..., targets)``.
 
     ``formula`` gets a (B, D) tensor for each column of texts, and if the last column of the rows is
-    a number, the numbers (B,). ``matryoshka`` adds the loss of the first columns of the vectors, for
-    each of these widths, so that vectors can be cut (Kusupati et al. 2022).
+    a number, the numbers (B,). ``matryoshka`` adds the losses of the first columns of the vectors,
+    for each of these widths, so that vectors can be cut (Kusupati et al. 2022).
     """
 
     matryoshka: tuple[int, ...] = ()
@@ -202,3 +202,69 @@ def widths_of(matryoshka: Sequence[int], width: int) -> tuple[int, ...]:
         raise InputError(f"matryoshka {max(matryoshka)}: the vectors have {width} columns")
     # the whole width always takes part, so that the vectors that nobody cuts stay good
     return (width, *(each for each in matryoshka if each < width))
+
+
+# -----------------------------------------------------------------------------
+# what the loop does with a loss
+
+
+def own_memory(network: nn.Module) -> None:
+    """Move each parameter to memory of its own."""
+    for parameter in network.parameters():
+        # subtle: loaded weights have any offset in their file, and an address can change the last
+        # bit of a product
+        parameter.data = parameter.data.clone()
+
+
+def read_dev(dev: Any, loss: Loss) -> Any:
+    """Read dev rows from Python, which may hold what the loss trains on or what it is judged by."""
+    if dev is None:
+        return []
+    if isinstance(dev, Retrieval) or not len(dev):
+        return dev
+    return as_rows(dev, [*loss.judged_by, loss.columns], name="dev").rows
+
+
+def draw_batches(
+    loss: Loss,
+    rows: Sequence[tuple],
+    lengths: Sequence[int],
+    epochs: int,
+    batch_size: int,
+    seed: int,
+    max_steps: int | None,
+    eval_every: int | None,
+) -> tuple[list[list[int]], set[int]]:
+    """Draw the batches of all epochs; return them, and the steps after which dev is scored.
+
+    Epochs may differ in length: rows that share a text do not always find as many batches.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    batches: list[list[int]] = []
+    epoch_ends: set[int] = set()
+    for _ in range(epochs):
+        batches += loss.batches(rows, lengths, batch_size, generator)
+        epoch_ends.add(len(batches))
+    if not batches:
+        raise InputError("any two rows share a text, so no batch has a negative: give other rows")
+    batches = batches[:max_steps]
+    last = len(batches)
+    if eval_every is not None:
+        return batches, {last, *range(eval_every, last, eval_every)}
+    return batches, {last, *epoch_ends}
+
+
+def evaluate(loss: Loss, model: Any, dev: Any, step: int, group: ProcessGroup) -> Evaluation:
+    """Score dev in the first process, print the score, and tell it to the others."""
+    evaluation = Evaluation({"score": 0.0}, "score", 0, lambda rows: 0.0)
+    if group.rank == 0:
+        try:
+            evaluation = loss.evaluate(model, dev)
+        except NotFinite as error:
+            raise Diverged(f"step {step}: {error}; a lower lr may help") from error
+        say(f"step {step:>5}  dev {evaluation.metric} {100 * evaluation.score:.2f}")
+    # every process must know whether to stop
+    score = group.broadcast(evaluation.score)
+    if group.rank != 0:
+        evaluation.scores["score"] = score
+    return evaluation

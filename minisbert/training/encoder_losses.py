@@ -20,6 +20,7 @@ class Cosine(EncoderLoss):
     """
 
     columns: ClassVar[Columns] = SCORED
+    default_data: ClassVar[str | None] = "stsb"
 
     def check(self, columns: list[list[str]]) -> None:
         check_scores(self.targets, "cosine")
@@ -41,6 +42,7 @@ class CoSENT(EncoderLoss):
     """
 
     columns: ClassVar[Columns] = SCORED
+    default_data: ClassVar[str | None] = "stsb"
     compares_rows: ClassVar[bool] = True
     temperature: float = 0.05
 
@@ -60,6 +62,7 @@ class Triplet(EncoderLoss):
     """
 
     columns: ClassVar[Columns] = Columns(3)
+    default_data: ClassVar[str | None] = "snli"
     judged_by: ClassVar[tuple[Columns, ...]] = (PAIRS, SCORED)
     margin: float = 1.0
 
@@ -102,6 +105,7 @@ class Ranking(InBatch):
     """
 
     columns: ClassVar[Columns] = PAIRS
+    default_data: ClassVar[str | None] = "snli"
     judged_by: ClassVar[tuple[Columns, ...]] = (SCORED,)
     symmetric: bool = False
 
@@ -130,6 +134,7 @@ class SimCSE(InBatch):
 
     columns: ClassVar[Columns] = Columns(1)
     judged_by: ClassVar[tuple[Columns, ...]] = (SCORED,)
+    judges_itself: ClassVar[bool] = False
 
     def views(self, columns: list[list[str]]) -> list[list[str]]:
         return [columns[0], columns[0]]

@@ -50,7 +50,7 @@ def concat_head(encoder: SentenceEncoder, outputs: int) -> Head:
 
 
 def classifier_head(encoder: SentenceEncoder, outputs: int) -> Head:
-    """BERT's pooler and a linear layer over [CLS], as sentence-transformers' ``CrossEncoder`` has it.
+    """BERT's pooler and a linear layer, as sentence-transformers' ``CrossEncoder`` has them.
 
     The encoder's own pooler, if it has one, moves into the head.
     """
@@ -58,9 +58,7 @@ def classifier_head(encoder: SentenceEncoder, outputs: int) -> Head:
     family = bert.config.model_type
     if family not in CLASSIFIERS:
         raise InputError(f"--head classifier is for {', '.join(CLASSIFIERS)}, not for {family}")
-    head = ClassifierHead(
-        bert.config.hidden_size, outputs=outputs, between=CLASSIFIERS[family][-1]
-    )
+    head = ClassifierHead(bert.config.hidden_size, outputs=outputs, between=CLASSIFIERS[family][-1])
     if bert.pooler is not None:
         head.mlp[0] = bert.pooler
         bert.pooler = None
@@ -123,7 +121,6 @@ def continued(saved: PairModel, head: Head, task: str, labels: Sequence[str]) ->
 class HeadLoss(Loss):
     """A loss of a head's outputs: ``formula(outputs, targets)``."""
 
-    head: ClassVar[bool] = True
     task: ClassVar[str] = "regression"  # of the ``PairModel``
 
     def formula(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -151,6 +148,7 @@ class MSE(HeadLoss):
     """
 
     columns: ClassVar[Columns] = SCORED
+    default_data: ClassVar[str | None] = "stsb"
 
     def prepare(self, model: Any, rows: Sequence[tuple]) -> RowNetwork:
         lowest = min(row[-1] for row in rows)
@@ -178,13 +176,14 @@ class Binary(HeadLoss):
     """
 
     columns: ClassVar[Columns] = Columns(2, "binary")
+    default_data: ClassVar[str | None] = "quora"
     task: ClassVar[str] = "binary"
 
     def formula(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return more_losses.binary_cross_entropy_loss(outputs, targets)
 
     def evaluate(self, model: Any, rows: Any) -> Evaluation:
-        """Decide at a probability of .5, where the logit is 0; F1 decides which model is the best."""
+        """Decide at a probability of .5, where the logit is 0; F1 chooses the best model."""
         firsts, seconds, wanted = (list(column) for column in zip(*rows, strict=True))
         labels = np.array(wanted)
         if not labels.any():
@@ -207,12 +206,13 @@ class Binary(HeadLoss):
 class Softmax(Loss):
     """The cross-entropy of classes, from two vectors and a linear layer (SBERT, section 3).
 
-    Use it to train an encoder on NLI: the layer over (u, v, |u - v|) is thrown away afterwards. With
-    a head of your own, as ``--head concat`` makes it, the classifier is the model.
+    Use it to train an encoder on NLI: the layer over (u, v, |u - v|) is thrown away afterwards.
+    With ``--head concat`` the classifier is the model.
     sentence-transformers: ``SoftmaxLoss``.
     """
 
     columns: ClassVar[Columns] = Columns(2, "class")
+    default_data: ClassVar[str | None] = "snli"
     judged_by: ClassVar[tuple[Columns, ...]] = (SCORED,)
     task: ClassVar[str] = "classes"
     classifier: Any = field(default=None, repr=False)
@@ -275,7 +275,6 @@ class CandidateRanking(Loss):
     """
 
     columns: ClassVar[Columns] = PAIRS
-    head: ClassVar[bool] = True
     task: ClassVar[str] = "logit"
 
     def prepare(self, model: Any, rows: Sequence[tuple]) -> RowNetwork:
@@ -283,7 +282,7 @@ class CandidateRanking(Loss):
         self.candidates = len(rows[0]) - 1
         if self.candidates < 2:
             raise InputError(
-                "loss ranking with a head: rows with a negative are needed; minisbert mine finds them"
+                "loss ranking with a head needs rows with a negative; minisbert mine finds them"
             )
         firsts, seconds = candidate_pairs(rows)  # N C pairs, those of a row side by side
         return CandidateNetwork(model, firsts, seconds, self.candidates)
@@ -324,7 +323,7 @@ class CandidateNetwork(PairNetwork):
 
 
 def candidate_pairs(rows: Sequence[tuple[str, ...]]) -> tuple[list[str], list[str]]:
-    """Repeat each query beside its candidates: N rows with C of them give two lists of N C texts."""
+    """Repeat each query beside its candidates: N rows with C give two lists of N C texts."""
     queries: list[str] = []
     candidates: list[str] = []
     for query, *texts in rows:

@@ -1,4 +1,4 @@
-"""Train on masked words, which needs texts and nothing else: the masks, the loss, and new models."""
+"""Train on masked words, which needs nothing but texts: the masks, the loss, and new models."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -117,6 +117,8 @@ class MaskedWords(Loss):
     """
 
     columns: ClassVar[Columns] = Columns(1)
+    default_data: ClassVar[str | None] = "stsb"
+    judges_itself: ClassVar[bool] = False
     judged_by: ClassVar[tuple[Columns, ...]] = (SCORED, Columns(1))
     compares_rows: ClassVar[bool] = True  # a row counts by the number of its hidden words
 
@@ -132,7 +134,7 @@ class MaskedWords(Loss):
         return sums.sum() / counts.sum().clamp_min(1)  # no word was hidden: nothing to learn
 
     def evaluate(self, model: Any, rows: Any) -> Evaluation:
-        """The share of hidden words that is guessed; of scored pairs also the cosines' correlation."""
+        """The share of hidden words that is guessed; with scores also the correlation."""
         texts: dict[str, None] = {}
         for row in rows:
             texts.update((text, None) for text in row if isinstance(text, str))

@@ -5,14 +5,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from minisbert.core.loop import Diverged
 from minisbert.data.splits import shared_rows
 from minisbert.evaluation.retrieval import Retrieval
-from minisbert.system.console import cut_message, say
+from minisbert.system.console import Interrupts, cut_message, say
 from minisbert.system.devices import choose_dtype
 from minisbert.system.progress import Bar
+from minisbert.training import MODEL
 from minisbert.training.base_loss import Loss, RowNetwork
 from minisbert.training.distributed import say_once
 from minisbert.training.options import Settings
+from minisbert.training.run_data import RunData
 from minisbert.training.scores import Gain
 from minisbert.training.starting_model import count_parameters, encoder_of
 from minisbert.training.state import Progress
@@ -27,13 +30,7 @@ MEANINGS = {
 }
 
 
-def describe_run(
-    settings: Settings,
-    model: Any,
-    notes: Sequence[str],
-    rows: Sequence[tuple],
-    splits: Mapping[str, Any],
-) -> None:
+def describe_run(settings: Settings, model: Any, data: RunData) -> None:
     """Say what is trained on which rows."""
     encoder = encoder_of(model)
     parameters, trainable = count_parameters(model)
@@ -44,13 +41,13 @@ def describe_run(
     arithmetic = f"{str(dtype).removeprefix('torch.')} ({reason})"
     name = settings.from_nothing or settings.model
     say(f"model  {name}, {encoder.pooling_mode} pooling, {size}, {encoder.device}, {arithmetic}")
-    for note in notes:
+    for note in data.notes:
         say(note)
     # a pair that was trained on says little about new ones
-    for split, held_out in splits.items():
-        if not held_out or isinstance(held_out, Retrieval):
+    for split, rows in (("dev", data.dev), ("test", data.test)):
+        if not rows or isinstance(rows, Retrieval):
             continue
-        shared = shared_rows(rows, held_out)
+        shared = shared_rows(data.train, rows)
         if shared:
             say(
                 f"warning: {shared:,} rows of {split} are training rows too, so its score is too "
@@ -76,8 +73,22 @@ def describe_batches(
         say_once(cut_message(limit, truncated, sum(map(len, network.encoded))))
 
 
-def say_end(progress: Progress, folder: Path) -> None:
+def save_stopped(model: Any, progress: Progress, out: Path, error: BaseException) -> None:
+    """Save the best weights so far of a run that was stopped, and say how to go on."""
+    with Interrupts() as interrupts, interrupts.defer():
+        model.save(out / MODEL)
+        weights = "the weights"
+        if progress.history:
+            weights = f"the best weights so far, of step {progress.best_step},"
+        advice = f"continue with --resume {out}"
+        if isinstance(error, Diverged):  # a resumed run would come to the same step
+            advice = "begin anew with --overwrite"
+        say(f"stopped at step {progress.step}: {weights} are in {out / MODEL}; {advice}")
+
+
+def say_end(progress: Progress, out: Path) -> None:
     """Say how long the training took, and which model was kept."""
+    folder = out / MODEL
     print(f"\ntrained {progress.step} steps in {Bar.format_interval(progress.seconds)}")
     if not progress.history:
         print(f"no dev rows: the model of step {progress.step} is in {folder}")

@@ -410,6 +410,10 @@ def read_config(path: Path) -> dict[str, Any]:
             found[item.name] = config[item.name]
     for name, value in asdict(Settings()).items():
         kind = type(found[name])
-        if value is not None and kind is not type(value) and not (kind is int and type(value) is float):
+        if (
+            value is not None
+            and kind is not type(value)
+            and not (kind is int and type(value) is float)
+        ):
             raise InputError(f"{path}: {name} is {found[name]!r}")
     return found

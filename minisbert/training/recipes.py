@@ -1,8 +1,8 @@
 """Runs of published papers by name: ``minisbert train --recipe NAME``.
 
-``settings`` are those of ``options.Settings``; the command line overrides them. ``expected`` is what
-the recipe gave here, with MiniLM, and what a source reports for its own model, each named.
-docs/sources.md says what the sources get wrong; benchmarks/notebooks.py has the recipes of notebooks.
+``settings`` are those of ``options.Settings``; the command line overrides them. ``expected`` is
+what the recipe gave here, with MiniLM, and what a source reports for its own model, each named.
+docs/sources.md says what the sources get wrong; benchmarks/notebooks.py repeats notebooks.
 """
 
 from dataclasses import dataclass, field
@@ -91,8 +91,8 @@ RECIPES = {
         },
     ),
     "sbert-regression": Recipe(
-        source="SBERT, section 3 (cosine and squared error) and 4.2; four epochs as table 2 says of "
-        "its BERT systems",
+        source="SBERT, section 3 (cosine and squared error) and 4.2; four epochs as table 2 says "
+        "of its BERT systems",
         needs="stsb",
         expected="Spearman dev 89.5, test 85.7 (one run); the paper's BERT-base: test 84.67 ± .19 "
         "(10 seeds)",
@@ -102,8 +102,8 @@ RECIPES = {
         source="SBERT, section 3: margin 1, Euclidean; section 4.4: one epoch (1.8 million "
         "Wikipedia triplets there, judged by accuracy)",
         needs="snli, or --data FILE of triplets",
-        expected="not measured; the paper's .8042 (BERT-base) is the accuracy on its own Wikipedia "
-        "triplets",
+        expected="not measured; the paper's .8042 (BERT-base) is the accuracy on its own "
+        "Wikipedia triplets",
         settings={"loss": "triplet", "batch_size": 16},
     ),
     "simcse-unsupervised": Recipe(
@@ -121,11 +121,11 @@ RECIPES = {
         },
     ),
     "simcse-supervised": Recipe(
-        source="after SimCSE, section 4: contradictions as hard negatives. Theirs: SNLI and MultiNLI "
-        "(275,601 triplets), MLP kept on CLS (6.3, appendix A), 3 epochs of batch 512",
+        source="after SimCSE, section 4: contradictions as hard negatives. Theirs: SNLI and "
+        "MultiNLI (275,601 triplets), MLP kept on CLS (6.3, appendix A), 3 epochs of batch 512",
         needs="snli, or --data FILE",
-        expected="STS-B 82.4 dev / 79.3 test (one run, 100,000 rows of SNLI); the paper's BERT-base: "
-        "81.57 average STS, 86.2 on STS-B dev with or without the MLP (table 6)",
+        expected="STS-B 82.4 dev / 79.3 test (one run, 100,000 rows of SNLI); the paper's "
+        "BERT-base: 81.57 average STS, 86.2 on STS-B dev with or without the MLP (table 6)",
         settings={"loss": "ranking", "pooling": "cls", "batch_size": 64, "lr": 5e-5},
     ),
     "student": Recipe(

@@ -18,7 +18,9 @@ from typing import Any, TextIO
 
 from minisbert.core import InputError, one_line
 from minisbert.system import files
+from minisbert.system.assets import local_path
 from minisbert.training import MODEL, RESULTS, RUN_CONFIG, RUN_LOG, STATE
+from minisbert.training.options import Settings
 from minisbert.training.scores import Gain
 from minisbert.training.state import Progress, remove_state
 
@@ -26,12 +28,27 @@ from minisbert.training.state import Progress, remove_state
 # the folder and its log
 
 
-def create_folder(out: Path, config: dict[str, Any], overwrite: bool) -> None:
-    """Make a run's folder with its ``config.json``; ``overwrite`` deletes the run that is there.
+def folder_of(settings: Settings) -> Path:
+    """The folder of a run: --out, or one in runs/ that is named after the loss and the model."""
+    if settings.out:
+        return Path(settings.out)
+    name = settings.recipe or settings.head or settings.loss
+    if settings.data and not settings.recipe:
+        name = f"{Path(settings.data).stem}-{name}"
+    return Path("runs", f"{name}-{Path(settings.model).name}")
 
-    Raises ``InputError`` for a run without ``overwrite``, for one that another process is training,
-    and for a folder with other files and no run.
+
+def new_folder(out: Path, settings: Settings) -> None:
+    """Make a run's folder with its ``config.json``; a resumed run has one.
+
+    ``--overwrite`` deletes the run that is there. Raises ``InputError`` for a run without
+    ``--overwrite``, for one that another process is training, and for a folder with other files and
+    no run.
     """
+    if settings.resume is not None:
+        return
+    inputs = (settings.teacher, settings.data, settings.dev, settings.test)
+    files.check_output(out, local_path(settings.model), *inputs)
     path = os.path.realpath(out)
     if path.encode(errors="ignore") != os.fsencode(path):  # safetensors writes to no other path
         raise InputError(f"--out {one_line(out)}: the path is not UTF-8; choose another one")
@@ -42,7 +59,7 @@ def create_folder(out: Path, config: dict[str, Any], overwrite: bool) -> None:
         raise InputError(f"{out} is not the folder of a run ({reason}): choose another --out")
     with open_log(out) as log:
         # a log alone is left by a run that ended before its first line
-        if found - {RUN_LOG} and not overwrite:
+        if found - {RUN_LOG} and not settings.overwrite:
             advice = "--overwrite to delete that run"
             if f"{STATE}.json" in found:
                 advice = f"--resume {out} to continue it, or {advice}"
@@ -53,7 +70,7 @@ def create_folder(out: Path, config: dict[str, Any], overwrite: bool) -> None:
         for name in (RESULTS, RUN_CONFIG):
             (out / name).unlink(missing_ok=True)
         shutil.rmtree(out / MODEL, ignore_errors=True)
-        files.write_json(out / RUN_CONFIG, config)
+        files.write_json(out / RUN_CONFIG, asdict(settings))
 
 
 @contextmanager
@@ -95,14 +112,14 @@ def write_line(log: TextIO | None, progress: Progress, **values: Any) -> None:
     progress.logged = log.tell()
 
 
-def continue_log(log: TextIO, progress: Progress) -> None:
-    """Cut the lines after the saved state: they will be written again."""
-    size = Path(log.name).stat().st_size
-    if size < progress.logged:
-        raise InputError(
-            f"{log.name} was cut or replaced: it has {size} bytes, not {progress.logged}"
-        )
-    log.truncate(progress.logged)
+def log_loss(log: TextIO | None, progress: Progress, lr: float, log_every: int) -> None:
+    """Every few steps log the mean loss since the line before, the learning rate and the speed."""
+    if progress.step % log_every and progress.step != progress.total:
+        return
+    loss = sum(progress.unlogged) / len(progress.unlogged)
+    speed = round(progress.tokens / max(progress.seconds, 1e-9))
+    write_line(log, progress, loss=loss, lr=lr, tokens_per_second=speed)
+    progress.unlogged = []
 
 
 # -----------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Callable
 
+from minisbert.core.checks import check_one_of
 from minisbert.core.loop import linear_schedule
+from minisbert.training.distributed import say_once
 
 
 def cosine_schedule(step: int, warmup: int, total: int) -> float:
@@ -25,3 +27,22 @@ SCHEDULES: dict[str, Callable[[int, int, int], float]] = {
     "cosine": cosine_schedule,
     "constant": constant_schedule,
 }
+
+
+def learning_rate(schedule: str, warmup: float, total: int) -> Callable[[int], float]:
+    """Return the multiplier of the learning rate by the step, counted from 0.
+
+    ``warmup`` is a share of the ``total`` steps, or from 1 on a number of steps.
+    """
+    check_one_of("schedule", schedule, list(SCHEDULES))
+    steps = math.ceil(warmup * total if warmup < 1 else warmup)
+    if warmup >= total:
+        say_once(
+            f"--warmup {steps}: the run has {total} steps, so the learning rate never reaches its "
+            "peak"
+        )
+
+    def multiplier(step: int) -> float:
+        return SCHEDULES[schedule](step, steps, total)
+
+    return multiplier

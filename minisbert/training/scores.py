@@ -59,7 +59,9 @@ class Gain:
 
     def sentence(self) -> str:
         """Say what the gain is worth: ``test spearman +2.79, 95 % interval +2.05 to +3.58``."""
-        numbers = f"{100 * self.gain:+.2f}, 95 % interval {100 * self.low:+.2f} to {100 * self.high:+.2f}"
+        numbers = (
+            f"{100 * self.gain:+.2f}, 95 % interval {100 * self.low:+.2f} to {100 * self.high:+.2f}"
+        )
         text = f"test {self.metric} {numbers} ({self.rows:,} rows)"
         if self.is_shown:
             return text
@@ -72,7 +74,7 @@ class Gain:
 
 
 def paired_gain(before: Evaluation, after: Evaluation, draws: int = DRAWS) -> Gain:
-    """Draw the test rows with repetition, the same ones for both models; the middle 95 % of the gains.
+    """Draw the test rows with repetition, the same for both models: the middle 95 % of the gains.
 
     What makes a row easy or hard is in both scores and leaves the difference, so the interval is
     narrower than that of either score (lesson 09).

@@ -1,7 +1,8 @@
 """What ``--resume`` continues from, in two files that one can read.
 
-state.json             how far the run is, its dev scores so far, and what must be the same to go on
-state-120.safetensors  the tensors after step 120: ``network.*``, ``optimizer.*``, ``best.*``, ``random.*``
+state.json             how far the run is, its dev scores, and what must be the same to go on
+state-120.safetensors  tensors after step 120: ``network.*``, ``optimizer.*``, ``best.*``,
+                       ``random.*``
 
 The tensors are written first, under a new name. Then state.json, which names them, is replaced in
 one step, and the former tensors are deleted. So a kill at any moment leaves a state that is whole:
@@ -10,11 +11,10 @@ the former one or the new one.
 
 import dataclasses
 import hashlib
-import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import torch
@@ -23,10 +23,16 @@ from torch.optim import Optimizer
 
 from minisbert.checkpoints.weights import write_safetensors
 from minisbert.core import InputError, read_json, reading
+from minisbert.core.loop import Step
 from minisbert.core.weights import read_safetensors
 from minisbert.system import files
+from minisbert.system.devices import random_state, set_random_state
 from minisbert.training import STATE
+from minisbert.training.base_loss import Loss, RowNetwork
 from minisbert.training.distributed import processes, say_once
+from minisbert.training.scores import Evaluation
+
+Weights = dict[str, Tensor]
 
 
 @dataclass
@@ -35,7 +41,7 @@ class Progress:
 
     step: int = 0  # optimizer steps made
     total: int = 0  # steps of the whole run
-    history: list[dict[str, float]] = field(default_factory=list)  # dev scores: "step" and metrics
+    history: list[dict[str, Any]] = field(default_factory=list)  # dev scores: "step" and metrics
     metric: str = ""  # the score that decides
     best: float | None = None  # the best one, and its step; 0 is the untrained model
     best_step: int = 0
@@ -45,22 +51,48 @@ class Progress:
     unlogged: list[float] = field(default_factory=list)  # losses since the last line of the log
     logged: int = 0  # bytes of metrics.jsonl
 
-    @property
-    def evaluated(self) -> int:
-        """The step of the last evaluation, -1 before the first."""
-        return int(self.history[-1]["step"]) if self.history else -1
+    def must_evaluate(self, evaluations: Container[int]) -> bool:
+        """Whether dev is scored at this step, and has not been before the run was stopped."""
+        evaluated = -1
+        if self.history:
+            evaluated = self.history[-1]["step"]
+        return self.step in evaluations and evaluated < self.step
+
+    def is_best(self, evaluation: Evaluation) -> bool:
+        """Note the dev scores of this step; True if no former step was better."""
+        score = evaluation.score
+        better = self.best is None or score > self.best
+        kept = better or score == self.best  # of equal ones the later
+        self.history.append({"step": self.step, **evaluation.scores})
+        self.metric = evaluation.metric
+        self.waited = 0 if better else self.waited + 1
+        if kept:
+            self.best = score
+            self.best_step = self.step
+        return kept
+
+    def has_patience(self, patience: int | None) -> bool:
+        return patience is None or self.waited < patience
+
+    def count(self, step: Step, tokens: int, seconds: float) -> None:
+        """Note a step."""
+        self.step = step.number
+        self.unlogged.append(step.loss)
+        self.tokens += tokens
+        self.seconds += seconds
 
 
 def save_state(
-    folder: Path,
+    folder: Path | None,
     progress: Progress,
-    network: nn.Module,
+    network: RowNetwork,
     optimizer: Optimizer,
-    best_weights: dict[str, Tensor] | None,
-    randomness: dict[str, Tensor],
+    best_weights: Weights | None,
     identity: str,
 ) -> None:
-    """Replace the state in ``folder``. ``identity`` is that of the rows and settings."""
+    """Replace the state in ``folder``, if any. ``identity`` is that of rows and settings."""
+    if folder is None:
+        return
     tensors = {}
     for name, tensor in network.state_dict().items():
         tensors[f"network.{name}"] = tensor
@@ -69,7 +101,7 @@ def save_state(
             tensors[f"optimizer.{name}.{key}"] = value
     for name, tensor in (best_weights or {}).items():
         tensors[f"best.{name}"] = tensor
-    for name, tensor in randomness.items():
+    for name, tensor in random_state(network.model.device).items():
         tensors[f"random.{name}"] = tensor
     # copies: safetensors refuses tensors that share memory, such as tied word embeddings
     tensors = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
@@ -94,26 +126,47 @@ def save_state(
         old.unlink()
 
 
-def load_state(
-    folder: Path, progress: Progress, network: nn.Module, optimizer: Optimizer, identity: str
-) -> tuple[dict[str, Tensor] | None, dict[str, Tensor]]:
-    """Restore progress, network and optimizer in place; return the best weights and the random
-    states.
+def continue_run(
+    folder: Path | None,
+    log: TextIO | None,
+    progress: Progress,
+    network: RowNetwork,
+    optimizer: Optimizer,
+    identity: str,
+) -> Weights | None:
+    """Go on from the state in ``folder``, if there is one: return the best weights so far.
 
-    Raises ``InputError`` if a file is damaged or belongs to another run; nothing is changed then.
-    Also restores the number of threads: another number splits sums differently, which changes their
-    last bits.
+    Restores progress, network, optimizer, random generators and the number of threads (another
+    number splits sums differently, which changes their last bits), and cuts what the log holds of
+    later steps. Raises ``InputError`` if a file is damaged or belongs to another run; nothing is
+    changed then.
     """
+    weights = None
+    if folder is not None and (folder / f"{STATE}.json").exists():
+        weights = load_state(folder, progress, network, optimizer, identity)
+    if log is not None:
+        size = Path(log.name).stat().st_size
+        if size < progress.logged:
+            was = f"it has {size} bytes, not {progress.logged}"
+            raise InputError(f"{log.name} was cut or replaced: {was}")
+        log.truncate(progress.logged)
+    return weights
+
+
+def load_state(
+    folder: Path, progress: Progress, network: RowNetwork, optimizer: Optimizer, identity: str
+) -> Weights | None:
+    """Restore what ``save_state`` saved, in place, and return the best weights."""
     path = folder / f"{STATE}.json"
     about = read_json(path)
     with reading(path):
         saved = Progress(**about["progress"])
-        tensors_path = folder / about["tensors"]
         stored = {name: about[name] for name in ("identity", "torch", "threads", "processes")}
-    tensors = read_safetensors(tensors_path)
+        tensors_path = folder / about["tensors"]
     if stored["identity"] != identity:
         changed = "the training rows, dev, the model or the settings have changed since it began"
-        raise InputError(f"{folder}: {changed}; start it again, --overwrite")
+        raise InputError(f"{path}: {changed}; start it again, --overwrite")
+    tensors = read_safetensors(tensors_path)
     moments = optimizer_state(optimizer, network, tensors)
     try:
         # strict, and into the existing memory
@@ -124,14 +177,23 @@ def load_state(
         optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
     for name, value in vars(saved).items():
         setattr(progress, name, value)
+    set_random_state(with_prefix("random.", tensors), network.model.device)
 
     if stored["torch"] != torch.__version__:
-        say_once(f"torch is {torch.__version__}, before {stored['torch']}: the last bits may differ")
+        say_once(
+            f"torch is {torch.__version__}, before {stored['torch']}: the last bits may differ"
+        )
     if stored["processes"] != processes():
         before = f"processes: {processes()}, before {stored['processes']}"
         say_once(f"{before}: the dropout masks will differ")
     torch.set_num_threads(stored["threads"])
-    return with_prefix("best.", tensors) or None, with_prefix("random.", tensors)
+    return with_prefix("best.", tensors) or None
+
+
+def restore_weights(model: nn.Module, weights: Weights | None) -> None:
+    """Put the best weights into the model; without dev rows the last ones stay."""
+    if weights is not None:
+        model.load_state_dict(weights)
 
 
 def optimizer_state(
@@ -163,17 +225,8 @@ def with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def content_hash(tensors: dict[str, Tensor], about: dict[str, Any]) -> str:
-    """Hash JSON and every tensor: name, dtype, shape and bytes (sha256)."""
-    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
 def run_identity(
-    model: Any, loss: Any, encoded: Sequence[Any], dev: Any, settings: dict[str, Any]
+    model: Any, loss: Loss, encoded: Sequence[Any], dev: Any, settings: Sequence[Any]
 ) -> str:
     """Hash what must be the same when a run is resumed: model, loss, rows as tokens, dev, settings.
 
@@ -181,7 +234,7 @@ def run_identity(
     """
     encoder = getattr(model, "encoder", model)  # that of a model with a head
     # not the index of a device: another GPU of the kind computes the same
-    about = [settings, encoder.device.type, loss.identity(), encoder.bert.config]
+    about: list[Any] = [settings, encoder.device.type, loss.identity(), encoder.bert.config]
     about += [encoder.pooling_mode, encoder.normalize, encoder.settings]
     digest = hashlib.sha256(repr(about).encode())
     for column in encoded:

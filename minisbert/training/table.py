@@ -5,7 +5,7 @@ A loss of your own is a class like these, and ``train(encoder, rows, loss=MyLoss
 
 from minisbert.core import InputError
 from minisbert.training.base_loss import Loss
-from minisbert.training.encoder_losses import Cosine, CoSENT, Ranking, SimCSE, Triplet
+from minisbert.training.encoder_losses import CoSENT, Cosine, Ranking, SimCSE, Triplet
 from minisbert.training.head_losses import MSE, Binary, CandidateRanking, Softmax
 from minisbert.training.masked_words import MaskedWords
 from minisbert.training.options import Settings

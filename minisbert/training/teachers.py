@@ -1,5 +1,7 @@
 """Distillation: a student learns the vectors of a teacher, or a cross-encoder's scores."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -28,7 +30,6 @@ from minisbert.training.base_loss import (
 from minisbert.training.distributed import is_first, say_once
 from minisbert.training.head_losses import candidate_pairs
 from minisbert.training.scores import Evaluation, evaluate_encoder
-from minisbert.training.state import content_hash
 
 SCALE = 20.0  # from a student's cosine to the range of a cross-encoder's logits
 
@@ -41,9 +42,9 @@ class Distillation(Loss):
     cross-encoder knows. The kind of teacher decides:
 
     - an encoder, and rows of a sentence and maybe its translation: both learn the teacher's vector
-      of the sentence, by squared error (Reimers and Gurevych 2020, section 1). If the student scales
-      its vectors to length 1, the targets are scaled too; if it is narrower than its teacher, they
-      are the teacher's principal columns. sentence-transformers: ``MSELoss``
+      of the sentence, by squared error (Reimers and Gurevych 2020, section 1). If the student
+      scales its vectors to length 1, the targets are scaled too; if it is narrower than its
+      teacher, they are the teacher's principal columns. sentence-transformers: ``MSELoss``
     - a cross-encoder, and rows of a query, a positive and negatives: the student's scaled cosines
       learn its scores. With one negative the difference by squared error (Hofstätter et al. 2020),
       with several the softmax by KL divergence. sentence-transformers: ``MarginMSELoss`` and
@@ -51,6 +52,8 @@ class Distillation(Loss):
     """
 
     columns: ClassVar[Columns] = Columns(1, more_texts=True)
+    default_data: ClassVar[str | None] = "stsb"
+    judges_itself: ClassVar[bool] = False
     judged_by: ClassVar[tuple[Columns, ...]] = (SCORED, PAIRS)
     teacher: str | SentenceEncoder | PairModel | None = None
 
@@ -88,7 +91,6 @@ class Distillation(Loss):
         if student.normalize:
             targets = normalize(targets)
         self.targets = targets.cpu()
-        self.formula = formulas.distillation_loss
         self.teaches_scores = False
 
     def prepare_scores(self, teacher: PairModel, rows: Sequence[tuple], name: str) -> None:
@@ -104,9 +106,6 @@ class Distillation(Loss):
         if teacher.task == "regression":  # 0 to 1, as the cosines
             outputs = SCALE * outputs
         self.targets = outputs.view(-1, candidates)  # (N, C)
-        self.formula = formulas.kl_divergence_loss
-        if candidates == 2:
-            self.formula = formulas.margin_mse_loss
         self.teaches_scores = True
 
     def batch_loss(self, network: Network, batch: Sequence[int]) -> Tensor:
@@ -115,9 +114,12 @@ class Distillation(Loss):
         if self.teaches_scores:
             query, *others = vectors.unbind(dim=1)  # (B, D) each
             scores = [cosine(query, other) for other in others]
-            return self.formula(SCALE * torch.stack(scores, dim=1), targets)  # (B, C)
+            student = SCALE * torch.stack(scores, dim=1)  # (B, C)
+            if len(others) == 2:
+                return formulas.margin_mse_loss(student, targets)
+            return formulas.kl_divergence_loss(student, targets)
         repeated = targets.repeat_interleave(vectors.shape[1], dim=0)  # (B n, D)
-        return self.formula(vectors.flatten(0, 1), repeated)
+        return formulas.distillation_loss(vectors.flatten(0, 1), repeated)
 
     def evaluate(self, model: Any, rows: Any) -> Evaluation:
         return evaluate_encoder(model, rows)
@@ -135,3 +137,12 @@ def load_teacher(name: str, device: torch.device) -> SentenceEncoder | PairModel
         needed = "a cross-encoder with one score for a pair is needed"
         raise InputError(f"--teacher {name} gives classes; {needed}")
     return teacher
+
+
+def content_hash(tensors: dict[str, Tensor], about: dict[str, Any]) -> str:
+    """Hash JSON and every tensor: name, dtype, shape and bytes (sha256)."""
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

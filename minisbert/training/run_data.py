@@ -1,0 +1,56 @@
+"""The rows of a run: what ``--data``, ``--dev``, ``--test`` and ``--retrieval`` name."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from minisbert.core import InputError
+from minisbert.data.splits import read_splits
+from minisbert.evaluation.retrieval import load_retrieval_folder
+from minisbert.training.base_loss import Loss
+from minisbert.training.options import Settings
+
+
+@dataclass
+class RunData:
+    """Rows to train on, to choose the step by, and to report; dev and test may be searches."""
+
+    train: list[tuple]
+    dev: Any
+    test: Any
+    notes: list[str]  # lines that say what was read
+    classes: list[str]  # of the training rows
+
+
+def read_run(settings: Settings, loss: Loss) -> RunData:
+    """Read the rows that the settings name, in the columns that the loss reads."""
+    data = settings.data or loss.default_data
+    if data is None:
+        raise InputError(f"--data FILE is needed: rows of {loss.columns}")
+    dev = settings.dev
+    test = settings.test
+    if settings.retrieval:
+        searches = load_retrieval_folder(settings.retrieval)
+        dev = test = "none"
+    elif not loss.judges_itself or (settings.loss == "softmax" and settings.head is None):
+        # texts alone do not say what should be near to what, and classes not how near
+        dev = dev or "stsb"
+        test = test or "stsb"
+    splits = read_splits(
+        data,
+        dev,
+        test,
+        loss.columns,
+        settings.columns,
+        settings.scale,
+        judged_by=loss.judged_by,
+        quotes=settings.quotes,
+        limit=settings.limit,
+        seed=settings.seed,
+    )
+    found = RunData(splits.train, splits.dev, splits.test, splits.notes, splits.classes)
+    if settings.retrieval:
+        found.dev = searches["dev"]
+        found.test = searches["test"] or []
+        queries = len(found.dev.queries)
+        found.notes.append(f"dev    the search in {settings.retrieval}: {queries:,} queries")
+    return found
