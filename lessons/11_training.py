@@ -301,7 +301,7 @@ assert largest_difference(ten_steps(AdamW), theirs) < 1e-9, "and with our own st
 
 # %%
 from lessons.mistakes import MISTAKES, planted
-from minisbert.training.train import SCHEDULES
+from minisbert.training.schedules import SCHEDULES
 
 wrong = {}
 for name, mistake in MISTAKES.items():

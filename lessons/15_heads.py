@@ -148,7 +148,7 @@ assert abs(sure - math.log(1 + math.exp(2))) < 1e-6, "1 / (1 + e^2) is right"
 
 # %%
 from minisbert.models.pair_model import PairModel
-from minisbert.training.train import count_parameters
+from minisbert.training.starting_model import count_parameters
 
 makers = {"siamese": heads.siamese, "joint": heads.JointHead, "cross": heads.CrossHead}
 sizes = {name: count_parameters(make(384))[0] for name, make in makers.items()}

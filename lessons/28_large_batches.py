@@ -147,7 +147,7 @@ from minisbert.core.data import TextColumns
 from minisbert.data.datasets import load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.gradient_cache import cut
-from minisbert.training.objectives import VectorNetwork
+from minisbert.training.base_loss import VectorNetwork
 
 pairs = load_scored_pairs("stsb", "dev")
 texts = [[pair.texts[side] for pair in pairs[:12]] for side in (0, 1)]

@@ -167,7 +167,7 @@ except RuntimeError as error:
 
 # %%
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.train import count_parameters
+from minisbert.training.starting_model import count_parameters
 
 trained = {}
 for name, frozen in (("as meant", 4), ("as there", 6 - 4)):

@@ -175,6 +175,7 @@ def train(
         identity = run_identity(model, loss, network.encoded, dev, settings)
         state_folder = folder if resume else None
         best_weights = continue_run(state_folder, log, progress, network, optimizer, identity)
+        randomness = devices.random_state(device)  # of dropout, after the last step
 
         def score_dev() -> Scores:
             """Score dev, log it, and keep a copy of the weights if they are the best so far."""
@@ -189,7 +190,9 @@ def train(
         def save() -> None:
             """Save all that ``resume`` needs, whole or not at all."""
             with interrupts.defer():
-                save_state(written, progress, network, optimizer, best_weights, identity)
+                save_state(
+                    written, progress, network, optimizer, best_weights, randomness, identity
+                )
 
         # -----------------------------------------------------------------------------
         # the loop. The untrained model is the first candidate on dev
@@ -222,6 +225,7 @@ def train(
                     step = next_step(steps, batches[progress.step])
                     tokens = sum(network.lengths[row] for row in step.batch)
                     progress.count(step, tokens, time.monotonic() - started)
+                    randomness = devices.random_state(device)
                     log_loss(log, progress, lr * step.multiplier, log_every)
                 bar.set_postfix_str(f"loss {step.loss:.4f}", refresh=False)
                 bar.update()

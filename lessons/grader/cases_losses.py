@@ -15,7 +15,7 @@ from lessons.grader.cases import cases, d, example, t, trap
 from minisbert.core import loop, losses
 from minisbert.training import gradient_cache
 from minisbert.training import losses as more_losses
-from minisbert.training.objectives import masked
+from minisbert.training import masked_words as masked
 
 EYE = [[1.0, 0.0], [0.0, 1.0]]
 ACROSS = [[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]  # two pairs with cosines 1 and 0

@@ -129,8 +129,10 @@ class Ranking(InBatch):
 class SimCSE(InBatch):
     """Two dropout masks make two views of a text; all other texts are negatives (Gao et al. 2021).
 
-    Use it when there are only texts. The encoder needs dropout.
+    Use it when there are only texts. The encoder needs dropout, unless ``same_views`` are wanted.
     """
+
+    same_views: bool = False
 
     columns: ClassVar[Columns] = Columns(1)
     judged_by: ClassVar[tuple[Columns, ...]] = (SCORED,)
@@ -144,10 +146,10 @@ class SimCSE(InBatch):
         config = model.bert.config
         dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob
         same = network.encoded[0].ids == network.encoded[-1].ids
-        if same and not dropout:
+        if same and not dropout and not self.same_views:
             raise InputError(
                 "loss simcse: this model has no dropout, so both views of a text are the same; "
-                "give --dropout 0.1"
+                "give --dropout 0.1, or --dropout 0 to train anyway"
             )
         return network
 

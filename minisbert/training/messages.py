@@ -1,6 +1,6 @@
 """What a training run says: before it, about its batches, and the table at its end."""
 
-import math
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,14 +59,10 @@ def describe_batches(
     loss: Loss, network: RowNetwork, batches: Sequence[Sequence[int]], batch_size: int
 ) -> None:
     """Say what the batches are not: of the size that was asked for, or of whole texts."""
-    rows = sum(map(len, batches))
-    wanted = math.ceil(rows / batch_size)
-    if loss.negatives_in_batch and len(batches) > 1.1 * wanted:
-        mean = rows / len(batches)
-        say_once(
-            f"batches of {mean:.1f} rows on average, not {batch_size}: rows that share a text "
-            "never meet"
-        )
+    usual = statistics.median(map(len, batches))
+    if loss.negatives_in_batch and 1.1 * usual < min(batch_size, len(network.lengths)):
+        why = "rows that share a text never meet"
+        say_once(f"most batches have {usual:.0f} rows, not {batch_size}: {why}")
     truncated = sum(sum(column.truncated) for column in network.encoded)
     if truncated:
         limit = encoder_of(network.model).tokenizer.limit

@@ -26,7 +26,7 @@ from minisbert.core import InputError, read_json, reading
 from minisbert.core.loop import Step
 from minisbert.core.weights import read_safetensors
 from minisbert.system import files
-from minisbert.system.devices import random_state, set_random_state
+from minisbert.system.devices import set_random_state
 from minisbert.training import STATE
 from minisbert.training.base_loss import Loss, RowNetwork
 from minisbert.training.distributed import processes, say_once
@@ -88,6 +88,7 @@ def save_state(
     network: RowNetwork,
     optimizer: Optimizer,
     best_weights: Weights | None,
+    randomness: dict[str, Tensor],
     identity: str,
 ) -> None:
     """Replace the state in ``folder``, if any. ``identity`` is that of rows and settings."""
@@ -101,7 +102,7 @@ def save_state(
             tensors[f"optimizer.{name}.{key}"] = value
     for name, tensor in (best_weights or {}).items():
         tensors[f"best.{name}"] = tensor
-    for name, tensor in random_state(network.model.device).items():
+    for name, tensor in randomness.items():
         tensors[f"random.{name}"] = tensor
     # copies: safetensors refuses tensors that share memory, such as tied word embeddings
     tensors = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}

@@ -50,6 +50,7 @@ def loss_of(settings: Settings) -> Loss:
         "projection": settings.projection,
         "matryoshka": widths,
         "teacher": settings.teacher,
+        "same_views": settings.dropout == 0,  # asked for
     }
     for name, value in given.items():
         if hasattr(loss, name):

@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from minisbert.training.objectives import Objective
+from minisbert.training.settings import parse
+from minisbert.training.train import load_trainable
 
 from benchmarks.ablation import (
     TABLES,
@@ -22,9 +25,6 @@ from minisbert.core import InputError, losses
 from minisbert.core.heads import CONCATS
 from minisbert.core.tokenizer import pad_batch
 from minisbert.training import train
-from minisbert.training.objectives import Objective
-from minisbert.training.settings import parse
-from minisbert.training.train import load_trainable
 from tests import toys
 
 TEN = "a b c d e f g h i j"

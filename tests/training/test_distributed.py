@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from minisbert.training.train import main
 from safetensors import safe_open
 from torch import nn
 
 from minisbert.checkpoints.weights import read_safetensors
 from minisbert.core import InputError
 from minisbert.training.distributed import ProcessGroup, process_group, say_once
-from minisbert.training.train import main
 from tests import toys
 from tests.conftest import ROOT
 from tests.distributed_step import gradients

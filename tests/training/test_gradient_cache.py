@@ -6,11 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import Tensor, nn
-
-from minisbert.system.progress import Bar
-from minisbert.training.distributed import ProcessGroup
-from minisbert.training.gradient_cache import GradientCache, cut, whole
 from minisbert.training.settings import parse
 from minisbert.training.train import (
     CACHED_TOKENS,
@@ -20,6 +15,11 @@ from minisbert.training.train import (
     make_objective,
     micro_batches,
 )
+from torch import Tensor, nn
+
+from minisbert.system.progress import Bar
+from minisbert.training.distributed import ProcessGroup
+from minisbert.training.gradient_cache import GradientCache, cut, whole
 from tests import toys
 
 CPU = torch.device("cpu")

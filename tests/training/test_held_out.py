@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from minisbert.training.objectives import Objective
+from minisbert.training.settings import parse
+from minisbert.training.train import load_trainable, main, make_objective
 
 from minisbert.commands import inspect_
 from minisbert.core import InputError
 from minisbert.core import losses as formulas
-from minisbert.training.objectives import Objective
-from minisbert.training.settings import parse
-from minisbert.training.train import load_trainable, main, make_objective
 from tests import toys
 
 QUICK = [

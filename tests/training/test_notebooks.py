@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from minisbert.training.objectives import Objective
+from minisbert.training.objectives.pairs import PairObjective
+from minisbert.training.settings import parse
 from torch import nn
 from torch.nn import functional
 
@@ -13,9 +16,6 @@ from minisbert.core import InputError
 from minisbert.core.heads import CrossHead
 from minisbert.models.pair_model import PairModel
 from minisbert.training import train as training
-from minisbert.training.objectives import Objective
-from minisbert.training.objectives.pairs import PairObjective
-from minisbert.training.settings import parse
 from tests import toys
 from tests.parity import REFERENCE
 

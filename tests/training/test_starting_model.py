@@ -6,7 +6,7 @@ from torch import nn
 
 from minisbert.checkpoints.weights import load_transformer
 from minisbert.core.bert import Bert, BertConfig
-from minisbert.training.train import set_dropout
+from minisbert.training.starting_model import set_dropout
 from tests.parity import REFERENCE
 
 

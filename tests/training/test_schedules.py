@@ -4,7 +4,7 @@ import pytest
 
 from lessons.mistakes import MISTAKES
 from minisbert.core.loop import linear_schedule
-from minisbert.training.train import SCHEDULES, constant_schedule, cosine_schedule
+from minisbert.training.schedules import SCHEDULES, constant_schedule, cosine_schedule
 
 DOWN = [
     1,
