@@ -15,7 +15,7 @@ import torch
 import minisbert
 from minisbert.core import InputError
 from minisbert.core import losses as formulas
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import devices

@@ -16,7 +16,7 @@ from torch import nn
 from minisbert.core import InputError
 from minisbert.core.loop import fit
 from minisbert.core.tokenizer import Encoded
-from minisbert.data.formats import Row
+from minisbert.data.datasets import Row
 from minisbert.system.devices import random_state, set_random_state
 from minisbert.training import STATE
 from minisbert.training import run as state

@@ -19,8 +19,7 @@ from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.heads import ConcatHead
 from minisbert.core.tokenizer import Encoded
 from minisbert.data.batches import unique_batches
-from minisbert.data.datasets import Sources
-from minisbert.data.formats import MAX_SCORE, Row
+from minisbert.data.datasets import MAX_SCORE, Row, Sources
 from minisbert.evaluation.evaluators import correlate, encode_pairs, row_scores
 from minisbert.evaluation.retrieval import REPORTED, Retrieval, retrieval_scores
 from minisbert.models.pair_model import PairModel

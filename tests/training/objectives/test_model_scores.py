@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from minisbert.core import InputError, losses
-from minisbert.data.formats import Row
+from minisbert.data.datasets import Row
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives import vector_scores

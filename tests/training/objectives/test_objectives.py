@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from minisbert.core import InputError, encoder, loop, losses
 from minisbert.core.metrics import spearman
-from minisbert.data.formats import Row
+from minisbert.data.datasets import Row
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command
