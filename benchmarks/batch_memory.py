@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 from minisbert.system.devices import choose_dtype, save_training_memory
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.settings import parse

@@ -23,8 +23,7 @@ from itertools import islice
 from pathlib import Path
 
 from minisbert.core import InputError
-from minisbert.data.datasets import SPLITS, load_scored_pairs
-from minisbert.data.formats import every_text
+from minisbert.data.rows import SPLITS, every_text, load_scored_pairs
 from minisbert.evaluation.retrieval import REPORTED
 from minisbert.system.console import run_command, say
 

@@ -255,7 +255,7 @@ assert (near["joint"] > far["joint"]).sum() > (near["cosine"] > far["cosine"]).s
 
 # %%
 from minisbert.core.metrics import pearson
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 
 pairs = load_scored_pairs("stsb", "dev")[:200]
 texts, people = [pair.texts for pair in pairs], [pair.score for pair in pairs]

@@ -81,7 +81,7 @@ from pathlib import Path
 from sysconfig import get_path
 
 from lessons.search import docstrings
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 
 pairs = {name: load_scored_pairs("stsb", name) for name in ("train", "dev")}
 captions = list(dict.fromkeys(text for row in pairs["train"] for text in row.texts))

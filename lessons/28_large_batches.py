@@ -144,7 +144,7 @@ assert encoder.calls == expected, "twice forward: this is the price"
 
 # %%
 from minisbert.core.data import TextColumns
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.gradient_cache import cut
 from minisbert.training.base_loss import VectorNetwork

@@ -82,7 +82,7 @@ assert abs(value - math.log(1 + math.e)) < 1e-6, "in the wrong order by a cosine
 # ![Alignment and uniformity](figures/29_more_losses.png)
 
 # %%
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 from lessons.by_hand.geometry import alignment, mean_off_diagonal_cosine, uniformity
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")

@@ -114,7 +114,7 @@ guess = predict(
 )
 
 # %%
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 
 labels = torch.tensor([pair.score for pair in load_scored_pairs("stsb", "train")])
 twice = {

@@ -22,7 +22,7 @@ import minisbert
 from minisbert.backends.cuda import CudaEncoder
 from minisbert.core import InputError
 from minisbert.core.bert import Bert
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 from minisbert.models.pooling import Pooling
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.progress import Bar

@@ -24,7 +24,7 @@ from lessons.grader.result import Progress
 from minisbert import SentenceEncoder
 from minisbert.checkpoints.layout import find_model
 from minisbert.core import loop
-from minisbert.data.datasets import SPLITS, load_scored_pairs
+from minisbert.data.rows import SPLITS, load_scored_pairs
 from minisbert.diagnosis.planting import replaced
 from minisbert.system.console import say
 from minisbert.system.files import atomic_file

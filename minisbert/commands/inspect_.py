@@ -1,8 +1,8 @@
 """Inspect files of training data before training on them.
 
-It counts rows, texts, tokens and labels, names rows that training refuses or skips, that repeat, or
-that are in train and in dev, and prints the command that trains. The exit code is 1 if training
-would refuse a file.
+It says which columns are read, counts rows, texts, tokens and labels, names rows that training
+refuses or skips, that repeat, or that are in train and in dev, and prints the command that trains.
+The exit code is 1 if training would refuse a file.
 
 Examples:
   minisbert inspect train.tsv
@@ -25,7 +25,7 @@ PICTURE = "inspection.png"
 SHOWN = 3  # places of a finding
 FINDINGS = {
     "problems": "training stops",
-    "skipped": "rows with an empty text or without a gold label",
+    "skipped": "rows with an empty text or without a label",
     "repeated": "rows with the texts and the label of an earlier one",
 }
 
@@ -38,20 +38,22 @@ parser.add_argument(
     "--max-length", type=int, metavar="N", help="the limit in tokens (default: the model's)"
 )
 parser.add_argument(
-    "--scale", type=score_scale, default=5.0, metavar="S", help="scores are 0 to S (default: 5)"
+    "--scale",
+    type=score_scale,
+    metavar="S",
+    help="the highest possible score (default: 1, 5, 10 or 100, the first that none exceeds)",
 )
 parser.add_argument(
     "--plots", type=Path, metavar="DIR", help=f"draw lengths and scores to DIR/{PICTURE}"
 )
-shared.add_table_options(parser)
+shared.add_table_options(parser, "texts, then their label")
 parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def report(content: dict[str, Any]) -> Iterator[str]:
     """Yield the lines for people of what ``--json`` prints as one object."""
     for file in content["files"]:
-        yield f"{file['path']}: {file['form']}"
-        yield f"  rows     {file['rows']:,}"
+        yield file["read"] or f"{file['path']}: no rows that training reads"
         yield f"  texts    {file['texts']:,}, {file['distinct_texts']:,} distinct"
         if "tokens" in file:
             tokens = file["tokens"]
@@ -62,8 +64,6 @@ def report(content: dict[str, Any]) -> Iterator[str]:
             scores = file["scores"]
             yield f"  scores   {scores['min']:g} to {scores['max']:g}, mean {scores['mean']:.3g}"
         yield from (f"  label    {name}: {count:,}" for name, count in file["labels"].items())
-        if file["unread"]:
-            yield f"  not read {', '.join(file['unread'])}"
         for name, meaning in FINDINGS.items():
             if file[name]:
                 yield f"  {name} ({len(file[name]):,}): {meaning}"
@@ -95,7 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
         )
     roles = ["train", "dev", *["test"] * len(options.files)]
     files = [
-        inspect(path, tokenizer, options.scale, role, options.quotes)
+        inspect(path, tokenizer, options.scale, role, options.quotes, options.columns)
         for path, role in zip(options.files, roles, strict=False)
     ]
     content: dict[str, Any] = {"model": None if tokenizer is None else options.model or DEFAULT}
