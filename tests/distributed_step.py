@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 
 import torch
+from minisbert.training.settings import parse
+from minisbert.training.train import divide, main, make_objective
 from torch import distributed
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
@@ -20,8 +22,6 @@ from minisbert.checkpoints.weights import write_safetensors
 from minisbert.core import data
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.distributed import ProcessGroup, process_group, run_distributed_command
-from minisbert.training.settings import parse
-from minisbert.training.train import divide, main, make_objective
 
 BATCHES = (
     [5, 0, 3, 8, 1, 7, 2],

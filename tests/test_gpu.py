@@ -17,6 +17,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from minisbert.training.settings import OBJECTIVES
+from minisbert.training.step_graphs import RecordedStep
+from minisbert.training.train import main
 
 import minisbert
 from minisbert.backends.cuda import CudaEncoder
@@ -26,9 +29,6 @@ from minisbert.data.rows import load_scored_pairs
 from minisbert.models.pooling import Pooling
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.progress import Bar
-from minisbert.training.settings import OBJECTIVES
-from minisbert.training.step_graphs import RecordedStep
-from minisbert.training.train import main
 from tests import toys
 
 pytestmark = pytest.mark.skipif(

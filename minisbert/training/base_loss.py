@@ -19,7 +19,8 @@ from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.loop import Diverged
 from minisbert.core.tokenizer import Encoded
 from minisbert.data.batches import unique_batches
-from minisbert.data.rows import Columns, as_rows
+from minisbert.data.columns import Columns
+from minisbert.data.rows import as_rows
 from minisbert.evaluation.retrieval import Retrieval
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import NotFinite, SentenceEncoder
@@ -107,7 +108,6 @@ class Loss:
     negatives_in_batch: ClassVar[bool] = False  # no text may be twice in a batch
     task: ClassVar[str] = ""  # of a head, if the loss trains one
     default_data: ClassVar[str | None] = None  # without --data
-    judges_itself: ClassVar[bool] = True  # rows held out of the training rows can judge a model
     taught = ""  # a hash of the teacher and its texts
     targets: Any = None  # of the training rows, (N, ...)
 

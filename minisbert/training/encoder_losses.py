@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.core import InputError, losses
-from minisbert.data.rows import Columns
+from minisbert.data.columns import Columns
 from minisbert.training import losses as more_losses
 from minisbert.training.base_loss import PAIRS, SCORED, EncoderLoss, RowNetwork
 
@@ -136,7 +136,6 @@ class SimCSE(InBatch):
 
     columns: ClassVar[Columns] = Columns(1)
     judged_by: ClassVar[tuple[Columns, ...]] = (SCORED,)
-    judges_itself: ClassVar[bool] = False
 
     def views(self, columns: list[list[str]]) -> list[list[str]]:
         return [columns[0], columns[0]]

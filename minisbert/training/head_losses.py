@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from minisbert.architectures.relatives import CLASSIFIERS
 from minisbert.core import InputError, losses
 from minisbert.core.heads import ConcatHead, CrossHead, Head, JointHead, siamese
-from minisbert.data.rows import Columns
+from minisbert.data.columns import Columns
 from minisbert.evaluation import metrics
 from minisbert.evaluation.retrieval import Retrieval
 from minisbert.models.cross_encoder import ClassifierHead

@@ -17,7 +17,7 @@ from minisbert.core.data import TextColumns
 from minisbert.core.losses import check_vectors
 from minisbert.core.tokenizer import Tokenizer, pad_batch
 from minisbert.core.weights import BertConfig
-from minisbert.data.rows import Columns
+from minisbert.data.columns import Columns
 from minisbert.models.masked_language_model import MaskedHead, MaskedLanguageModel
 from minisbert.models.pooling import Pooling
 from minisbert.models.sentence_encoder import evaluating
@@ -118,7 +118,6 @@ class MaskedWords(Loss):
 
     columns: ClassVar[Columns] = Columns(1)
     default_data: ClassVar[str | None] = "stsb"
-    judges_itself: ClassVar[bool] = False
     judged_by: ClassVar[tuple[Columns, ...]] = (SCORED, Columns(1))
     compares_rows: ClassVar[bool] = True  # a row counts by the number of its hidden words
 

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from minisbert.core.loop import Diverged
-from minisbert.data.splits import shared_rows
-from minisbert.evaluation.retrieval import Retrieval
 from minisbert.system.console import Interrupts, cut_message, say
 from minisbert.system.devices import choose_dtype
 from minisbert.system.progress import Bar
@@ -43,16 +41,6 @@ def describe_run(settings: Settings, model: Any, data: RunData) -> None:
     say(f"model  {name}, {encoder.pooling_mode} pooling, {size}, {encoder.device}, {arithmetic}")
     for note in data.notes:
         say(note)
-    # a pair that was trained on says little about new ones
-    for split, rows in (("dev", data.dev), ("test", data.test)):
-        if not rows or isinstance(rows, Retrieval):
-            continue
-        shared = shared_rows(data.train, rows)
-        if shared:
-            say(
-                f"warning: {shared:,} rows of {split} are training rows too, so its score is too "
-                "high: drop them"
-            )
 
 
 def describe_batches(

@@ -31,8 +31,8 @@ def read_run(settings: Settings, loss: Loss) -> RunData:
     if settings.retrieval:
         searches = load_retrieval_folder(settings.retrieval)
         dev = test = "none"
-    elif not loss.judges_itself or (settings.loss == "softmax" and settings.head is None):
-        # texts alone do not say what should be near to what, and classes not how near
+    elif settings.loss == "softmax" and settings.head is None:
+        # classes do not say how near two texts should be
         dev = dev or "stsb"
         test = test or "stsb"
     splits = read_splits(

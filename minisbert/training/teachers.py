@@ -14,7 +14,7 @@ from minisbert.core import InputError
 from minisbert.core.data import TextColumns
 from minisbert.core.encoder import cosine, normalize
 from minisbert.core.heads import ConcatHead
-from minisbert.data.rows import Columns
+from minisbert.data.columns import Columns
 from minisbert.models.pair_model import SEVERAL, PairModel
 from minisbert.models.sentence_encoder import BATCH_SIZE, SentenceEncoder
 from minisbert.training import losses as formulas
@@ -53,7 +53,6 @@ class Distillation(Loss):
 
     columns: ClassVar[Columns] = Columns(1, more_texts=True)
     default_data: ClassVar[str | None] = "stsb"
-    judges_itself: ClassVar[bool] = False
     judged_by: ClassVar[tuple[Columns, ...]] = (SCORED, PAIRS)
     teacher: str | SentenceEncoder | PairModel | None = None
 

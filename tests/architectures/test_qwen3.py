@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from minisbert.training.settings import parse
+from minisbert.training.train import make_objective
 
 from minisbert.architectures.modern import rotary
 from minisbert.architectures.qwen3 import causal_mask, repeat_heads
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.settings import parse
-from minisbert.training.train import make_objective
 from tests import toys
 from tests.architectures.tiny import (
     batch,

@@ -9,6 +9,7 @@ import shlex
 import numpy as np
 import pytest
 import torch
+from minisbert.training.train import main as train
 
 from minisbert.commands.encode import main as encode
 from minisbert.commands.search import main
@@ -16,7 +17,6 @@ from minisbert.core import InputError
 from minisbert.core.heads import JointHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.train import main as train
 from tests import toys
 from tests.conftest import ROOT
 from tests.ranking import check_ranking

@@ -6,11 +6,11 @@ import shlex
 from pathlib import Path
 
 import pytest
+from minisbert.training.settings import parse
 
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError
 from minisbert.diagnosis.inspection import inspect, overlap, training_command
-from minisbert.training.settings import parse
 from tests import toys
 
 SCORED = [

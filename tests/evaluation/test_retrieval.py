@@ -8,6 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from minisbert.training.run import run_identity
+from minisbert.training.settings import parse
+from minisbert.training.train import load_trainable, make_objective
+from minisbert.training.train import main as train
 
 from minisbert.commands.evaluate import main
 from minisbert.core import InputError
@@ -22,10 +26,6 @@ from minisbert.evaluation.retrieval import (
     retrieval_scores,
 )
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.run import run_identity
-from minisbert.training.settings import parse
-from minisbert.training.train import load_trainable, make_objective
-from minisbert.training.train import main as train
 from tests import toys
 
 # -------------------------------------------------------------------------------------------

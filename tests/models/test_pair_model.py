@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from minisbert.training.objectives.pairs import joint_head
+from minisbert.training.settings import RunSettings
+from minisbert.training.train import load_trainable
 from safetensors.torch import load_file, save_file
 
 from minisbert.architectures.relatives import CLASSIFIERS, ENCODER_FAMILIES
@@ -17,9 +20,6 @@ from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import CrossEncoder, PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.objectives.pairs import joint_head
-from minisbert.training.settings import RunSettings
-from minisbert.training.train import load_trainable
 from tests.parity import (
     GRADIENT,
     MINILM_VECTOR,

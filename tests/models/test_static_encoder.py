@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from minisbert.training.settings import parse
+from minisbert.training.train import load_trainable
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer as Backend
 
@@ -26,8 +28,6 @@ from minisbert.models.static_encoder import (
     sif_weights,
     token_vectors,
 )
-from minisbert.training.settings import parse
-from minisbert.training.train import load_trainable
 from tests.architectures.tiny import alter
 from tests.parity import PIECE, ROOT, assert_parity
 from tests.reference.texts import SENTENCES, TEXTS
