@@ -12,7 +12,7 @@ the former one or the new one.
 import dataclasses
 import hashlib
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -161,7 +161,7 @@ def load_state(
     path = folder / f"{STATE}.json"
     about = read_json(path)
     with reading(path):
-        saved = Progress(**about["progress"])
+        saved = {item.name: about["progress"][item.name] for item in fields(Progress)}
         stored = {name: about[name] for name in ("identity", "torch", "threads", "processes")}
         tensors_path = folder / about["tensors"]
     if stored["identity"] != identity:
@@ -176,7 +176,7 @@ def load_state(
         raise InputError(f"{tensors_path} is the state of another network: {error}") from error
     if any(moments.values()):  # none before the first step
         optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
-    for name, value in vars(saved).items():
+    for name, value in saved.items():
         setattr(progress, name, value)
     set_random_state(with_prefix("random.", tensors), network.model.device)
 
