@@ -269,13 +269,13 @@ def run(settings: Settings, loss: Loss | None = None) -> None:
 
         # -----------------------------------------------------------------------------
         # the rows of train, dev and test
-        loss = loss or loss_of(settings)
+        loss = loss_of(settings, loss)
         data = read_run(settings, loss)
 
         # -----------------------------------------------------------------------------
         # the model, and maybe a head around it
         torch.manual_seed(settings.seed)  # the weights of a new head are drawn
-        model = starting_model(settings, group.device, loss.task, data.train, data.classes)
+        model = starting_model(settings, group.device, loss, data)
 
         # -----------------------------------------------------------------------------
         # the run's folder, and what the untrained model scores on test

@@ -22,7 +22,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.distributed import ProcessGroup, process_group, run_distributed_command
 from minisbert.training.encoder_losses import Ranking
 from minisbert.training.gradient_cache import batch_divider
-from minisbert.training.head_losses import add_head
+from minisbert.training.named_heads import add_head
 from minisbert.training.starting_model import frozen_if_unused
 from minisbert.training.table import find_loss
 from tests import toys

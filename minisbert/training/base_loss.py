@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from minisbert.core import InputError
 from minisbert.core.data import TextColumns, length_grouped_batches
+from minisbert.core.heads import Head
 from minisbert.core.loop import Diverged
 from minisbert.core.tokenizer import Encoded
 from minisbert.data.batches import unique_batches
@@ -27,6 +28,7 @@ from minisbert.models.sentence_encoder import NotFinite, SentenceEncoder
 from minisbert.system.console import say
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.losses import matryoshka_loss
+from minisbert.training.named_heads import HEADS
 from minisbert.training.scores import Evaluation, evaluate_encoder
 
 Network = Callable[[Sequence[int]], Tensor]  # a ``RowNetwork``, or what is wrapped around it
@@ -110,6 +112,10 @@ class Loss:
     default_data: ClassVar[str | None] = None  # without --data
     taught = ""  # a hash of the teacher and its texts
     targets: Any = None  # of the training rows, (N, ...)
+
+    def make_head(self, name: str, encoder: SentenceEncoder, outputs: int) -> Head:
+        """Make the head of ``--head``; a loss may have one of its own."""
+        return HEADS[name](encoder, outputs)
 
     def prepare(self, model: Any, rows: Sequence[tuple]) -> RowNetwork:
         raise NotImplementedError

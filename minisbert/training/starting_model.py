@@ -16,26 +16,27 @@ from minisbert.core.pooling import Pooling
 from minisbert.models.masked_language_model import MaskedLanguageModel
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.head_losses import add_head
+from minisbert.training.base_loss import Loss
 from minisbert.training.losses import keep_layers, spread_layers
 from minisbert.training.masked_words import new_model, train_vocabulary
+from minisbert.training.named_heads import add_head
 from minisbert.training.options import Settings
+from minisbert.training.run_data import RunData
 
 # -----------------------------------------------------------------------------
 # the model
 
 
 def starting_model(
-    settings: Settings, device: Any, task: str, rows: Sequence[tuple], classes: Sequence[str]
+    settings: Settings, device: Any, loss: Loss, data: RunData
 ) -> SentenceEncoder | PairModel:
     """Load the model of the settings, with their pooling, layers, dropout and head.
 
-    ``task`` is what a head computes, ``rows`` are the training rows, ``classes`` those of the rows.
     Raises ``InputError`` as ``SentenceEncoder.load`` does, and for a kind of model that the loss
     does not train.
     """
     if settings.from_nothing:
-        return new_from_texts(settings, rows).to(device)
+        return new_from_texts(settings, data.train).to(device)
     folder = ModelFolder(find_model(settings.model))
     saved = None
     if settings.head and folder.holds_pair_model:
@@ -55,8 +56,8 @@ def starting_model(
     encoder.base_model = base_model_of(folder.path)
     if settings.head is None:
         return encoder
-    labels = classes if task == "classes" else ()
-    return add_head(encoder, settings.head, task, labels, saved)
+    labels = data.classes if loss.task == "classes" else ()
+    return add_head(encoder, settings.head, loss.task, labels, saved, loss.make_head)
 
 
 def load_encoder(settings: Settings, folder: ModelFolder, device: Any) -> SentenceEncoder:

@@ -39,9 +39,11 @@ def find_loss(name: str | Loss, head: bool = False) -> Loss:
     return LOSSES[name]()
 
 
-def loss_of(settings: Settings) -> Loss:
-    """Make the loss that the options of a run name; each has some of these settings."""
-    loss = find_loss(settings.loss, head=settings.head is not None)
+def loss_of(settings: Settings, loss: Loss | None = None) -> Loss:
+    """Make the loss that the options of a run name, or take the one that is given; each has some of
+    these settings.
+    """
+    loss = find_loss(loss or settings.loss, head=settings.head is not None)
     widths: tuple[int, ...] = ()
     if settings.matryoshka:
         widths = tuple(int(width) for width in settings.matryoshka.split(","))

@@ -9,7 +9,7 @@ import torch
 
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.base_loss import Loss
-from minisbert.training.head_losses import add_head
+from minisbert.training.named_heads import add_head
 from minisbert.training.table import find_loss
 from tests import toys
 

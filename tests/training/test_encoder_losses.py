@@ -197,7 +197,7 @@ def test_the_projection_is_between_encoder_and_formula_and_never_in_the_model(pr
 
 
 def test_every_loss_of_the_options_has_a_class():
-    from minisbert.training.head_losses import HEADS as MAKERS
+    from minisbert.training.named_heads import HEADS as MAKERS
     from minisbert.training.options import HEADS
     from minisbert.training.options import LOSSES as NAMES
 

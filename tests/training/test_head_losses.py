@@ -12,7 +12,8 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.train import train
 from minisbert.training import losses as more_losses
-from minisbert.training.head_losses import HEADS, MSE, Binary, CandidateRanking, Softmax, add_head
+from minisbert.training.head_losses import MSE, Binary, CandidateRanking, Softmax
+from minisbert.training.named_heads import HEADS, add_head
 from minisbert.training.state import Progress
 from tests import toys
 
