@@ -64,6 +64,7 @@ def read_splits(
     scale: float | None = None,
     *,
     judged_by: Sequence[Columns] = (),
+    judges_itself: bool = True,
     quotes: bool = True,
     limit: int | None = None,
     seed: int = 42,
@@ -74,7 +75,7 @@ def read_splits(
     share of the training rows ("0.1") or "none". None is the default: of a published data set its
     own dev and test, of one's own data a part of it where there are rows enough. ``judged_by``:
     other columns that dev and test may have, such as ``Columns(2, "score")`` for a loss without
-    scores. ``limit`` takes the first training rows, ``seed`` chooses the rows that are held out.
+    scores; without ``judges_itself`` they may not be rows like the training's. ``limit`` takes the first training rows, ``seed`` chooses the rows that are held out.
     """
     for source in (data, dev, test):
         if isinstance(source, str) and not source:  # a variable of the shell that is not set
@@ -83,7 +84,7 @@ def read_splits(
     # what dev and test may hold: the same as the training rows, or what else they are judged by;
     # a text alone says nothing of what it should be near to
     needs = [*judged_by]
-    if table.columns.texts > 1:
+    if table.columns.texts > 1 and judges_itself:
         needs = [*as_needs(columns), *judged_by]
     return split_table(table, dev, test, needs, names, quotes=quotes, seed=seed)
 

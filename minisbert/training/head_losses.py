@@ -143,6 +143,9 @@ class Softmax(Loss):
         if isinstance(rows, Retrieval) or isinstance(rows[0][-1], float):
             encoder = model.encoder if isinstance(model, PairModel) else model
             return evaluate_encoder(encoder, rows)
+        if classifier is None:
+            judges = "scored pairs (--dev FILE or stsb)"
+            raise InputError(f"loss softmax without --head: an encoder is judged by {judges}")
         firsts, seconds, classes = (list(column) for column in zip(*rows, strict=True))
         logits = classifier.outputs(firsts, seconds, progress=True).numpy()
         right = logits.argmax(axis=1) == np.array(class_numbers(classes, classifier.labels))

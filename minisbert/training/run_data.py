@@ -28,13 +28,15 @@ def read_run(settings: Settings, loss: Loss) -> RunData:
         raise InputError(f"--data FILE is needed: rows of {loss.columns}")
     dev = settings.dev
     test = settings.test
-    if settings.retrieval:
-        searches = load_retrieval_folder(settings.retrieval)
-        dev = test = "none"
-    elif settings.loss == "softmax" and settings.head is None:
-        # classes do not say how near two texts should be
+    # classes do not say how near two texts should be, so an encoder alone is judged by scored pairs
+    judges_itself = settings.loss != "softmax" or settings.head is not None
+    if not judges_itself:
         dev = dev or "stsb"
         test = test or "stsb"
+    if settings.retrieval:
+        searches = load_retrieval_folder(settings.retrieval)
+        dev = "none"
+        test = "none"
     splits = read_splits(
         data,
         dev,
@@ -43,6 +45,7 @@ def read_run(settings: Settings, loss: Loss) -> RunData:
         settings.columns,
         settings.scale,
         judged_by=loss.judged_by,
+        judges_itself=judges_itself,
         quotes=settings.quotes,
         limit=settings.limit,
         seed=settings.seed,
