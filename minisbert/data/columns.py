@@ -152,9 +152,9 @@ def choose_columns(records: Records, needs: Sequence[Columns], names: str | None
         ways = ways_to_read(need, by_role)
         if not ways:
             continue
+        check_names_differ(records, ways[0])
         unread = unread_with_role(need, by_role, ways[0])
         if len(ways) == 1 and not unread:
-            check_names_differ(records, ways[0])
             return choice_of(need, ways[0])
         if refusal is None:
             refusal = undecided(records, need, ways, unread)
@@ -299,8 +299,8 @@ def check_names_differ(records: Records, chosen: Sequence[str]) -> None:
     for name in chosen:
         if counts[name.lower()] > 1:
             raise InputError(
-                f"{records.name}: two columns are called {one_line(name)}: give each a name of its "
-                f"own"
+                f"{records.name}: two columns are called {plain_name(name)}: give each a name of "
+                f"its own"
             )
 
 
