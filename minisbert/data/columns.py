@@ -288,9 +288,14 @@ def named_columns(records: Records, needs: Sequence[Columns], wanted: list[str])
     if len(set(chosen)) < len(chosen):
         raise InputError(f"{records.name}: {asked} names a column twice")
     check_names_differ(records, chosen)
-    if fitting[0].label:
+    # three columns may be two texts and a score, or a triplet: the name of a text is no score
+    need = fitting[0]
+    if role_of(chosen[-1]) in ("first", "second", "more"):
+        unlabelled = [one for one in fitting if one.label is None]
+        need = [*unlabelled, need][0]
+    if need.label:
         check_label_is_last(records, chosen)
-    return choice_of(fitting[0], chosen, is_named=True)
+    return choice_of(need, chosen, is_named=True)
 
 
 def check_names_differ(records: Records, chosen: Sequence[str]) -> None:

@@ -131,7 +131,7 @@ def first_of(lines: Lines, name: str) -> tuple[int, str]:
     for number, line in lines:
         if line.strip(" \t"):
             return number, line
-    raise InputError(f"{name} is empty")
+    raise InputError(f"{name} is empty: it holds no text")
 
 
 def all_lines(first_number: int, first_line: str, rest: Lines) -> Lines:

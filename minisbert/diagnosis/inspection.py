@@ -122,7 +122,7 @@ def inspect(
         raise InputError(f"{path} does not exist")
     found = InspectedFile(path, columns, scale)
     try:
-        needs = needs_of(open_file(found, role, quotes), columns)
+        needs = needs_of(open_file(found, role, quotes, pass_over), columns)
         found.table = read_all(found, needs, role, quotes)
         note_repeated(found, found.table)
         if not found.problems:
@@ -153,6 +153,10 @@ def open_file(
         split=role,
         refuse=refuse,
     )
+
+
+def pass_over(place: int, message: str) -> None:
+    """Leave out a row that is broken: it is told when the rows are read."""
 
 
 def read_all(found: InspectedFile, needs: Sequence[Columns], role: str, quotes: bool) -> Table:

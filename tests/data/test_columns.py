@@ -156,6 +156,14 @@ def test_the_first_need_with_as_many_columns():
     assert choose_columns(records, [PAIR_OR_MORE], "a,b,c").texts == ["a", "b", "c"]
 
 
+def test_the_name_of_a_text_is_no_score():
+    """evaluate reads three columns as two texts and a score, or as a triplet."""
+    records = table("anchor,positive,negative,stars")
+    needs = [SCORED, TRIPLET]
+    assert choose_columns(records, needs, "anchor,positive,negative").columns == TRIPLET
+    assert choose_columns(records, needs, "anchor,positive,stars").columns == SCORED
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [
