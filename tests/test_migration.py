@@ -5,14 +5,20 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from minisbert.training.settings import parse
+
+from minisbert.training.options import NEED_HEAD, parse
 
 PAGE = (Path(__file__).parents[1] / "docs" / "from-sentence-transformers.md").read_text()
 
 
 @pytest.mark.parametrize("name", re.findall(r"^\| `\w+Loss` \| `([\w-]+)", PAGE, re.MULTILINE))
-def test_an_objective_on_the_page_exists(name):
-    assert parse(["--objective", name]).objective == name
+def test_a_loss_on_the_page_exists(name):
+    words = ["--loss", name]
+    if name in NEED_HEAD:
+        words += ["--head", "cross-encoder"]
+    if name == "distillation":
+        words += ["--teacher", "all-MiniLM-L6-v2"]
+    assert parse(words).loss == name
 
 
 @pytest.mark.reference

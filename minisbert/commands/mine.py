@@ -6,7 +6,7 @@ Examples:
   minisbert mine --pairs pairs.tsv --out triplets.jsonl
   minisbert mine --pairs pairs.tsv --corpus sentences.txt --relative-margin 0.05 --out triplets.jsonl
   minisbert mine --pairs pairs.jsonl --corpus corpus.jsonl --range-min 10 --range-max 50 --out triplets.jsonl
-  minisbert train --objective mnr --data triplets.jsonl
+  minisbert train --loss ranking --data triplets.jsonl
 """
 
 import json

@@ -152,9 +152,9 @@ def choose_columns(records: Records, needs: Sequence[Columns], names: str | None
         ways = ways_to_read(need, by_role)
         if not ways:
             continue
+        check_names_differ(records, ways[0])
         unread = unread_with_role(need, by_role, ways[0])
         if len(ways) == 1 and not unread:
-            check_names_differ(records, ways[0])
             return choice_of(need, ways[0])
         if refusal is None:
             refusal = undecided(records, need, ways, unread)
@@ -288,9 +288,14 @@ def named_columns(records: Records, needs: Sequence[Columns], wanted: list[str])
     if len(set(chosen)) < len(chosen):
         raise InputError(f"{records.name}: {asked} names a column twice")
     check_names_differ(records, chosen)
-    if fitting[0].label:
+    # three columns may be two texts and a score, or a triplet: the name of a text is no score
+    need = fitting[0]
+    if role_of(chosen[-1]) in ("first", "second", "more"):
+        unlabelled = [one for one in fitting if one.label is None]
+        need = [*unlabelled, need][0]
+    if need.label:
         check_label_is_last(records, chosen)
-    return choice_of(fitting[0], chosen, is_named=True)
+    return choice_of(need, chosen, is_named=True)
 
 
 def check_names_differ(records: Records, chosen: Sequence[str]) -> None:
@@ -299,8 +304,8 @@ def check_names_differ(records: Records, chosen: Sequence[str]) -> None:
     for name in chosen:
         if counts[name.lower()] > 1:
             raise InputError(
-                f"{records.name}: two columns are called {one_line(name)}: give each a name of its "
-                f"own"
+                f"{records.name}: two columns are called {plain_name(name)}: give each a name of "
+                f"its own"
             )
 
 

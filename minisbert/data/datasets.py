@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minisbert.core import InputError
+from minisbert.data import splits as new
 from minisbert.data.columns import Columns
 from minisbert.data.rows import Table, load_scored_pairs, read_rows
-from minisbert.data.splits import Splits, read_splits, shared_rows, split_table
+from minisbert.data.splits import Splits, read_splits, split_table
 
-__all__ = ["load_scored_pairs", "shared_rows"]
+__all__ = ["load_scored_pairs"]
 
 MAX_SCORE = 5.0  # the scores of rows are 0 to this
 SCORED = Columns(2, "score")
@@ -106,6 +107,15 @@ def objects_of(splits: Splits) -> tuple[dict[str, list], Notes]:
         times = MAX_SCORE if splits.scale is not None else 1.0
         rows[split] = labelled(some, columns, times)
     return rows, splits.described
+
+
+def shared_rows(train: Iterable, other: Iterable) -> int:
+    """Count the rows of ``other`` whose first two texts share a row of ``train``."""
+    return new.shared_rows(map(texts_of, train), map(texts_of, other))
+
+
+def texts_of(row: Any) -> tuple:
+    return row.texts if isinstance(row, Row) else row
 
 
 def scored_rows(sources: Sources) -> tuple[dict[str, list], Notes]:

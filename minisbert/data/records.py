@@ -4,7 +4,7 @@ A file has them (``tables``), and so have rows from Python: tuples, dictionaries
 data set of the package ``datasets``. Which columns are read of them is decided in ``columns``.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -23,6 +23,9 @@ SPLIT_NAMES = {
 }
 
 Record = dict[str, Any]
+# called with the number of a row that cannot be read, and with what is wrong; if it returns, the
+# next row is read
+Refuse = Callable[[int, str], object]
 
 
 @dataclass
@@ -60,11 +63,23 @@ def split_name(name: object) -> str:
     return SPLIT_NAMES.get(plain, plain)
 
 
-def object_records(name: str, values: Iterable[tuple[int, Any]], unit: str) -> Records:
+def refusal(name: str, unit: str = "line") -> Refuse:
+    """The function that makes an error of a row that cannot be read."""
+
+    def refuse(number: int, message: str) -> NoReturn:
+        raise InputError(f"{place_of(name, unit, number)}: {message}")
+
+    return refuse
+
+
+def object_records(
+    name: str, values: Iterable[tuple[int, Any]], unit: str, refuse: Refuse | None = None
+) -> Records:
     """Records of values that should be dictionaries; a string is a text.
 
     The first is read at once, because its keys are the names of the columns.
     """
+    refuse = refuse or refusal(name, unit)
     names: list[str] = []
     known: set[str] = set()
 
@@ -73,10 +88,12 @@ def object_records(name: str, values: Iterable[tuple[int, Any]], unit: str) -> R
             if isinstance(value, str):
                 value = {"text": value}
             if not isinstance(value, Mapping):
-                raise InputError(
-                    f"{place_of(name, unit, number)}: {one_line(value)} is no object with keys "
-                    f"(one in each line of a .jsonl, or all in one array of a .json)"
+                refuse(
+                    number,
+                    f"{one_line(value)} is no object with keys (one in each line of a .jsonl, or "
+                    f"all in one array of a .json)",
                 )
+                continue
             if not value.keys() <= known:
                 for key in value:
                     if key not in known:

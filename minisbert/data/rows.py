@@ -24,7 +24,14 @@ from minisbert.data.columns import (
     proposal,
 )
 from minisbert.data.published import PUBLISHED, check_no_asset, open_published
-from minisbert.data.records import Record, Records, place_of, python_records, split_name
+from minisbert.data.records import (
+    Record,
+    Records,
+    Refuse,
+    place_of,
+    python_records,
+    split_name,
+)
 from minisbert.data.tables import open_records
 from minisbert.data.values import parse_binary, parse_class, parse_score, parse_text
 from minisbert.system.console import say
@@ -132,12 +139,29 @@ def read_rows(
         if limit is not None and tables and read >= limit:
             break
         left = None if limit is None else limit - read
-        tables.append(read_part(part, needs, names, split, quotes, left, names_may_lack))
+        if part in PUBLISHED:
+            table = read_published(str(part), needs, split, left)
+        else:
+            table = read_file(part, needs, names, split, quotes, left, names_may_lack)
+        tables.append(check_table(table))
     return joined(tables, str(data))
 
 
-def read_part(
-    data: str | Path,
+def read_published(name: str, needs: Sequence[Columns], split: str, limit: int | None) -> Table:
+    """Read a published data set, of which everybody knows what it holds beside the rows."""
+    records = open_published(name, split or "train")
+    if needs[0].texts == 1:
+        table = each_text_once(rows_of(records, [Columns(ignores_label=True)], limit=limit))
+    elif reads_triplets(needs[0], records):
+        table = nli_triplets(rows_of(records, [NLI_ROWS], limit=limit))
+    else:
+        table = rows_of(records, needs, limit=limit)
+    table.unread = []
+    return table
+
+
+def read_file(
+    path: str | Path,
     needs: Sequence[Columns],
     names: str | None,
     split: str,
@@ -145,31 +169,29 @@ def read_part(
     limit: int | None,
     names_may_lack: bool,
 ) -> Table:
-    """Read one file or one published data set."""
-    is_published = data in PUBLISHED
-    if is_published:
-        records = open_published(str(data), split)
+    """Read one file."""
+    check_no_asset(path)
+    records = open_records(
+        path,
+        quotes=quotes,
+        last_number=last_number(names),
+        is_text=names is None and any(need.texts == 1 for need in needs),
+        split=split,
+    )
+    if names is not None and names_may_lack and not has_columns(records, names):
         names = None
-        split = ""
-    else:
-        check_no_asset(data)
-        records = open_records(
-            data,
-            quotes=quotes,
-            last_number=last_number(names),
-            is_text=names is None and any(need.texts == 1 for need in needs),
-            split=split,
-        )
-        if names_may_lack and names is not None and not has_columns(records, names):
-            names = None
+    if names is None and reads_triplets(needs[0], records):
+        return nli_triplets(rows_of(records, [NLI_ROWS], split=split, limit=limit))
+    return rows_of(records, needs, names, split=split, limit=limit)
 
-    if needs[0].label is None and names is None:
-        # rows of NLI have three sentences for a premise: they are made into what the loss reads
-        if is_published and needs[0].texts == 1:
-            return each_text_once(rows_of(records, [Columns(ignores_label=True)], limit=limit))
-        if "gold_label" in records.names and (needs[0].more_texts or needs[0].texts == 3):
-            return nli_triplets(check_table(rows_of(records, [NLI_ROWS], limit=limit)))
-    return check_table(rows_of(records, needs, names, split=split, limit=limit))
+
+def reads_triplets(need: Columns, records: Records) -> bool:
+    """Whether rows of NLI are to be made into triplets, for a loss of texts without a label.
+
+    SNLI and MultiNLI alone call a column gold_label.
+    """
+    reads_negatives = need.label is None and (need.more_texts or need.texts == 3)
+    return reads_negatives and "gold_label" in records.names
 
 
 def joined(tables: list[Table], name: str) -> Table:
@@ -233,7 +255,7 @@ def rows_of(
     *,
     split: str = "",
     limit: int | None = None,
-    refuse: Callable[[int, str], object] | None = None,
+    refuse: Refuse | None = None,
 ) -> Table:
     """The rows of records. A row that cannot be read is an error, unless ``refuse`` takes it."""
     choice = choose_columns(records, needs, names)
@@ -268,13 +290,13 @@ def fill(
     records: Records,
     choice: Choice,
     limit: int | None,
-    refuse: Callable[[int, str], object],
+    refuse: Refuse,
 ) -> None:
     """Read the records into the table, at most ``limit`` with those that are skipped."""
     parse_label = label_parser(choice, records)
+    count = 0
     for number, record in records.items:
-        if limit is not None and len(table.rows) + len(table.skipped) >= limit:
-            break
+        count += 1
         try:
             rows = read_record(record, choice, parse_label)
         except ValueError as error:
@@ -285,6 +307,8 @@ def fill(
         for row in rows:
             table.rows.append(row)
             table.places.append(number)
+        if count == limit:  # what comes after it is not even looked at
+            break
 
 
 def split_column_of(records: Records, choice: Choice) -> str | None:

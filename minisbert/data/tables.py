@@ -21,6 +21,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from io import BufferedReader
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,11 @@ from minisbert.data.records import (
     ROWS_AT_A_TIME,
     Record,
     Records,
+    Refuse,
     is_saved_dataset,
     object_records,
     place_of,
+    refusal,
     saved_dataset,
 )
 from minisbert.system.console import say
@@ -76,13 +79,14 @@ def open_records(
     is_text: bool = False,
     split: str = "",
     strict: bool = True,
+    refuse: Refuse | None = None,
 ) -> Records:
     """Open a file once, look at its beginning, and return its records.
 
     Above 0, ``last_number`` says that a table has no header, and how many cells a row needs.
     ``is_text``: a file that is not called a table and is no JSON has a text in each line.
     ``split`` selects from an archive or a saved data set. Without ``strict``, text may follow a
-    closing quotation mark.
+    closing quotation mark. ``refuse`` takes rows that are no records; by default they are errors.
     """
     if is_saved_dataset(path):
         return saved_dataset(path, split)
@@ -91,24 +95,16 @@ def open_records(
         return parquet_records(path)
     stream, name = open_stream(path, split)
     if ending == ".json" and ARRAY_START.match(stream.peek(512).decode(errors="replace")):
-        return array_records(stream, name)
+        return object_records(name, array_values(stream, name), "item", refuse)
 
     # the first line that is not blank says what the file holds; no other has to be looked at
     lines = read_lines(stream, name)
-    first_number = 0
-    first_line = ""
-    for number, line in lines:
-        if line.strip(" \t"):
-            first_number = number
-            first_line = line
-            break
-    if not first_line:
-        raise InputError(f"{name} is empty")
+    first_number, first_line = first_of(lines, name)
     lines = all_lines(first_number, first_line, lines)
 
     is_table = ending in TABLE_ENDINGS
     if ending in JSON_ENDINGS or (not is_table and JSON_START.match(first_line.strip())):
-        return object_records(name, json_values(lines, name), "line")
+        return object_records(name, json_values(lines, name), "line", refuse)
     if is_text and not is_table:
         items = ((number, {"text": line}) for number, line in lines)
         return Records(name, ["text"], items, is_text=True)
@@ -116,7 +112,10 @@ def open_records(
     rows = bare_rows(lines, separator)
     if quotes:
         rows = quoted_rows(lines, separator, name, strict)
-    return table_records(name, rows, separator, last_number)
+    refuse = refuse or refusal(name)
+    if last_number:
+        return numbered_records(name, rows, separator, last_number, refuse)
+    return table_records(name, rows, separator, refuse)
 
 
 def ending_of(path: str | Path) -> str:
@@ -125,6 +124,14 @@ def ending_of(path: str | Path) -> str:
     if name.suffix == ".gz":
         name = Path(name.stem)
     return name.suffix
+
+
+def first_of(lines: Lines, name: str) -> tuple[int, str]:
+    """The first line that is not blank, and its number; ``InputError`` if there is none."""
+    for number, line in lines:
+        if line.strip(" \t"):
+            return number, line
+    raise InputError(f"{name} is empty: it holds no text")
 
 
 def all_lines(first_number: int, first_line: str, rest: Lines) -> Lines:
@@ -243,55 +250,52 @@ def check_growth(stream: Any, total: int, name: str) -> None:
 
 
 def table_records(
-    name: str, rows: Iterator[tuple[int, list[str]]], separator: str, last_number: int = 0
+    name: str, rows: Iterator[tuple[int, list[str]]], separator: str, refuse: Refuse
 ) -> Records:
-    """The rows of a table by the names in its header, or above 0 of ``last_number`` by numbers."""
-    first_number, header = next(rows)  # there is one: the first line is not blank
-    if last_number:
-        count = max(len(header), last_number)
-        names = [str(i) for i in range(1, 1 + count)]
-        items = numbered_items(name, first_number, header, rows, names, separator, last_number)
-        return Records(name, names, items, separator=separator, is_numbered=True)
+    """The rows of a table by the names in its header."""
+    _, header = next(rows)  # there is one: the first line is not blank
 
-    def items_by_name() -> Iterator[tuple[int, Record]]:
+    def items() -> Iterator[tuple[int, Record]]:
         for number, cells in rows:
             if len(cells) != len(header):
-                raise InputError(
-                    f"{name}, line {number}: {len(cells)} cells between {SEPARATORS[separator]}; "
-                    f"the header has {len(header)}"
-                )
-            if cells == header:
-                raise InputError(f"{name}, line {number}: the header again; delete the line")
-            yield number, dict(zip(header, cells, strict=True))
+                between = f"{len(cells)} cells between {SEPARATORS[separator]}"
+                refuse(number, f"{between}; the header has {len(header)}")
+            elif cells == header:
+                refuse(number, "the header again; delete the line")
+            else:
+                yield number, dict(zip(header, cells, strict=True))
 
-    return Records(name, header, items_by_name(), separator=separator)
+    return Records(name, header, items(), separator=separator)
 
 
-def numbered_items(
+def numbered_records(
     name: str,
-    first_number: int,
-    first_cells: list[str],
-    rest: Iterator[tuple[int, list[str]]],
-    names: Sequence[str],
+    rows: Iterator[tuple[int, list[str]]],
     separator: str,
     last_number: int,
-) -> Iterator[tuple[int, Record]]:
-    """The rows of a table without a header. Only the cells that are read must be there."""
+    refuse: Refuse,
+) -> Records:
+    """The rows of a table without a header, by number. Only cells that are read must be there."""
+    first = next(rows)
     # Between tabs a row may be longer than the first, as in the STS Benchmark's own files; a comma
     # in a text that is not quoted would shift the columns.
-    most = len(first_cells)
+    most = len(first[1])
     if separator == "\t":
         most = LONGEST_LINE
-    number = first_number
-    cells: list[str] | None = first_cells
-    while cells is not None:
-        if not last_number <= len(cells) <= most:
-            raise InputError(
-                f"{name}, line {number}: {len(cells)} cells between {SEPARATORS[separator]}; the "
-                f"first line has {len(first_cells)}, --columns needs {last_number}"
-            )
-        yield number, dict(zip(names, cells, strict=False))
-        number, cells = next(rest, (0, None))
+    names = [str(i) for i in range(1, 1 + max(len(first[1]), last_number))]
+
+    def items() -> Iterator[tuple[int, Record]]:
+        for number, cells in chain([first], rows):
+            if last_number <= len(cells) <= most:
+                yield number, dict(zip(names, cells, strict=False))
+            else:
+                refuse(
+                    number,
+                    f"{len(cells)} cells between {SEPARATORS[separator]}; the first line has "
+                    f"{len(first[1])}, --columns needs {last_number}",
+                )
+
+    return Records(name, names, items(), separator=separator, is_numbered=True)
 
 
 def separator_of(header: str, quotes: bool = True) -> str:
@@ -396,8 +400,8 @@ def json_values(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[i
             yield number, parse_json(line, name, number)
 
 
-def array_records(stream: Any, name: str) -> Records:
-    """One array of objects, which is read whole."""
+def array_values(stream: Any, name: str) -> Iterator[tuple[int, Any]]:
+    """The values of one array, which is read whole."""
     content = bytearray()
     try:
         with stream:
@@ -413,8 +417,7 @@ def array_records(stream: Any, name: str) -> Records:
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise damaged(name, error) from error
     text = decode(bytes(content), name).lstrip("\ufeff")
-    values = parse_json(text, name, 1)
-    return object_records(name, enumerate(values, start=1), "item")
+    yield from enumerate(parse_json(text, name, 1), start=1)
 
 
 def parse_json(text: str, name: str, number: int) -> Any:

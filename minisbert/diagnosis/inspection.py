@@ -15,7 +15,7 @@ import numpy as np
 from minisbert.core import InputError
 from minisbert.core.tokenizer import Tokenizer
 from minisbert.data.columns import Columns, choose_columns, last_number
-from minisbert.data.records import Records
+from minisbert.data.records import Records, Refuse
 from minisbert.data.rows import Table, check_table, choose_scale, divide_scores, rows_of
 from minisbert.data.splits import check_classes, shared_rows
 from minisbert.data.tables import open_records
@@ -122,13 +122,8 @@ def inspect(
         raise InputError(f"{path} does not exist")
     found = InspectedFile(path, columns, scale)
     try:
-        needs = needs_of(open_file(found, role, quotes), columns)
-        records = open_file(found, role, quotes, is_text=needs[-1] == TEXTS)
-
-        def refuse(place: int, message: str) -> None:
-            found.problems.append(f"{records.unit} {place}: {message}")
-
-        found.table = rows_of(records, needs, columns, split=role, refuse=refuse)
+        needs = needs_of(open_file(found, role, quotes, pass_over), columns)
+        found.table = read_all(found, needs, role, quotes)
         note_repeated(found, found.table)
         if not found.problems:
             check_whole(found, found.table)
@@ -142,15 +137,41 @@ def inspect(
     return found
 
 
-def open_file(found: InspectedFile, role: str, quotes: bool, is_text: bool = False) -> Records:
-    """Open the file, as a table if it may be one."""
+def open_file(
+    found: InspectedFile,
+    role: str,
+    quotes: bool,
+    refuse: Refuse | None = None,
+    is_text: bool = False,
+) -> Records:
+    """Open the file, as a table if it may be one. ``refuse`` takes rows that are broken."""
     return open_records(
         found.path,
         quotes=quotes,
         last_number=last_number(found.columns),
         is_text=is_text and found.columns is None,
         split=role,
+        refuse=refuse,
     )
+
+
+def pass_over(place: int, message: str) -> None:
+    """Leave out a row that is broken: it is told when the rows are read."""
+
+
+def read_all(found: InspectedFile, needs: Sequence[Columns], role: str, quotes: bool) -> Table:
+    """Read the rows, and go on after each that is refused."""
+    broken: list[tuple[int, str]] = []  # the place of a row, and what is wrong with it
+
+    def refuse(place: int, message: str) -> None:
+        broken.append((place, message))
+
+    records = open_file(found, role, quotes, refuse, is_text=needs[-1] == TEXTS)
+    try:
+        return rows_of(records, needs, found.columns, split=role, refuse=refuse)
+    finally:
+        for place, message in broken:
+            found.problems.append(f"{records.unit} {place}: {message}")
 
 
 def needs_of(records: Records, columns: str | None) -> list[Columns]:

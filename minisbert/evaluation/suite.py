@@ -35,6 +35,7 @@ SICK_FILES = {
     "trial": "SICK_trial.txt",
 }
 AVERAGED = (*YEARS, "STS-B", "SICK-R")  # the tasks of SimCSE's table, in its order
+HIGHEST_SCORE = 5
 SICK_ALL = "SICK-R, all"
 
 
@@ -127,6 +128,8 @@ def read_pairs(
                 raise ValueError(f"{len(cells)} columns; a score and two sentences are needed")
             score, first, second = (cells[i].strip() for i in columns)
             value = parse_score(score)
+            if value is not None and not 0 <= value <= HIGHEST_SCORE:
+                raise ValueError(f"the score {score} is not on the scale of 0 to {HIGHEST_SCORE}")
             if value is not None:
                 pairs.append(ScoredPair(first, second, value))
     return pairs

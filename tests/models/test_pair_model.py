@@ -9,17 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from minisbert.training.objectives.pairs import joint_head
-from minisbert.training.settings import RunSettings
-from minisbert.training.train import load_trainable
 from safetensors.torch import load_file, save_file
 
 from minisbert.architectures.relatives import CLASSIFIERS, ENCODER_FAMILIES
+from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError
 from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import CrossEncoder, PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.training.named_heads import classifier_head
+from minisbert.training.options import Settings
+from minisbert.training.starting_model import load_encoder
 from tests.parity import (
     GRADIENT,
     MINILM_VECTOR,
@@ -322,17 +323,13 @@ def test_pads_have_the_models_padding_and_the_first_token_type(tiny, tmp_path, k
 def test_a_plain_bert_under_a_head_of_tokens_needs_no_pooling_and_keeps_cls(tiny, tmp_path):
     ignore = shutil.ignore_patterns("[0-9]_*", "modules.json", "*sentence*")
     folder = shutil.copytree(tiny, tmp_path / "plain", ignore=ignore)
-    for objective, head in (("cross-encoder", JointHead(24)), ("cross-attention", CrossHead(24))):
-        encoder = load_trainable(
-            RunSettings(model=str(folder), objective=objective), torch.device("cpu")
-        )
+    for name, head in (("cross-encoder", JointHead(24)), ("cross-attention", CrossHead(24))):
+        encoder = load_encoder(Settings(head=name), ModelFolder(folder), torch.device("cpu"))
         assert encoder.pooling.mode == "cls"
         PairModel(encoder, head).save(tmp_path / "saved")
         again = SentenceEncoder.load(tmp_path / "saved")
         assert (again.pooling.mode, again.normalize) == ("cls", False)
-    encoder = load_trainable(
-        RunSettings(model=str(folder), objective="siamese"), torch.device("cpu")
-    )
+    encoder = load_encoder(Settings(head="siamese"), ModelFolder(folder), torch.device("cpu"))
     assert encoder.pooling.mode == "mean"
 
 
@@ -575,14 +572,13 @@ def test_the_pooler_moves_into_the_head(tiny):
     """
     encoder = SentenceEncoder.load(tiny)
     pooler = encoder.bert.pooler
-    options = RunSettings(pooler_head=True)
-    head = joint_head(options, encoder)
+    head = classifier_head(encoder, 1)
     assert head.mlp[0] is pooler
     assert encoder.bert.pooler is None
     assert torch.equal(
         head.mlp[:2](torch.ones(1, 24)), SentenceEncoder.load(tiny).bert.pool(torch.ones(1, 1, 24))
     )
-    assert head.settings == joint_head(options, encoder).settings
+    assert head.settings == classifier_head(encoder, 1).settings
 
 
 def test_an_encoder_that_a_cross_encoder_cannot_have(tiny, tmp_path):
