@@ -32,7 +32,7 @@ CHAPTERS = [
     ],
 ]
 # a room may import those before it; loading.py and util.py are floors of their own
-ROOMS = "core system architectures checkpoints search models backends loading data evaluation training util "
+ROOMS = "core system architectures checkpoints search models backends loading data evaluation training train util "
 ROOMS = [*(ROOMS + "diagnosis serving integrations").split()]
 RUNTIME = {
     *["torch", "numpy", "tokenizers", "safetensors", "huggingface_hub", "tqdm", "filelock"],

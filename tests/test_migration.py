@@ -27,6 +27,7 @@ def test_the_names_of_sentence_transformers_exist():
         "sentence_transformer.losses",
         "sentence_transformer.evaluation",
         "sparse_encoder.losses",
+        "cross_encoder.losses",
     )
     names = ("", *(f".{name}" for name in (*names, "multi_vector_encoder.losses")))
     rooms = [import_module(f"sentence_transformers{name}") for name in names]

@@ -21,7 +21,7 @@ from minisbert.core.loop import Diverged
 from minisbert.core.tokenizer import Encoded
 from minisbert.data.batches import unique_batches
 from minisbert.data.columns import Columns
-from minisbert.data.rows import as_rows
+from minisbert.data.rows import as_needs, as_rows
 from minisbert.evaluation.retrieval import Retrieval
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import NotFinite, SentenceEncoder
@@ -104,7 +104,7 @@ class Loss:
     ``batch_loss`` computes the mean loss of some rows by that network, or by a wrapper of it.
     """
 
-    columns: ClassVar[Columns] = PAIRS  # what a training row holds
+    columns: ClassVar[Columns | tuple[Columns, ...]] = PAIRS  # what a training row holds
     judged_by: ClassVar[tuple[Columns, ...]] = ()  # what a dev row may hold instead
     compares_rows: ClassVar[bool] = False  # the loss of a batch is not the mean of its rows' losses
     negatives_in_batch: ClassVar[bool] = False  # no text may be twice in a batch
@@ -228,7 +228,7 @@ def read_dev(dev: Any, loss: Loss) -> Any:
         return []
     if isinstance(dev, Retrieval) or not len(dev):
         return dev
-    return as_rows(dev, [*loss.judged_by, loss.columns], name="dev").rows
+    return as_rows(dev, [*loss.judged_by, *as_needs(loss.columns)], name="dev").rows
 
 
 def draw_batches(

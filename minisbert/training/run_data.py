@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minisbert.core import InputError
+from minisbert.data.rows import as_needs
 from minisbert.data.splits import read_splits
 from minisbert.evaluation.retrieval import load_retrieval_folder
 from minisbert.training.base_loss import Loss
@@ -25,7 +26,7 @@ def read_run(settings: Settings, loss: Loss) -> RunData:
     """Read the rows that the settings name, in the columns that the loss reads."""
     data = settings.data or loss.default_data
     if data is None:
-        raise InputError(f"--data FILE is needed: rows of {loss.columns}")
+        raise InputError(f"--data FILE is needed: rows of {as_needs(loss.columns)[0]}")
     dev = settings.dev
     test = settings.test
     # classes do not say how near two texts should be, so an encoder alone is judged by scored pairs

@@ -51,7 +51,7 @@ class Distillation(Loss):
       ``DistillKLDivLoss``
     """
 
-    columns: ClassVar[Columns] = Columns(1, more_texts=True)
+    columns: ClassVar[tuple[Columns, ...]] = (Columns(1), PAIRS)
     default_data: ClassVar[str | None] = "stsb"
     judged_by: ClassVar[tuple[Columns, ...]] = (SCORED, PAIRS)
     teacher: str | SentenceEncoder | PairModel | None = None

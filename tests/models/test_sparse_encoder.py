@@ -359,7 +359,11 @@ def test_commands_that_are_for_dense_vectors_say_so(folder, tiny, corpus, tmp_pa
             [str(corpus), "--query", "a cat", "--index", codes, *model],
             "another|pooling|width",
         ),
-        (train, [*model, "--loss", "ranking", *run], "a SparseEncoder is not trained here"),
+        (
+            train,
+            [*model, "--loss", "simcse", *run, "--dev", "none", "--test", "none"],
+            "a SparseEncoder is not trained here",
+        ),
         (
             encode,
             [
