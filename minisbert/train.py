@@ -26,45 +26,16 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import devices
 from minisbert.system.console import Interrupts
 from minisbert.system.progress import Bar
-from minisbert.training import MODEL
-from minisbert.training.base_loss import Loss, draw_batches, evaluate, own_memory, read_dev
+from minisbert.training import MODEL, base_loss, messages, run_folder, starting_model, state
+from minisbert.training.base_loss import Loss
 from minisbert.training.distributed import ProcessGroup, process_group, run_distributed_command
 from minisbert.training.gradient_cache import batch_divider, whole
-from minisbert.training.messages import (
-    describe_batches,
-    describe_run,
-    print_table,
-    save_stopped,
-    say_end,
-)
 from minisbert.training.options import Settings, command_of, parse
 from minisbert.training.recipes import list_recipes
 from minisbert.training.run_data import read_run
-from minisbert.training.run_folder import (
-    dev_scores,
-    folder_of,
-    log_loss,
-    new_folder,
-    open_log,
-    write_line,
-    write_results,
-)
 from minisbert.training.schedules import learning_rate
 from minisbert.training.scores import Scores, paired_gain
-from minisbert.training.starting_model import (
-    encoder_of,
-    frozen_if_unused,
-    parameter_groups,
-    starting_model,
-)
-from minisbert.training.state import (
-    Progress,
-    continue_run,
-    remove_state,
-    restore_weights,
-    run_identity,
-    save_state,
-)
+from minisbert.training.state import Progress
 from minisbert.training.table import find_loss, loss_of
 
 Model = TypeVar("Model", bound=SentenceEncoder | PairModel)
@@ -117,7 +88,7 @@ def train(
     # the loss, and the rows that it reads
     loss = find_loss(loss, isinstance(model, PairModel))
     rows = as_rows(rows, loss.columns).rows
-    dev = read_dev(dev, loss)
+    dev = base_loss.read_dev(dev, loss)
 
     # -----------------------------------------------------------------------------
     # the machine: dropout and a new head are drawn from the seed, Ctrl-C waits for the end of a
@@ -129,29 +100,30 @@ def train(
     written = folder if group.rank == 0 else None
     with (
         devices.seeded(seed, device),
-        frozen_if_unused(model),
+        starting_model.frozen_if_unused(model),
         Interrupts() as interrupts,
-        open_log(written) if written else nullcontext() as log,
+        run_folder.open_log(written) if written else nullcontext() as log,
     ):
         # -----------------------------------------------------------------------------
         # the network: row numbers to what the formula reads. The texts are tokenized here, once
         network = loss.prepare(model, rows)
         network.dtype, _ = devices.choose_dtype(dtype, device)
-        own_memory(network)
+        base_loss.own_memory(network)
 
         # -----------------------------------------------------------------------------
         # the batches of all epochs, drawn beforehand so that the schedule knows how many there are,
         # and the steps after which dev is scored
-        batches, evaluations = draw_batches(
+        batches, evaluations = base_loss.draw_batches(
             loss, rows, network.lengths, epochs, batch_size, seed, max_steps, eval_every
         )
         total = len(batches)
-        progress.total = total
-        describe_batches(loss, network, batches, batch_size)
+        messages.describe_batches(loss, network, batches, batch_size)
 
         # -----------------------------------------------------------------------------
         # the optimizer, and its rate at each step
-        parameters = parameter_groups(network, encoder_of(model), lr, head_lr)
+        parameters = starting_model.parameter_groups(
+            network, starting_model.encoder_of(model), lr, head_lr
+        )
         optimizer = adamw(parameters, lr, weight_decay)
         rate = learning_rate(schedule, warmup, total)
 
@@ -172,17 +144,19 @@ def train(
         # what a stopped training has left
         settings = [epochs, batch_size, lr, max_steps, seed, head_lr, warmup, schedule]
         settings += [weight_decay, clip, eval_every, patience, micro_tokens, str(network.dtype)]
-        identity = run_identity(model, loss, network.encoded, dev, settings)
+        identity = state.run_identity(model, loss, network.encoded, dev, settings)
         state_folder = folder if resume else None
-        best_weights = continue_run(state_folder, log, progress, network, optimizer, identity)
+        best_weights = state.continue_run(state_folder, log, progress, network, optimizer, identity)
         randomness = devices.random_state(device)  # of dropout, after the last step
 
         def score_dev() -> Scores:
             """Score dev, log it, and keep a copy of the weights if they are the best so far."""
             nonlocal best_weights
-            evaluation = evaluate(loss, model, dev, progress.step, group)
+            evaluation = base_loss.evaluate(loss, model, dev, progress.step, group)
             with interrupts.defer():
-                write_line(log, progress, dev=evaluation.scores, metric=evaluation.metric)
+                run_folder.write_line(
+                    log, progress, dev=evaluation.scores, metric=evaluation.metric
+                )
                 if progress.is_best(evaluation):
                     best_weights = {name: x.clone() for name, x in model.state_dict().items()}
             return evaluation.scores
@@ -190,12 +164,13 @@ def train(
         def save() -> None:
             """Save all that ``resume`` needs, whole or not at all."""
             with interrupts.defer():
-                save_state(
+                state.save_state(
                     written, progress, network, optimizer, best_weights, randomness, identity
                 )
 
         # -----------------------------------------------------------------------------
         # the loop. The untrained model is the first candidate on dev
+        progress.total = total
         shared.train()
         left = batches[progress.step :]
         steps = fit(
@@ -226,7 +201,7 @@ def train(
                     tokens = sum(network.lengths[row] for row in step.batch)
                     progress.count(step, tokens, time.monotonic() - started)
                     randomness = devices.random_state(device)
-                    log_loss(log, progress, lr * step.multiplier, log_every)
+                    run_folder.log_loss(log, progress, lr * step.multiplier, log_every)
                 bar.set_postfix_str(f"loss {step.loss:.4f}", refresh=False)
                 bar.update()
 
@@ -243,7 +218,7 @@ def train(
         finally:
             # after Ctrl-C, too: the best weights, and for ``resume`` the last ones
             save()
-            restore_weights(model, best_weights)
+            state.restore_weights(model, best_weights)
             model.eval()
     return model
 
@@ -275,14 +250,14 @@ def run(settings: Settings, loss: Loss | None = None) -> None:
         # -----------------------------------------------------------------------------
         # the model, and maybe a head around it
         torch.manual_seed(settings.seed)  # the weights of a new head are drawn
-        model = starting_model(settings, group.device, loss, data)
+        model = starting_model.load(settings, group.device, loss, data)
 
         # -----------------------------------------------------------------------------
         # the run's folder, and what the untrained model scores on test
-        out = folder_of(settings)
+        out = run_folder.folder_of(settings)
         if first:
-            new_folder(out, settings)
-            describe_run(settings, model, data)
+            run_folder.new_folder(out, settings)
+            messages.describe_run(settings, model, data)
         before = None
         if first and data.test:
             before = loss.evaluate(model, data.test)
@@ -319,7 +294,7 @@ def run(settings: Settings, loss: Loss | None = None) -> None:
             )
         except BaseException as error:
             if first:
-                save_stopped(model, progress, out, error)
+                run_folder.save_stopped(model, progress, out, error)
             raise
         if not first:
             return
@@ -330,7 +305,10 @@ def run(settings: Settings, loss: Loss | None = None) -> None:
         table: dict[str, tuple[Scores, Scores]] = {}
         gain = None
         if progress.history:
-            table["dev"] = (dev_scores(progress, 0), dev_scores(progress, progress.best_step))
+            table["dev"] = (
+                run_folder.dev_scores(progress, 0),
+                run_folder.dev_scores(progress, progress.best_step),
+            )
         if before is not None:
             after = loss.evaluate(model, data.test)
             table["test"] = (before.scores, after.scores)
@@ -338,10 +316,10 @@ def run(settings: Settings, loss: Loss | None = None) -> None:
         command = shlex.join(command_of(settings))
         worth = gain.sentence() if gain else ""
         model.write_card(out / MODEL, training_section(command, data.notes, table, worth))
-        write_results(out, progress, table, gain)
-        remove_state(out)
-        say_end(progress, out)
-        print_table(table, gain)
+        run_folder.write_results(out, progress, table, gain)
+        state.remove_state(out)
+        messages.say_end(progress, out)
+        messages.print_table(table, gain)
 
 
 def main(arguments: list[str] | None = None, loss: Loss | None = None) -> None:

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from minisbert.core.loop import Diverged
-from minisbert.system.console import Interrupts, cut_message, say
+from minisbert.system.console import cut_message, say
 from minisbert.system.devices import choose_dtype
 from minisbert.system.progress import Bar
 from minisbert.training import MODEL
@@ -55,19 +54,6 @@ def describe_batches(
     if truncated:
         limit = encoder_of(network.model).tokenizer.limit
         say_once(cut_message(limit, truncated, sum(map(len, network.encoded))))
-
-
-def save_stopped(model: Any, progress: Progress, out: Path, error: BaseException) -> None:
-    """Save the best weights so far of a run that was stopped, and say how to go on."""
-    with Interrupts() as interrupts, interrupts.defer():
-        model.save(out / MODEL)
-        weights = "the weights"
-        if progress.history:
-            weights = f"the best weights so far, of step {progress.best_step},"
-        advice = f"continue with --resume {out}"
-        if isinstance(error, Diverged):  # a resumed run would come to the same step
-            advice = "begin anew with --overwrite"
-        say(f"stopped at step {progress.step}: {weights} are in {out / MODEL}; {advice}")
 
 
 def say_end(progress: Progress, out: Path) -> None:

@@ -129,7 +129,7 @@ class Settings:
 
 
 # what may differ in a resumed run
-FREE = ("resume", "overwrite", "out", "log_every", "save_every", "threads")
+FREE = ("resume", "overwrite", "out", "log_every", "save_every")
 
 # -----------------------------------------------------------------------------
 # the command line
@@ -396,8 +396,7 @@ def resumed(explicit: dict[str, Any], run: Path) -> Settings:
             raise InputError(f"{option} {value}: {run} was started {how} and continues so")
     settings = Settings(**config | explicit)
     settings.out = str(run)
-    if "threads" not in explicit:
-        settings.threads = None  # the number in the state
+    settings.threads = None  # the number in the state
     return settings
 
 

@@ -11,14 +11,16 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
 from minisbert.core import InputError, one_line
+from minisbert.core.loop import Diverged
 from minisbert.system import files
 from minisbert.system.assets import local_path
+from minisbert.system.console import Interrupts, say
 from minisbert.training import MODEL, RESULTS, RUN_CONFIG, RUN_LOG, STATE
 from minisbert.training.options import Settings
 from minisbert.training.scores import Gain
@@ -73,6 +75,17 @@ def new_folder(out: Path, settings: Settings) -> None:
         files.write_json(out / RUN_CONFIG, asdict(settings))
 
 
+def remove_unused(out: Path) -> None:
+    """Delete what ``new_folder`` has made of a run that has not begun to train."""
+    if (out / f"{STATE}.json").exists():
+        return
+    (out / RUN_CONFIG).unlink(missing_ok=True)
+    if (out / RUN_LOG).exists() and not (out / RUN_LOG).stat().st_size:
+        (out / RUN_LOG).unlink()
+    with suppress(OSError):  # the user's own files are in it
+        out.rmdir()
+
+
 @contextmanager
 def open_log(out: Path) -> Iterator[TextIO]:
     """Open a run's ``metrics.jsonl`` to append to, locked until it is closed; ``InputError`` if it
@@ -120,6 +133,25 @@ def log_loss(log: TextIO | None, progress: Progress, lr: float, log_every: int) 
     speed = round(progress.tokens / max(progress.seconds, 1e-9))
     write_line(log, progress, loss=loss, lr=lr, tokens_per_second=speed)
     progress.unlogged = []
+
+
+def save_stopped(model: Any, progress: Progress, out: Path, error: BaseException) -> None:
+    """Save the best weights so far of a run that was stopped, and say how to go on.
+
+    A run that has not begun to train leaves no folder, or its folder as it was.
+    """
+    if not progress.total:
+        remove_unused(out)
+        return
+    with Interrupts() as interrupts, interrupts.defer():
+        model.save(out / MODEL)
+        weights = "the weights"
+        if progress.history:
+            weights = f"the best weights so far, of step {progress.best_step},"
+        advice = f"continue with --resume {out}"
+        if isinstance(error, Diverged):  # a resumed run would come to the same step
+            advice = "begin anew with --overwrite"
+        say(f"stopped at step {progress.step}: {weights} are in {out / MODEL}; {advice}")
 
 
 # -----------------------------------------------------------------------------

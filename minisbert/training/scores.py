@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from minisbert.core import InputError, metrics
+from minisbert.core import metrics
 from minisbert.evaluation.evaluators import correlate, encode_pairs, row_scores
 from minisbert.evaluation.metrics import METRICS
 from minisbert.evaluation.retrieval import (
@@ -151,10 +151,3 @@ def evaluate_search(encoder: SentenceEncoder, task: Retrieval) -> Evaluation:
         one = slice(query, query + 1)
         each.append(METRICS["ndcg"](ranked[one], judged[one], 10))
     return mean_of(scores, "ndcg@10", np.array(each))
-
-
-def check_dev(rows: Sequence[tuple], name: str) -> None:
-    """Raise ``InputError`` if no correlation with the scores of these rows is defined."""
-    numbers = {row[-1] for row in rows if not isinstance(row[-1], str)}
-    if len(numbers) == 1:
-        raise InputError(f"{name}: a correlation needs at least two pairs with different scores")

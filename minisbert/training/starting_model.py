@@ -27,9 +27,7 @@ from minisbert.training.run_data import RunData
 # the model
 
 
-def starting_model(
-    settings: Settings, device: Any, loss: Loss, data: RunData
-) -> SentenceEncoder | PairModel:
+def load(settings: Settings, device: Any, loss: Loss, data: RunData) -> SentenceEncoder | PairModel:
     """Load the model of the settings, with their pooling, layers, dropout and head.
 
     Raises ``InputError`` as ``SentenceEncoder.load`` does, and for a kind of model that the loss

@@ -14,10 +14,10 @@ from lessons.by_hand.losses import nt_xent_loss
 from minisbert.core import InputError
 from minisbert.core.heads import CrossHead
 from minisbert.models.pair_model import PairModel
+from minisbert.training import starting_model
 from minisbert.training.base_loss import Loss
 from minisbert.training.options import Settings, parse
 from minisbert.training.run_data import RunData
-from minisbert.training.starting_model import starting_model
 from minisbert.training.table import loss_of
 from tests import toys
 from tests.parity import REFERENCE
@@ -99,7 +99,7 @@ def made(name: str, model: Path) -> SimpleNamespace:
     rows = toys.rows(toys.FORM[settings.loss])
     data = RunData(rows, [], [], [], sorted(toys.NLI_LABELS))
     torch.manual_seed(3)
-    found = starting_model(settings, torch.device("cpu"), loss, data)
+    found = starting_model.load(settings, torch.device("cpu"), loss, data)
     return SimpleNamespace(loss=loss, model=found, network=loss.prepare(found, rows), rows=rows)
 
 

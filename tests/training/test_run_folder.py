@@ -86,6 +86,32 @@ def test_a_resumed_run_stays_in_its_folder(flags, tmp_path, monkeypatch):
     assert (tmp_path / "run" / "results.json").is_file()
 
 
+def test_a_run_that_cannot_begin_leaves_no_folder(flags, tmp_path):
+    """A negative score is no score of a head; the rows are read before anything is trained."""
+    rows = tmp_path / "rows.tsv"
+    rows.write_text(f"{toys.SCORED_HEADER}-1\ta cat\ta dog\n1\tsun\tmoon\n0\train\tsnow\n")
+    head = ["--loss", "mse", "--head", "siamese", "--data", str(rows)]
+    head += ["--dev", "none", "--test", "none"]
+    with pytest.raises(InputError, match="scores of 0 or more"):
+        main([*flags, *head])
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_refused_resume_leaves_everything_as_it_was(flags, files, tmp_path):
+    """Above all the best model so far."""
+    toys.stop_at(3, LOSS, main, flags)
+    before = contents(tmp_path / "run")
+    with open(files["scored"], "a") as rows:
+        rows.write("3\ta cat\tthe cat\n")
+    try:
+        with pytest.raises(InputError, match="have changed"):
+            main(["--resume", str(tmp_path / "run")])
+    finally:
+        text = Path(files["scored"]).read_text()
+        Path(files["scored"]).write_text(text.removesuffix("3\ta cat\tthe cat\n"))
+    assert contents(tmp_path / "run") == before
+
+
 @pytest.mark.parametrize(
     ("key", "value"), [("epochs", "many"), ("lr", {}), ("quotes", 1), ("batch_size", 1.5)]
 )
