@@ -330,10 +330,13 @@ def missing(records: Records, needs: Sequence[Columns]) -> InputError:
     header = f"its columns are {listed_names(records.names)}"
     if records.separator == ";":
         header += ", separated by semicolons"
+    least = min(need.texts + bool(need.label) for need in needs)
     advice = "name them in this order by --columns"
     if records.unit == "index":
         advice = "name them in this order by columns="
-    least = min(need.texts + bool(need.label) for need in needs)
+    elif records.separator:
+        numbers = [str(i) for i in range(1, 1 + least)]
+        advice += f", without a header by numbers: {proposal(records.unit, numbers)}"
     if len(records.names) < least:
         advice = "a column is missing"
     sample = first_records(records)
@@ -386,8 +389,10 @@ def proposed_columns(
             continue
         if all(number(value, comma=True) is not None for value in column):
             numbers.append(name)
-        elif all(isinstance(value, str) for value in column) and len(set(column)) > 1:
-            texts.append(name)
+        elif all(isinstance(value, str) for value in column):
+            # a column that never changes is no text
+            if len(column) == 1 or len(set(column)) > 1:
+                texts.append(name)
 
     texts.sort(key=lambda name: mean_length(values[name]), reverse=True)
     chosen = sorted(texts[: need.texts], key=all_names.index)
