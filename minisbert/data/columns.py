@@ -330,12 +330,11 @@ def missing(records: Records, needs: Sequence[Columns]) -> InputError:
     header = f"its columns are {listed_names(records.names)}"
     if records.separator == ";":
         header += ", separated by semicolons"
-    advice = "name them in this order by --columns"
-    if records.unit == "index":
-        advice = "name them in this order by columns="
+    needed = f"{records.name}: {header}; needed: {either(needs)}"
+
     least = min(need.texts + bool(need.label) for need in needs)
     if len(records.names) < least:
-        advice = "a column is missing"
+        return InputError(f"{needed}: a column is missing")
     sample = first_records(records)
     for need in needs:
         example = proposed_columns(records.names, sample, need)
@@ -344,8 +343,14 @@ def missing(records: Records, needs: Sequence[Columns]) -> InputError:
             if records.separator:
                 numbers = [str(1 + records.names.index(name)) for name in example]
                 advice += f"; if the first line is a row, {proposal(records.unit, numbers)}"
-            break
-    return InputError(f"{records.name}: {header}; needed: {either(needs)}: {advice}")
+            return InputError(f"{needed}: {advice}")
+    advice = "name them in this order by --columns"
+    if records.unit == "index":
+        advice = "name them in this order by columns="
+    elif records.separator:
+        numbers = [str(i) for i in range(1, 1 + least)]
+        advice += f", without a header by numbers: {proposal(records.unit, numbers)}"
+    return InputError(f"{needed}: {advice}")
 
 
 def either(needs: Sequence[Columns]) -> str:
@@ -378,16 +383,9 @@ def proposed_columns(
     for name in dict.fromkeys(all_names):
         column = [record.get(name) for record in sample]
         values[name] = [value for value in column if value not in (None, "")]
-
-    texts = []
-    numbers = []
-    for name, column in values.items():
-        if not name or not column:
-            continue
-        if all(number(value, comma=True) is not None for value in column):
-            numbers.append(name)
-        elif all(isinstance(value, str) for value in column) and len(set(column)) > 1:
-            texts.append(name)
+    numbers = [name for name in values if name and holds_numbers(values[name])]
+    texts = [name for name in values if name and holds_texts(values[name])]
+    texts = [name for name in texts if name not in numbers]
 
     texts.sort(key=lambda name: mean_length(values[name]), reverse=True)
     chosen = sorted(texts[: need.texts], key=all_names.index)
@@ -402,6 +400,17 @@ def proposed_columns(
     if not labels:
         return []
     return [*chosen, labels[0]]
+
+
+def holds_numbers(column: Sequence[object]) -> bool:
+    return bool(column) and all(number(value, comma=True) is not None for value in column)
+
+
+def holds_texts(column: Sequence[object]) -> bool:
+    """Whether all values are texts; one that never changes is none."""
+    if not all(isinstance(value, str) for value in column):
+        return False
+    return len(column) == 1 or len(set(column)) > 1
 
 
 def mean_length(texts: Sequence[str]) -> float:
