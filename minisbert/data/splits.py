@@ -75,7 +75,8 @@ def read_splits(
     share of the training rows ("0.1") or "none". None is the default: of a published data set its
     own dev and test, of one's own data a part of it where there are rows enough. ``judged_by``:
     other columns that dev and test may have, such as ``Columns(2, "score")`` for a loss without
-    scores; without ``judges_itself`` they may not be rows like the training's. ``limit`` takes the first training rows, ``seed`` chooses the rows that are held out.
+    scores; without ``judges_itself`` they may not be rows like the training's. ``limit`` takes the
+    first training rows, ``seed`` chooses the rows that are held out.
     """
     for source in (data, dev, test):
         if isinstance(source, str) and not source:  # a variable of the shell that is not set
