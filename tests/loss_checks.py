@@ -15,9 +15,8 @@ from torch.nn import functional
 
 from lessons.by_hand import losses as by_hand
 from minisbert.core import losses
-from minisbert.training import gradient_cache
+from minisbert.training import gradient_cache, masked
 from minisbert.training import losses as more_losses
-from minisbert.training import masked_words as masked
 from tests.checks import check, compare_gradients, with_gradients
 from tests.parity import GRADIENT, PIECE, Comparison, compare, golden
 

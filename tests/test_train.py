@@ -23,8 +23,8 @@ from minisbert.train import main, train
 from minisbert.training import scores
 from minisbert.training.base_loss import EncoderLoss
 from minisbert.training.encoder_losses import SimCSE
+from minisbert.training.masked import new_model, train_vocabulary
 from minisbert.training.named_heads import add_head
-from minisbert.training.masked_words import new_model, train_vocabulary
 from minisbert.training.state import Progress
 from minisbert.training.teachers import Distillation
 from tests import toys

@@ -11,7 +11,7 @@ from lessons.mistakes.calls import calls
 from minisbert.core import encoder, losses
 from minisbert.diagnosis.mistakes import mistake
 from minisbert.training import losses as more_losses
-from minisbert.training import masked_words as masked
+from minisbert.training import masked
 
 Maybe = Tensor | None
 

@@ -18,7 +18,7 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.base_loss import Loss
 from minisbert.training.losses import keep_layers, spread_layers
-from minisbert.training.masked_words import new_model, train_vocabulary
+from minisbert.training.masked import new_model, train_vocabulary
 from minisbert.training.named_heads import add_head
 from minisbert.training.options import Settings
 from minisbert.training.run_data import RunData

@@ -7,7 +7,7 @@ from minisbert.core import InputError
 from minisbert.training.base_loss import Loss
 from minisbert.training.encoder_losses import CoSENT, Cosine, Ranking, SimCSE, Triplet
 from minisbert.training.head_losses import MSE, Binary, CandidateRanking, Softmax
-from minisbert.training.masked_words import MaskedWords
+from minisbert.training.masked import MaskedWords
 from minisbert.training.options import Settings
 from minisbert.training.teachers import Distillation
 

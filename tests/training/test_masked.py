@@ -12,7 +12,7 @@ from minisbert.core import InputError
 from minisbert.models.masked_language_model import MaskedLanguageModel
 from minisbert.train import train
 from minisbert.training.losses import mlm_losses
-from minisbert.training.masked_words import (
+from minisbert.training.masked import (
     SPECIAL,
     MaskedWords,
     draw_masks,
