@@ -146,27 +146,25 @@ def train(
         settings += [weight_decay, clip, eval_every, patience, micro_tokens, str(network.dtype)]
         identity = state.run_identity(model, loss, network.encoded, dev, settings)
         state_folder = folder if resume else None
-        best_weights = state.continue_run(state_folder, log, progress, network, optimizer, identity)
+        best = state.BestWeights(written)
+        state.continue_run(state_folder, log, progress, network, optimizer, best, identity)
         randomness = devices.random_state(device)  # of dropout, after the last step
 
         def score_dev() -> Scores:
-            """Score dev, log it, and keep a copy of the weights if they are the best so far."""
-            nonlocal best_weights
+            """Score dev, log it, and keep the weights if they are the best so far."""
             evaluation = base_loss.evaluate(loss, model, dev, progress.step, group)
             with interrupts.defer():
                 run_folder.write_line(
                     log, progress, dev=evaluation.scores, metric=evaluation.metric
                 )
                 if progress.is_best(evaluation):
-                    best_weights = {name: x.clone() for name, x in model.state_dict().items()}
+                    best.keep(model, progress.step)
             return evaluation.scores
 
         def save() -> None:
             """Save all that ``resume`` needs, whole or not at all."""
             with interrupts.defer():
-                state.save_state(
-                    written, progress, network, optimizer, best_weights, randomness, identity
-                )
+                state.save_state(written, progress, network, optimizer, best, randomness, identity)
 
         # -----------------------------------------------------------------------------
         # the loop. The untrained model is the first candidate on dev
@@ -218,7 +216,7 @@ def train(
         finally:
             # after Ctrl-C, too: the best weights, and for ``resume`` the last ones
             save()
-            state.restore_weights(model, best_weights)
+            best.restore(model)
             model.eval()
     return model
 

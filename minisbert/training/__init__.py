@@ -10,3 +10,4 @@ RUN_LOG = "metrics.jsonl"
 RESULTS = "results.json"
 MODEL = "model"
 STATE = "state"  # .json, and its tensors
+BEST = "best"  # the weights that were best on dev

@@ -3,7 +3,7 @@
 runs/NAME/config.json             every setting
 runs/NAME/metrics.jsonl           a line every few steps and for every evaluation
 runs/NAME/model/                  the best model by dev
-runs/NAME/state.json, state-N...  for ``--resume``, until the run is finished
+runs/NAME/state.json, state-N..., best-N...  for ``--resume``, until the run is finished
 runs/NAME/results.json            scores before and after, once it is finished
 """
 

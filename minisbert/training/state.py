@@ -1,8 +1,8 @@
-"""What ``--resume`` continues from, in two files that one can read.
+"""What ``--resume`` continues from, in three files that one can read.
 
 state.json             how far the run is, its dev scores, and what must be the same to go on
-state-120.safetensors  tensors after step 120: ``network.*``, ``optimizer.*``, ``best.*``,
-                       ``random.*``
+state-120.safetensors  tensors after step 120: ``network.*``, ``optimizer.*``, ``random.*``
+best-90.safetensors    the weights that were best on dev, those of step 90
 
 The tensors are written first, under a new name. Then state.json, which names them, is replaced in
 one step, and the former tensors are deleted. So a kill at any moment leaves a state that is whole:
@@ -27,7 +27,7 @@ from minisbert.core.loop import Step
 from minisbert.core.weights import read_safetensors
 from minisbert.system import files
 from minisbert.system.devices import set_random_state
-from minisbert.training import STATE
+from minisbert.training import BEST, STATE
 from minisbert.training.base_loss import Loss, RowNetwork
 from minisbert.training.distributed import processes, say_once
 from minisbert.training.scores import Evaluation
@@ -82,12 +82,38 @@ class Progress:
         self.seconds += seconds
 
 
+class BestWeights:
+    """The weights that were best on dev: in a run's folder, or without one in memory."""
+
+    def __init__(self, folder: Path | None):
+        self.folder = folder
+        self.name = ""  # of the file in the folder
+        self.copy: Weights | None = None
+
+    def keep(self, model: nn.Module, step: int) -> None:
+        weights = model.state_dict()
+        if self.folder is None:
+            self.copy = {name: x.clone() for name, x in weights.items()}
+            return
+        # the former file stays until no saved state names it
+        self.name = f"{BEST}-{step}.safetensors"
+        with files.atomic_file(self.folder / self.name) as new:
+            write_safetensors(weights, new)
+
+    def restore(self, model: nn.Module) -> None:
+        """Put them into the model; without dev rows there are none, and the last ones stay."""
+        if self.folder is not None and self.name:
+            model.load_state_dict(read_safetensors(self.folder / self.name))
+        elif self.copy is not None:
+            model.load_state_dict(self.copy)
+
+
 def save_state(
     folder: Path | None,
     progress: Progress,
     network: RowNetwork,
     optimizer: Optimizer,
-    best_weights: Weights | None,
+    best: BestWeights,
     randomness: dict[str, Tensor],
     identity: str,
 ) -> None:
@@ -100,14 +126,10 @@ def save_state(
     for name, parameter in network.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
             tensors[f"optimizer.{name}.{key}"] = value
-    for name, tensor in (best_weights or {}).items():
-        tensors[f"best.{name}"] = tensor
     for name, tensor in randomness.items():
         tensors[f"random.{name}"] = tensor
-    # copies: safetensors refuses tensors that share memory, such as tied word embeddings
-    tensors = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
 
-    former = sorted(folder.glob(f"{STATE}-*.safetensors"))
+    former = [*folder.glob(f"{STATE}-*.safetensors"), *folder.glob(f"{BEST}-*.safetensors")]
     path = folder / f"{STATE}-{progress.step}.safetensors"
     while path in former:  # saved twice at one step: the file in use is not touched
         path = path.with_name(f"{path.stem}-again.safetensors")
@@ -115,6 +137,7 @@ def save_state(
         write_safetensors(tensors, new)
     about = {
         "tensors": path.name,
+        "best": best.name,
         "progress": dataclasses.asdict(progress),
         "identity": identity,
         "torch": torch.__version__,
@@ -124,7 +147,8 @@ def save_state(
     with files.atomic_file(folder / f"{STATE}.json") as new:
         files.write_json(new, about)
     for old in former:
-        old.unlink()
+        if old.name != best.name:
+            old.unlink()
 
 
 def continue_run(
@@ -133,37 +157,42 @@ def continue_run(
     progress: Progress,
     network: RowNetwork,
     optimizer: Optimizer,
+    best: BestWeights,
     identity: str,
-) -> Weights | None:
-    """Go on from the state in ``folder``, if there is one: return the best weights so far.
+) -> None:
+    """Go on from the state in ``folder``, if there is one.
 
     Restores progress, network, optimizer, random generators and the number of threads (another
     number splits sums differently, which changes their last bits), and cuts what the log holds of
     later steps. Raises ``InputError`` if a file is damaged or belongs to another run; nothing is
     changed then.
     """
-    weights = None
     if folder is not None and (folder / f"{STATE}.json").exists():
-        weights = load_state(folder, progress, network, optimizer, identity)
+        load_state(folder, progress, network, optimizer, best, identity)
     if log is not None:
         size = Path(log.name).stat().st_size
         if size < progress.logged:
             was = f"it has {size} bytes, not {progress.logged}"
             raise InputError(f"{log.name} was cut or replaced: {was}")
         log.truncate(progress.logged)
-    return weights
 
 
 def load_state(
-    folder: Path, progress: Progress, network: RowNetwork, optimizer: Optimizer, identity: str
-) -> Weights | None:
-    """Restore what ``save_state`` saved, in place, and return the best weights."""
+    folder: Path,
+    progress: Progress,
+    network: RowNetwork,
+    optimizer: Optimizer,
+    best: BestWeights,
+    identity: str,
+) -> None:
+    """Restore what ``save_state`` saved, in place."""
     path = folder / f"{STATE}.json"
     about = read_json(path)
     with reading(path):
         saved = {item.name: about["progress"][item.name] for item in fields(Progress)}
         stored = {name: about[name] for name in ("identity", "torch", "threads", "processes")}
         tensors_path = folder / about["tensors"]
+        best_name = str(about["best"])
     if stored["identity"] != identity:
         changed = "the training rows, dev, the model or the settings have changed since it began"
         raise InputError(f"{path}: {changed}; start it again, --overwrite")
@@ -178,6 +207,7 @@ def load_state(
         optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
     for name, value in saved.items():
         setattr(progress, name, value)
+    best.name = best_name
     set_random_state(with_prefix("random.", tensors), network.model.device)
 
     if stored["torch"] != torch.__version__:
@@ -188,13 +218,6 @@ def load_state(
         before = f"processes: {processes()}, before {stored['processes']}"
         say_once(f"{before}: the dropout masks will differ")
     torch.set_num_threads(stored["threads"])
-    return with_prefix("best.", tensors) or None
-
-
-def restore_weights(model: nn.Module, weights: Weights | None) -> None:
-    """Put the best weights into the model; without dev rows the last ones stay."""
-    if weights is not None:
-        model.load_state_dict(weights)
 
 
 def optimizer_state(
@@ -213,7 +236,7 @@ def optimizer_state(
 def remove_state(folder: Path) -> None:
     """Delete the state of a run that is finished, the JSON first."""
     (folder / f"{STATE}.json").unlink(missing_ok=True)
-    for path in folder.glob(f"{STATE}-*.safetensors"):
+    for path in [*folder.glob(f"{STATE}-*.safetensors"), *folder.glob(f"{BEST}-*.safetensors")]:
         path.unlink()
 
 

@@ -44,11 +44,13 @@ def test_the_state_can_be_read(stopped, tiny):
     assert [entry["step"] for entry in about["progress"]["history"]] == [0, 5]
     tensors = load_file(stopped / about["tensors"])
     groups = {name.split(".")[0] for name in tensors}
-    assert groups == {"network", "optimizer", "best", "random"}
+    assert groups == {"network", "optimizer", "random"}
     name = "bert.layers.0.attention.query.weight"
     assert f"optimizer.model.{name}.exp_avg" in tensors
-    assert tensors[f"network.model.{name}"].shape == tensors[f"best.{name}"].shape
+    assert name in load_file(stopped / about["best"])
+    best = about["progress"]["best_step"]
     assert sorted(path.name for path in stopped.iterdir()) == [
+        f"best-{best}.safetensors",
         "metrics.jsonl",
         "state-7.safetensors",
         "state.json",
@@ -121,7 +123,7 @@ def test_the_state_is_saved_every_few_steps_and_at_the_end(
     write = state.write_safetensors
 
     def spy(tensors, path):
-        steps.append(int(path.name.split("-")[1].split(".")[0]))
+        steps.append(int(path.name.rpartition("state-")[2].split(".")[0]))
         write(tensors, path)
 
     monkeypatch.setattr(state, "write_safetensors", spy)
@@ -170,6 +172,7 @@ def test_a_kill_at_any_moment_loses_nothing(tiny, tmp_path, monkeypatch):
         for name, value in whole.state_dict().items():
             assert torch.equal(encoder.state_dict()[name], value)
         assert len(list(folder.glob("state*.safetensors"))) == 1
+        assert len(list(folder.glob("best*.safetensors"))) == 1
     assert moments > 10
 
 
