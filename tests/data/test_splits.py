@@ -60,7 +60,7 @@ def test_too_few_rows_are_told_how_many_would_do():
     """Otherwise a gain on the rows that chose the step is taken for one."""
     _, warnings = held_out_sizes(100, {"dev": None, "test": None})
     assert warnings == [
-        "100 rows are too few to hold out a test: a gain on dev, which chooses the step, cannot be "
+        "100 rows that share no text are too few to hold out a test: a gain on dev, which chooses the step, cannot be "
         "told from chance; 200 rows would do, or --test FILE"
     ]
     assert held_out_sizes(200, {"dev": None, "test": None})[1] == []
@@ -115,6 +115,18 @@ def test_few_rows_have_no_test(write):
     assert [len(rows) for rows in splits.rows.values()] == [40, 20, 0]
     assert splits.notes[2] == "test   none"
     assert "200 rows would do" in splits.notes[3]
+
+
+def test_rows_that_share_a_text_stay_in_training(write):
+    """Half of the rows have one answer. If dev and test took all others, no batch would have a
+    negative.
+    """
+    lines = ["anchor,positive"]
+    lines += [f"question {i},{'contact us' if i % 2 else f'answer {i}'}" for i in range(200)]
+    splits = read_splits(write("a.csv", "\n".join(lines)), columns=PAIR)
+    assert [len(rows) for rows in splits.rows.values()] == [180, 20, 0]
+    assert "contact us" not in {positive for _, positive in splits.dev}
+    assert splits.notes[-1].startswith("101 rows that share no text are too few to hold out a test")
 
 
 def test_files_for_dev_and_test(write):
