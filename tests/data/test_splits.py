@@ -167,7 +167,7 @@ def test_one_scale_for_all_files(write):
 def test_dev_beyond_the_scale_of_training(write):
     data = scored_file(write, 300, scale=1)
     dev = scored_file(write, 30, "dev.csv", scale=5)
-    with pytest.raises(InputError, match="dev.csv, line 4: the score 2 is beyond the scale of 1"):
+    with pytest.raises(InputError, match=r"dev.csv, line 4: the score 2 is beyond the scale of 1"):
         read_splits(data, dev, "none", SCORED)
     assert read_splits(data, dev, "none", SCORED, scale=5).scale == 5
 
@@ -249,7 +249,7 @@ def test_bad_names_of_splits(write, arguments, message):
 def test_equal_scores_cannot_be_correlated(write):
     data = scored_file(write, 300)
     dev = write("dev.csv", "sentence1,sentence2,score\na,b,3\nc,d,3\n")
-    with pytest.raises(InputError, match="dev .*different scores"):
+    with pytest.raises(InputError, match=r"dev .*different scores"):
         read_splits(data, dev, "none", SCORED)
 
 
@@ -316,7 +316,7 @@ def test_rows_that_hang_together_are_divided_by_copies():
 
 
 def test_copies_of_one_row_cannot_be_divided():
-    with pytest.raises(InputError, match="30 rows are too few.*--dev FILE or none"):
+    with pytest.raises(InputError, match=r"30 rows are too few.*--dev FILE or none"):
         hold_out([("a", "b")] * 30, {"dev": 3}, seed=1)
 
 
