@@ -13,7 +13,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 
 from minisbert.core import InputError, one_line
 from minisbert.data.records import Record, Records
@@ -420,7 +420,7 @@ def mean_length(texts: Sequence[str]) -> float:
 def is_running(column: Sequence[object]) -> bool:
     """Whether values count the rows, as an id does: ``is_running(["7", "8", "9"])``."""
     values = [number(value, comma=True) or 0.0 for value in column]
-    steps = {after - before for before, after in zip(values, values[1:], strict=False)}
+    steps = {after - before for before, after in pairwise(values)}
     return steps == {1.0}
 
 

@@ -126,7 +126,7 @@ def read_rows(
     """
     needs = as_needs(columns)
     if not isinstance(data, str | Path):
-        return as_rows(data, needs)
+        return as_rows(data, needs, names)
 
     parts = [data]
     if isinstance(data, str) and "," in data and not Path(data).exists():
@@ -209,6 +209,8 @@ def joined(tables: list[Table], name: str) -> Table:
         whole.places += table.places
         whole.skipped += table.skipped
         whole.unread += [column for column in table.unread if column not in whole.unread]
+    if first.columns.more_texts:
+        cut_to_fewest(whole)
     return whole
 
 
@@ -225,7 +227,7 @@ def as_rows(
     if records.is_numbered:
         # tuples have no names: their columns are taken in order
         number, first = next(records.items)
-        records.items = chain([(number, first)], records.items)
+        records = replace(records, items=chain([(number, first)], records.items))
         needs = [need_of_tuple(records, tuple(first.values()), needs)]
         names = ",".join(records.names)
     return check_table(rows_of(records, needs, names))
@@ -239,7 +241,8 @@ def need_of_tuple(records: Records, row: tuple, needs: Sequence[Columns]) -> Col
         ends_with_text = isinstance(row[-1], str | list)
         if need.label == "class" or ends_with_text == (need.label is None):
             return need
-    records.fail(0, f"needed: {either(needs)}; not {one_line(row)}")
+    place = place_of(records.name, records.unit, 0)
+    raise InputError(f"{place}: needed: {either(needs)}; not {one_line(row)}")
 
 
 def as_needs(columns: Columns | Sequence[Columns]) -> Sequence[Columns]:
@@ -264,7 +267,8 @@ def rows_of(
     split_column = split_column_of(records, choice) if split else None
     other_splits: Counter[str] = Counter()
     if split_column is not None:
-        records.items = items_of_split(records.items, split_column, split, other_splits)
+        items = items_of_split(records.items, split_column, split, other_splits)
+        records = replace(records, items=items)
     fill(table, records, choice, limit, refuse or records.fail)
 
     if other_splits and not table.rows and not table.skipped:

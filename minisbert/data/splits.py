@@ -241,10 +241,11 @@ def take_held_out(
     """Move rows of the training file to the splits that get a share of them; return warnings."""
     count = len(table.rows)
     purposes = {"dev": "they choose the step", "test": "they report the gain"}
-    sizes, warnings = held_out_sizes(count, shares)
+    is_labelled = table.columns.label is not None
+    groups = linked_rows(table.rows, is_labelled) if shares else []
+    sizes, warnings = held_out_sizes(free_rows(groups), shares)
     if sizes:
-        is_labelled = table.columns.label is not None
-        parts, remark = hold_out(table.rows, sizes, seed, is_labelled)
+        parts, remark = hold_out(table.rows, sizes, seed, is_labelled, groups)
         splits.rows.update(parts)
         for split in sizes:
             rows = parts[split]
@@ -259,6 +260,19 @@ def take_held_out(
         table = replace(table, rows=splits.train, total=count)
     splits.described["train"] = table.note()
     return warnings
+
+
+def free_rows(groups: Sequence[list[tuple]]) -> int:
+    """How many rows can be held out: all but the largest group of rows that share texts.
+
+    If that is most of the rows, the group has to be divided, and all rows count.
+    """
+    sizes = [len(group) for group in groups]
+    count = sum(sizes)
+    free = count - max(sizes, default=1) + 1
+    if free < count / 3:
+        return count
+    return free
 
 
 def held_out_sizes(count: int, shares: dict[str, float | None]) -> tuple[dict[str, int], list[str]]:
@@ -279,23 +293,29 @@ def held_out_sizes(count: int, shares: dict[str, float | None]) -> tuple[dict[st
             sizes[split] = max(1, min(20, count // 3))
         else:
             warnings.append(
-                f"{count:,} rows are too few to hold out a test: a gain on dev, which chooses the "
-                f"step, cannot be told from chance; {ENOUGH} rows would do, or --test FILE"
+                f"{count:,} rows that share no text are too few to hold out a test: a gain on dev, "
+                f"which chooses the step, cannot be told from chance; {ENOUGH} rows would do, or "
+                f"--test FILE"
             )
     return sizes, warnings
 
 
 def hold_out(
-    rows: Sequence[tuple], sizes: dict[str, int], seed: int, is_labelled: bool = False
+    rows: Sequence[tuple],
+    sizes: dict[str, int],
+    seed: int,
+    is_labelled: bool = False,
+    groups: Sequence[list[tuple]] = (),
 ) -> tuple[dict[str, list[tuple]], str]:
     """Divide rows into "train" and the splits of ``sizes``, which share no text with each other.
 
     If rows hang together by texts that they share, so that this cannot be, only copies of a row
     stay on one side, and the remark that is returned says so. The same seed holds out the same.
-    The last value of a row is no text if it ``is_labelled``. Raises ``InputError`` if a split would
+    The last value of a row is no text if it ``is_labelled``; ``groups`` are its ``linked_rows``,
+    if they are known. Raises ``InputError`` if a split would
     be empty.
     """
-    parts = divide_groups(linked_rows(rows, is_labelled), sizes, seed)
+    parts = divide_groups(groups or linked_rows(rows, is_labelled), sizes, seed)
     remark = ""
     if not are_filled(parts, sizes, len(rows)):
         copies: dict[frozenset[str], list[tuple]] = {}

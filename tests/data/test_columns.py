@@ -256,7 +256,7 @@ def test_semicolons_are_named_with_the_header():
 
 def test_a_million_columns_make_a_short_message():
     names = [f"c{i}" for i in range(1_000_000)]
-    with pytest.raises(InputError, match="c0, c1, .* and 999,992 more") as error:
+    with pytest.raises(InputError, match=r"c0, c1, .* and 999,992 more") as error:
         choose_columns(Records("a.csv", names, iter(()), separator=","), [SCORED])
     assert len(str(error.value)) < 500
 

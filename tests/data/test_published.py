@@ -144,9 +144,9 @@ def test_two_data_sets_by_name(folder):
 
 def test_a_data_set_of_another_kind(folder):
     (folder / "sts-train.csv").write_text(STSB)
-    with pytest.raises(InputError, match="stsb: .*needed: three texts"):
+    with pytest.raises(InputError, match=r"stsb: .*needed: three texts"):
         read_rows("stsb", Columns(3), split="train")
-    with pytest.raises(InputError, match="sick is no data set of rows; .* stsb, snli"):
+    with pytest.raises(InputError, match=r"sick is no data set of rows; .* stsb, snli"):
         read_rows("sick", SCORED)
 
 

@@ -46,6 +46,7 @@ def test_dictionaries_are_read_by_their_names():
 def test_columns_name_the_keys_of_dictionaries():
     rows = [{"stars": 4, "left": "a", "right": "b"}]
     assert as_rows(rows, SCORED, "left,right,stars").rows == [("a", "b", 4.0)]
+    assert read_rows(rows, SCORED, "left,right,stars").rows == [("a", "b", 4.0)]
 
 
 def test_a_dictionary_of_columns():

@@ -179,6 +179,9 @@ def test_several_files_one_after_the_other(write):
     assert table.rows == [("a", "b"), ("c", "d")]
     assert table.note() == f"{first},{second}: 2 rows; anchor, positive; not read: id"
     assert read_rows(f"{first},{second}", PAIR, limit=1).rows == [("a", "b")]
+    third = write("c.csv", "anchor,positive,negative\ne,f,g\n")
+    with pytest.raises(InputError, match="no negative; other rows have some"):
+        read_rows(f"{first},{third}", PAIR_OR_MORE)
     assert read_rows(str(comma), PAIR).rows == [("e", "f")]
 
 
@@ -228,7 +231,7 @@ def test_a_column_split_chooses_the_rows(write):
 
 
 def test_a_split_that_is_not_there(write):
-    with pytest.raises(InputError, match="no row has the split dev: .* are fold 1; write dev"):
+    with pytest.raises(InputError, match=r"no row has the split dev: .* are fold 1; write dev"):
         read_rows(write("a.csv", "split,anchor,positive\nfold 1,a,b\n"), PAIR_OR_MORE, split="dev")
 
 
@@ -245,7 +248,7 @@ def test_without_a_split_the_column_is_named(write):
 def test_numbers_of_nli_are_refused(write, header, need):
     """0 is entailment at Hugging Face, and contradiction in SBERT's own script."""
     path = write("a.csv", f"{header}\na,b,0\na,c,1\na,d,2\na,e,-1\n")
-    with pytest.raises(InputError, match="different orders.*--columns"):
+    with pytest.raises(InputError, match=r"different orders.*--columns"):
         read_rows(path, need)
 
 
@@ -273,7 +276,7 @@ def test_the_smallest_usual_scale_that_no_score_exceeds(scores, scale):
 
 
 def test_a_scale_above_100_must_be_given():
-    with pytest.raises(InputError, match="a.csv: the highest score is 250.*--scale 250"):
+    with pytest.raises(InputError, match=r"a.csv: the highest score is 250.*--scale 250"):
         choose_scale([0, 250], "a.csv")
 
 

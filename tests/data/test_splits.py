@@ -60,7 +60,7 @@ def test_too_few_rows_are_told_how_many_would_do():
     """Otherwise a gain on the rows that chose the step is taken for one."""
     _, warnings = held_out_sizes(100, {"dev": None, "test": None})
     assert warnings == [
-        "100 rows are too few to hold out a test: a gain on dev, which chooses the step, cannot be "
+        "100 rows that share no text are too few to hold out a test: a gain on dev, which chooses the step, cannot be "
         "told from chance; 200 rows would do, or --test FILE"
     ]
     assert held_out_sizes(200, {"dev": None, "test": None})[1] == []
@@ -117,6 +117,18 @@ def test_few_rows_have_no_test(write):
     assert "200 rows would do" in splits.notes[3]
 
 
+def test_rows_that_share_a_text_stay_in_training(write):
+    """Half of the rows have one answer. If dev and test took all others, no batch would have a
+    negative.
+    """
+    lines = ["anchor,positive"]
+    lines += [f"question {i},{'contact us' if i % 2 else f'answer {i}'}" for i in range(200)]
+    splits = read_splits(write("a.csv", "\n".join(lines)), columns=PAIR)
+    assert [len(rows) for rows in splits.rows.values()] == [180, 20, 0]
+    assert "contact us" not in {positive for _, positive in splits.dev}
+    assert splits.notes[-1].startswith("101 rows that share no text are too few to hold out a test")
+
+
 def test_files_for_dev_and_test(write):
     data = pairs_file(write, 300)
     dev = pairs_file(write, 30, "dev.csv")
@@ -155,7 +167,7 @@ def test_one_scale_for_all_files(write):
 def test_dev_beyond_the_scale_of_training(write):
     data = scored_file(write, 300, scale=1)
     dev = scored_file(write, 30, "dev.csv", scale=5)
-    with pytest.raises(InputError, match="dev.csv, line 4: the score 2 is beyond the scale of 1"):
+    with pytest.raises(InputError, match=r"dev.csv, line 4: the score 2 is beyond the scale of 1"):
         read_splits(data, dev, "none", SCORED)
     assert read_splits(data, dev, "none", SCORED, scale=5).scale == 5
 
@@ -237,7 +249,7 @@ def test_bad_names_of_splits(write, arguments, message):
 def test_equal_scores_cannot_be_correlated(write):
     data = scored_file(write, 300)
     dev = write("dev.csv", "sentence1,sentence2,score\na,b,3\nc,d,3\n")
-    with pytest.raises(InputError, match="dev .*different scores"):
+    with pytest.raises(InputError, match=r"dev .*different scores"):
         read_splits(data, dev, "none", SCORED)
 
 
@@ -304,7 +316,7 @@ def test_rows_that_hang_together_are_divided_by_copies():
 
 
 def test_copies_of_one_row_cannot_be_divided():
-    with pytest.raises(InputError, match="30 rows are too few.*--dev FILE or none"):
+    with pytest.raises(InputError, match=r"30 rows are too few.*--dev FILE or none"):
         hold_out([("a", "b")] * 30, {"dev": 3}, seed=1)
 
 

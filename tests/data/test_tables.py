@@ -117,7 +117,7 @@ def test_a_row_without_end_is_not_read_to_the_end_of_the_file():
     """A mark that is never closed, or closed and opened in each line, would fill the memory."""
     for line in ("b", '","'):
         lines = [(1, "text,other"), (2, '"a'), *((i, line) for i in range(3, 60))]
-        with pytest.raises(InputError, match="line 2: a row longer than 100 .*--no-quotes"):
+        with pytest.raises(InputError, match=r"line 2: a row longer than 100 .*--no-quotes"):
             list(quoted_rows(lines, ",", "a.csv", longest=100))
 
 
@@ -148,7 +148,7 @@ def test_a_row_between_tabs_may_be_longer_than_the_first(write):
 
 @pytest.mark.parametrize("content", ["3,a,b\n4,c, c,d\n", "3,a\n"])
 def test_a_comma_in_a_text_shifts_no_column_of_a_numbered_table(write, content):
-    with pytest.raises(InputError, match="cells between commas.*--columns needs 3"):
+    with pytest.raises(InputError, match=r"cells between commas.*--columns needs 3"):
         records_of(write("a.csv", content), last_number=3)
 
 
@@ -271,7 +271,7 @@ def test_bare_rows_are_split_at_each_separator():
 
 def test_what_is_no_file(tmp_path):
     """A missing file, a folder, and a pipe that nobody writes to, which would wait forever."""
-    with pytest.raises(InputError, match="nowhere.csv does not exist"):
+    with pytest.raises(InputError, match=r"nowhere.csv does not exist"):
         open_records(tmp_path / "nowhere.csv")
     with pytest.raises(InputError, match="is a folder, a file is needed"):
         open_records(tmp_path)

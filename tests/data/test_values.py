@@ -34,7 +34,7 @@ def test_a_list_that_pandas_wrote_is_no_text(value):
 
 
 def test_bytes_that_python_printed_are_no_text():
-    with pytest.raises(ValueError, match="bytes.*decode"):
+    with pytest.raises(ValueError, match=r"bytes.*decode"):
         parse_text("b'\\xc3'")
 
 
@@ -78,7 +78,7 @@ def test_a_missing_score_is_none_and_nan_an_error():
     assert parse_score("") is None
     assert parse_score(None) is None
     for value in ("nan", float("nan"), "high", True):
-        with pytest.raises(ValueError, match="is not a number, such as 4.5"):
+        with pytest.raises(ValueError, match=r"is not a number, such as 4.5"):
             parse_score(value)
 
 
