@@ -3,7 +3,7 @@
     python -m benchmarks.batch_memory                                  all-MiniLM-L6-v2, batches of 64 to 1,024
     python -m benchmarks.batch_memory --batches 64 256 --micro-tokens 1536 --dtype bfloat16
 
-Each batch takes a process of its own, which makes two steps of ``mnr`` on sentences of STS-B train:
+Each batch takes a process of its own, which makes two steps of ``ranking`` on sentences of STS-B train:
 anchor, positive, negative. Growth is the peak memory of the process minus its memory after loading
 model, libraries and texts. Seconds are CPU time of the second step, on one thread. Exits with 1 if
 growth with caching differs by more than 10 % between the batches that are cut.
@@ -14,17 +14,16 @@ import json
 import resource
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import torch
 
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
+from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.devices import choose_dtype, save_training_memory
 from minisbert.training.distributed import ProcessGroup
-from minisbert.training.settings import parse
-from minisbert.training.train import divide, load_trainable, make_objective
+from minisbert.training.encoder_losses import Ranking
+from minisbert.training.gradient_cache import batch_divider
 
 WHOLE = 10**9  # tokens: no batch is cut
 
@@ -37,18 +36,13 @@ def peak() -> float:
     )  # bytes on macOS, KiB elsewhere
 
 
-def write_triplets(path: Path, count: int) -> None:
-    """Pairs of STS-B train with a score of 3 or more, and a sentence of another pair; no sentence
-    occurs twice.
-    """
-    pairs = load_scored_pairs("stsb", "train")
-    texts = list(dict.fromkeys(text for pair in pairs for text in (pair.sentence1, pair.sentence2)))
-    rows = [texts[3 * i : 3 * i + 3] for i in range(count)]
-    lines = [
-        json.dumps(dict(zip(("anchor", "positive", "negative"), row, strict=True))) + "\n"
-        for row in rows
-    ]
-    path.write_text("".join(lines), encoding="utf-8")
+def triplets(count: int) -> list[tuple]:
+    """Rows of three sentences of STS-B train; no sentence occurs twice."""
+    texts = []
+    for pair in load_scored_pairs("stsb", "train"):
+        texts += [pair.sentence1, pair.sentence2]
+    texts = list(dict.fromkeys(texts))
+    return [tuple(texts[3 * i : 3 * i + 3]) for i in range(count)]
 
 
 def measure(model: str, batch: int, tokens: int, dtype: str) -> dict[str, float]:
@@ -56,36 +50,21 @@ def measure(model: str, batch: int, tokens: int, dtype: str) -> dict[str, float]
     save_training_memory()
     torch.set_num_threads(1)
     cpu = torch.device("cpu")
-    with tempfile.TemporaryDirectory() as folder:
-        data = Path(folder) / "triplets.jsonl"
-        write_triplets(data, batch)
-        options = parse(
-            [
-                "--objective",
-                "mnr",
-                "--model",
-                model,
-                "--data",
-                str(data),
-                "--micro-tokens",
-                str(tokens),
-            ]
-        )
-        objective = make_objective(
-            options, load_trainable(options, cpu), choose_dtype(dtype, cpu)[0]
-        )
-    for parameter in objective.unused_parameters():
-        parameter.requires_grad_(False)
-    _, network = divide(objective, options, ProcessGroup(0, 1, cpu))
-    network.train()
+    encoder = SentenceEncoder.load(model, device=cpu)
+    loss = Ranking()
+    network = loss.prepare(encoder, triplets(batch))
+    network.dtype, _ = choose_dtype(dtype, cpu)
+    divide = batch_divider(network.lengths, cpu, tokens, compares_rows=True)
+    shared = ProcessGroup(0, 1, cpu).wrap(network, divide)
+    shared.train()
     rows, loaded = list(range(batch)), peak()
     for _ in range(2):
-        objective.network.zero_grad()
+        network.zero_grad()
         started = time.process_time()
-        objective.loss(network, rows).backward()
+        loss.batch_loss(shared, rows).backward()
         seconds = time.process_time() - started
     return {
-        "tokens": sum(objective.lengths),
+        "tokens": sum(network.lengths),
         "growth": peak() - loaded,
         "peak": peak(),
         "seconds": seconds,

@@ -28,8 +28,7 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead
-from minisbert.data.datasets import SPLITS, load_scored_pairs
-from minisbert.data.formats import every_text
+from minisbert.data.rows import SPLITS, every_text, load_scored_pairs
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import closest_pairs

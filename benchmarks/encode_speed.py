@@ -43,7 +43,7 @@ from benchmarks.peers import Encode, Peer, turns
 from benchmarks.sides import Side
 from minisbert.backends.package import CompiledEncoder
 from minisbert.core.metrics import spearman
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 from minisbert.models.properties import similarity_pairwise
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import ensure

@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 
 STEPS = 30
 

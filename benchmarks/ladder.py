@@ -28,7 +28,7 @@ from minisbert.backends.package import CompiledEncoder
 from minisbert.core import bert
 from minisbert.core.encoder import normalize
 from minisbert.core.tokenizer import pad_batch
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 from minisbert.models.batching import Tokens
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import bounded, run_command

@@ -1,58 +1,63 @@
 """Train as published notebooks and notes do, with their settings and without an option for each of
 them.
 
-    python -m benchmarks.notebooks                                   the recipes, with their sources and scores
+    python -m benchmarks.notebooks                                   the recipes, with sources and scores
     python -m benchmarks.notebooks sts-siamese-published
     python -m benchmarks.notebooks quora-2 --max-steps 100 --out runs/short
     python -m benchmarks.notebooks quora-2 --resume runs/short
 
 What follows the name are options of ``minisbert train``. What no option sets, such as batches in
-the order of a file, is a subclass of the recipe's objective here. docs/sources.md says which texts
-these are.
+the order of a file, is a loss of the recipe's own here. docs/sources.md says which texts these are.
 """
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lessons.by_hand.losses import nt_xent_loss, weighted_mse_loss
+from minisbert import train
 from minisbert.core import InputError
 from minisbert.core.data import length_grouped_batches
 from minisbert.core.heads import ConcatHead
-from minisbert.models.pair_heads import ClsCrossHead
+from minisbert.models.pair_heads import ClsCrossHead, Head
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command
-from minisbert.training import train
+from minisbert.training.base_loss import Loss, RowNetwork
+from minisbert.training.encoder_losses import SimCSE
+from minisbert.training.head_losses import MSE, Binary, Softmax
 from minisbert.training.losses import binary_cross_entropy_loss
-from minisbert.training.objectives import Objective
-from minisbert.training.objectives.encoders import SimCSE
-from minisbert.training.objectives.pairs import Duplicates, ScoreRegression, Softmax
-from minisbert.training.settings import RunSettings
+from minisbert.training.options import parse
 
 
-class AnyRows(Objective):
+class AnyRows(Loss):
     """Batches of any rows, not of rows of like length."""
 
-    def batches(self, batch_size: int, generator: torch.Generator) -> list[list[int]]:
-        return length_grouped_batches(self.lengths, batch_size, generator, window=1)  # of one batch
+    def batches(
+        self, rows: Sequence, lengths: Sequence[int], batch_size: int, generator: torch.Generator
+    ) -> list[list[int]]:
+        return length_grouped_batches(lengths, batch_size, generator, window=1)  # of one batch
 
 
-class FileOrder(Objective):
+class FileOrder(Loss):
     """Batches in the order of the file, the same in every epoch."""
 
-    def batches(self, batch_size: int, generator: torch.Generator) -> list[list[int]]:
-        rows = list(range(len(self.lengths)))
-        return [rows[start : start + batch_size] for start in rows[::batch_size]]
+    def batches(
+        self, rows: Sequence, lengths: Sequence[int], batch_size: int, generator: torch.Generator
+    ) -> list[list[int]]:
+        numbers = list(range(len(lengths)))
+        return [numbers[start : start + batch_size] for start in numbers[::batch_size]]
 
 
-class StsHead(AnyRows, ScoreRegression):
+class StsHead(AnyRows, MSE):
     """A head on STS-B, over an encoder whose lowest two layers are frozen."""
 
-    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        encoder.bert.layers[:2].requires_grad_(False)
-        super().__init__(options, encoder)
+    def prepare(self, model: Any, rows: Sequence[tuple]) -> RowNetwork:
+        model.encoder.bert.layers[:2].requires_grad_(False)
+        return super().prepare(model, rows)
 
 
 class WeightedHead(StsHead):
@@ -62,23 +67,24 @@ class WeightedHead(StsHead):
         return weighted_mse_loss(outputs, targets, threshold=1.0)
 
 
-class CrossAttention(ScoreRegression):
+class CrossAttention(MSE):
     """A cross head that reads [CLS] and what it found in the other sentence, but not their
     difference.
     """
 
-    def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> ClsCrossHead:
+    def make_head(self, name: str, encoder: SentenceEncoder, outputs: int) -> Head:
         return ClsCrossHead(encoder.bert.config.hidden_size)
 
 
-class Quora(FileOrder, Duplicates):
+class Quora(FileOrder, Binary):
     """One linear layer over (u, v, |u - v|)."""
 
 
 class QuoraHidden(Quora):
     """With a hidden layer, and positives weighted twice."""
 
-    hidden = 512
+    def make_head(self, name: str, encoder: SentenceEncoder, outputs: int) -> Head:
+        return ConcatHead(encoder.width, hidden=512)
 
     def formula(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return binary_cross_entropy_loss(outputs, targets, pos_weight=2)
@@ -87,12 +93,9 @@ class QuoraHidden(Quora):
 class QuoraAttention(QuoraHidden):
     """With dropout, and attention pooling that begins with random weights, not as the mean."""
 
-    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
+    def make_head(self, name: str, encoder: SentenceEncoder, outputs: int) -> Head:
         encoder.pooling.score.reset_parameters()
-        super().__init__(options, encoder)
-
-    def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> ConcatHead:
-        return ConcatHead(encoder.width, self.features, self.hidden, dropout=0.1)
+        return ConcatHead(encoder.width, hidden=512, dropout=0.1)
 
 
 class SnliClasses(AnyRows, Softmax):
@@ -102,48 +105,53 @@ class SnliClasses(AnyRows, Softmax):
 class NTXent(SimCSE):
     """SimCSE with SimCLR's loss: both views are anchors, so a row has 2B - 2 negatives."""
 
-    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
-        views = network(rows).unbind(dim=1)
-        return nt_xent_loss(views[0], views[-1], temperature=self.options.temperature)
+    def formula(self, u: Tensor, v: Tensor) -> Tensor:
+        return nt_xent_loss(u, v, temperature=self.temperature)
 
 
 @dataclass(frozen=True)
 class Recipe:
+    """A run of a notebook."""
+
     source: str
     needs: str
-    expected: (
-        str  # what the recipe gave here, with MiniLM, and what the source reports for its own model
-    )
-    objective: type[Objective]
+    expected: str  # what it gave here, with MiniLM, and what the source reports for its own model
+    loss: type[Loss]
     options: str
+    settings: dict[str, Any] = field(default_factory=dict, hash=False)  # without an option
 
 
-STS = (
-    "--batch-size 8 --max-length 128 --epochs 20 --lr 1e-5 --warmup 0 --weight-decay 0.01 --clip 0 "
+STS = "--batch-size 8 --max-length 128 --epochs 20 --lr 1e-5 --warmup 0"
+STS_SETTINGS = {"weight_decay": 0.01, "clip": 0.0}
+QUORA = (
+    "--loss binary --head concat --data quora --limit 10000 --batch-size 32 --max-length 32 "
+    "--epochs 3 --warmup 0"
 )
-QUORA = "--objective binary --data quora --limit 10000 --batch-size 32 --max-length 32 --epochs 3 --schedule constant "
-QUORA += "--warmup 0 --clip 0 "
+QUORA_SETTINGS = {"schedule": "constant", "clip": 0.0}
 RECIPES = {
     "sts-cross-encoder-published": Recipe(
         "STS-B notebook: BERT on the joined pair, regression over [CLS]",
         "stsb",
         "Pearson dev 85.3, test 82.7 (one run); the notebook prints no correlation",
         StsHead,
-        STS + "--objective cross-encoder",
+        f"{STS} --head cross-encoder",
+        STS_SETTINGS,
     ),
     "sts-siamese-published": Recipe(
         "STS-B notebook: siamese BERT, regression over (|u-v|, u*v, u) of the two [CLS]",
         "stsb",
         "Pearson dev 87.2, test 82.6 (one run); the notebook prints no correlation",
         StsHead,
-        STS + "--objective siamese --pooling cls",
+        f"{STS} --head siamese --pooling cls",
+        STS_SETTINGS,
     ),
     "sts-siamese-weighted": Recipe(
         "STS-B notebook: the siamese net with its weighted_mse_loss, never called there",
         "stsb",
         "not measured; the notebook trains with mse",
         WeightedHead,
-        STS + "--objective siamese --pooling cls",
+        f"{STS} --head siamese --pooling cls",
+        STS_SETTINGS,
     ),
     "sts-cross-attention-published": Recipe(
         "STS-B notebook: its cross-attention with attention along the sentence; other settings as "
@@ -158,32 +166,36 @@ RECIPES = {
         "quora, first 10,000 rows",
         "not measured; the source reports accuracy .7455, F1 .5776 (DistilBERT)",
         Quora,
-        QUORA + "--pooling mean --lr 2e-5",
+        f"{QUORA} --pooling mean --lr 2e-5",
+        QUORA_SETTINGS,
     ),
     "quora-2": Recipe(
         "experiment 2: CLS pooling, a hidden layer, positives weighted twice",
         "quora, first 10,000 rows",
         "not measured; the source reports accuracy .7850, F1 .7434 (DistilBERT)",
         QuoraHidden,
-        QUORA + "--pooling cls --lr 1e-5",
+        f"{QUORA} --pooling cls --lr 1e-5",
+        QUORA_SETTINGS,
     ),
     "quora-3": Recipe(
         "experiment 3: attention pooling, a hidden layer with dropout, positives weighted twice",
         "quora, first 10,000 rows",
         "not measured; the source reports accuracy .7840, F1 .7497 (DistilBERT)",
         QuoraAttention,
-        QUORA + "--pooling attention --lr 5e-6",
+        f"{QUORA} --pooling attention --lr 5e-6",
+        QUORA_SETTINGS,
     ),
     "snli-notebook": Recipe(
         "a notebook on SBERT for retrieval: softmax over (u, v, |u-v|), an epoch of SNLI alone, no "
         "clipping",
         "snli, or --data FILE; --model bert-base-uncased for the notebook's model",
-        "with MiniLM and 8,000 rows, one run: SNLI test accuracy 61.7, STS-B dev Spearman 86.7 "
-        "before, 76.5 after; the "
+        "with MiniLM and 8,000 rows, one run: SNLI test accuracy 61.7, its encoder's STS-B dev "
+        "Spearman 86.7 before, 76.5 after; the "
         "notebook's BERT-base: STS-B dev Spearman 59.32 before, 76.74 after, losses .5563 train "
         "and .4605 validation",
         SnliClasses,
-        "--objective softmax --pooling mean --batch-size 16 --max-length 128 --clip 0 --seed 10",
+        "--loss softmax --head concat --pooling mean --batch-size 16 --max-length 128 --seed 10",
+        {"clip": 0.0},
     ),
     "simcse-nt-xent": Recipe(
         "simcse-unsupervised with the loss in published notes on SimCSE: negatives are all other "
@@ -198,7 +210,9 @@ RECIPES = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    name, *more = (sys.argv[1:] if arguments is None else arguments) or ["list"]
+    """Train by a recipe, or list them all."""
+    words = sys.argv[1:] if arguments is None else arguments
+    name, *more = words or ["list"]
     if name == "list":
         for name, recipe in RECIPES.items():
             print(
@@ -210,9 +224,12 @@ def main(arguments: list[str] | None = None) -> None:
     if name not in RECIPES:
         raise InputError(f"no recipe {name!r}; choose from {', '.join(RECIPES)}")
     recipe = RECIPES[name]
-    if "--resume" not in more:
-        more = [*recipe.options.split(), "--out", f"runs/{name}", *more]
-    train.main(more, recipe.objective)
+    if "--resume" in more:
+        settings = parse(more)
+    else:
+        settings = parse([*recipe.options.split(), "--out", f"runs/{name}", *more])
+        settings = replace(settings, **recipe.settings)
+    train.run(settings, recipe.loss())
 
 
 if __name__ == "__main__":

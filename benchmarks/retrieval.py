@@ -23,8 +23,7 @@ from itertools import islice
 from pathlib import Path
 
 from minisbert.core import InputError
-from minisbert.data.datasets import SPLITS, load_scored_pairs
-from minisbert.data.formats import every_text
+from minisbert.data.rows import SPLITS, every_text, load_scored_pairs
 from minisbert.evaluation.retrieval import REPORTED
 from minisbert.system.console import run_command, say
 
@@ -33,7 +32,7 @@ STRIDE = {"train": 20, "dev": 5, "test": 5}  # sentences of a file from one quer
 SENTENCES = {"train": 20_000, "dev": 1_500, "test": 1_500}  # of a file
 PAIRS, MINED = "pairs.jsonl", "mined.jsonl"
 MINING = ["--relative-margin", "0.05"]
-TRAINING = ["--objective", "mnr", "--batch-size", "64", "--epochs", "1", "--lr", "2e-5"]
+TRAINING = ["--loss", "ranking", "--batch-size", "64", "--epochs", "1", "--lr", "2e-5"]
 
 Scores = dict[str, float]
 Grades = dict[str, dict[str, int]]  # query -> document -> grade

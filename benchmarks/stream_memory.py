@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command
 from minisbert.system.devices import keep_freed_memory

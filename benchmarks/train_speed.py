@@ -23,7 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 from minisbert.system.assets import ensure
 
 REFERENCE, TWO = "sentence-transformers", "minisbert, two processes"

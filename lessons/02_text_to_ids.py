@@ -119,7 +119,7 @@ assert to_ids("Hello") == encoded.ids[0], "ours gives the same"
 # three splits (lesson 09).
 
 # %%
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 
 sentences = [
     text

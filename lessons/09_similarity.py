@@ -16,7 +16,7 @@ from course import chapter, figure, largest_difference, predict
 # the people said 3.2. Is that right? The scales differ. What does it mean for two lists of numbers to *agree*?
 
 # %%
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 
 pairs = load_scored_pairs("stsb", "test")
 scores = np.array([pair.score for pair in pairs])  # (N,)

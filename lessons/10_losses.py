@@ -265,7 +265,7 @@ guess = predict(
 # %%
 from minisbert.core.encoder import cosine
 from minisbert.core.tokenizer import pad_batch
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 
 pairs = load_scored_pairs("stsb", "dev")[:32]
 texts = [pair.sentence1 for pair in pairs]

@@ -294,14 +294,14 @@ assert largest_difference(ten_steps(AdamW), theirs) < 1e-9, "and with our own st
 #
 # ## The figure
 #
-# Left: the three schedules that `minisbert train` offers; they differ in how the rate falls after the warm-up. Right:
+# Left: the three schedules that `train()` offers; they differ in how the rate falls after the warm-up. Right:
 # ten losses, ours on the reference's, and with two mistakes planted.
 #
 # ![Schedules, and ten losses](figures/11_training.png)
 
 # %%
 from lessons.mistakes import MISTAKES, planted
-from minisbert.training.train import SCHEDULES
+from minisbert.training.schedules import SCHEDULES
 
 wrong = {}
 for name, mistake in MISTAKES.items():

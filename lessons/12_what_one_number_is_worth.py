@@ -76,8 +76,8 @@ from minisbert.checkpoints.layout import find_model
 from minisbert.core.data import length_grouped_batches
 from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.heads import siamese
-from minisbert.data.datasets import load_scored_pairs
-from minisbert.training.train import SCHEDULES
+from minisbert.data.rows import load_scored_pairs
+from minisbert.training.schedules import SCHEDULES
 
 threads = torch.get_num_threads()
 torch.set_num_threads(1)  # matrices this small gain nothing from a second core

@@ -64,7 +64,7 @@ assert apart < 1e-5, "cut in two, it is still the same model"
 
 # %%
 from lessons.last_layer import spearman, tokens
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 
 short = [pair for pair in load_scored_pairs("stsb", "train") if tokens(pair) <= 16]
 train, dev = short[::2], load_scored_pairs("stsb", "dev")[::3]

@@ -149,7 +149,7 @@ assert torch.equal(before, after), "and the package is as it was"
 # %%
 from minisbert.core import metrics
 from minisbert.core.encoder import cosine
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 from minisbert.diagnosis.tracing import HIDDEN
 from tests.parity import golden
 from tests.parity.checks import CHECKS

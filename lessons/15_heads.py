@@ -149,7 +149,7 @@ assert abs(sure - math.log(1 + math.exp(2))) < 1e-6, "1 / (1 + e^2) is right"
 
 # %%
 from minisbert.models.pair_model import PairModel
-from minisbert.training.train import count_parameters
+from minisbert.training.starting_model import count_parameters
 
 makers = {"siamese": heads.siamese, "joint": heads.JointHead, "cross": heads.CrossHead}
 sizes = {name: count_parameters(make(384))[0] for name, make in makers.items()}
@@ -256,7 +256,7 @@ assert (near["joint"] > far["joint"]).sum() > (near["cosine"] > far["cosine"]).s
 
 # %%
 from minisbert.core.metrics import pearson
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 
 pairs = load_scored_pairs("stsb", "dev")[:200]
 texts, people = [pair.texts for pair in pairs], [pair.score for pair in pairs]

@@ -27,7 +27,7 @@ from course import figure, largest_difference, predict
 # Both look at every pair. But a forward is some hundred million multiplications, and a dot product is 384.
 
 # %%
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")

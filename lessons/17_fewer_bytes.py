@@ -124,7 +124,7 @@ assert curve["float32"][2] == 1, "of itself"
 from functools import partial
 
 from minisbert.core.loop import adamw, fit, linear_schedule
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 
 DIMS, SEEDS = (32, 64, 128, 256, D), range(3)
 texts = [text for pair in load_scored_pairs("stsb", "train") for text in pair.texts]

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 24: from nothing
 #
-# Steps through `minisbert/training/objectives/masked.py`, `minisbert/training/losses.py`,
+# Steps through `minisbert/training/masked.py`, `minisbert/training/losses.py`,
 # `minisbert/models/masked_language_model.py`. About 60 minutes. You will make an encoder of random
 # weights, pre-train it, and find out what pre-training is good for.
 
@@ -55,7 +55,7 @@ LONG = "LONG_FORM" in os.environ  # exercise 4
 
 # %%
 from lessons.by_hand.losses import mlm_loss
-from minisbert.training.objectives.masked import mask_tokens
+from minisbert.training.masked import mask_tokens
 
 ids = torch.tensor([[5, 6, 7, 8]])
 other = torch.tensor([[50, 60, 70, 80]])
@@ -81,7 +81,7 @@ from pathlib import Path
 from sysconfig import get_path
 
 from lessons.search import docstrings
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 
 pairs = {name: load_scored_pairs("stsb", name) for name in ("train", "dev")}
 captions = list(dict.fromkeys(text for row in pairs["train"] for text in row.texts))
@@ -108,7 +108,7 @@ assert joins == [("e", "s"), ("es", "t"), ("l", "o"), ("lo", "w")], "9, 9, 7, 7 
 # Lesson 02 read such a vocabulary. This one shows what it was trained on:
 
 # %%
-from minisbert.training.objectives.masked import train_vocabulary
+from minisbert.training.masked import train_vocabulary
 
 tokenizer = train_vocabulary(text, 6000, max_length=64)
 V = tokenizer.backend.get_vocab_size()
@@ -123,7 +123,7 @@ assert {"guitar", "tensor"} <= tokenizer.backend.get_vocab().keys(), "it has see
 # %%
 import copy
 
-from minisbert.training.objectives.masked import new_model
+from minisbert.training.masked import new_model
 
 model = new_model(tokenizer, layers=3, width=256)
 untrained = copy.deepcopy(model)
@@ -211,7 +211,7 @@ from functools import partial
 
 from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.loop import adamw, fit, linear_schedule
-from minisbert.training.objectives.masked import draw_masks
+from minisbert.training.masked import draw_masks
 
 reading = TextColumns(tokenizer, [text])
 special = torch.tensor(model.special_ids)

@@ -32,7 +32,7 @@ import minisbert
 from minisbert.checkpoints.layout import find_model
 from minisbert.core import bert
 from minisbert.core.encoder import SentenceEncoder
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 
 bert.FUSED = True  # the same numbers in less time: lesson 26
 

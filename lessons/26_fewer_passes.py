@@ -35,7 +35,7 @@ from dataclasses import replace
 import minisbert
 from minisbert.checkpoints.layout import find_model
 from minisbert.core.encoder import SentenceEncoder
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 from minisbert.models.batching import tokenize
 
 encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))  # the book's

@@ -118,7 +118,7 @@ for count, rate in rates.items():
 # %%
 from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.loop import adamw, fit, linear_schedule
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 
 SEEDS = range(3)
 texts = [text for pair in load_scored_pairs("stsb", "train") for text in pair.texts]

@@ -144,10 +144,10 @@ assert encoder.calls == expected, "twice forward: this is the price"
 
 # %%
 from minisbert.core.data import TextColumns
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.training.base_loss import VectorNetwork
 from minisbert.training.gradient_cache import cut
-from minisbert.training.objectives import VectorNetwork
 
 pairs = load_scored_pairs("stsb", "dev")
 texts = [[pair.texts[side] for pair in pairs[:12]] for side in (0, 1)]
@@ -254,7 +254,7 @@ def draw(plt):
 figure("28_large_batches", draw)
 
 # %% [markdown]
-# **Exercise 3.** `minisbert train --objective mnr --batch-size 512 --micro-tokens 768 --limit 5000
+# **Exercise 3.** `minisbert train --loss ranking --batch-size 512 --micro-tokens 768 --limit 5000
 # --max-steps 3 --out runs/large`. Watch the memory (`/usr/bin/time -v`), then with `--micro-tokens 3000`.
 #
 # **Exercise 4.** Replay costs a forward because the graph was thrown away. Keep the graph of the last part of step 1

@@ -114,7 +114,7 @@ assert abs(value - (math.log(2 * math.e + 3) - 1)) < 1e-6, "e + 1 + 2 * 1 + e in
 # ![Alignment and uniformity](figures/29_more_losses.png)
 
 # %%
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 from lessons.by_hand.geometry import alignment, mean_off_diagonal_cosine, uniformity
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")

@@ -114,7 +114,7 @@ guess = predict(
 )
 
 # %%
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 
 labels = torch.tensor([pair.score for pair in load_scored_pairs("stsb", "train")])
 twice = {
@@ -167,7 +167,7 @@ except RuntimeError as error:
 
 # %%
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.train import count_parameters
+from minisbert.training.starting_model import count_parameters
 
 trained = {}
 for name, frozen in (("as meant", 4), ("as there", 6 - 4)):

@@ -13,7 +13,7 @@ from lessons.last_layer import LastLayer, both, cosines, run, tokens, vectors
 from lessons.search.docstrings import read_entries, split_of
 from lessons.search.measure import interval, ndcg_of_each
 from minisbert.core import losses, metrics
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 
 # %% [markdown]
 # ## The question

@@ -19,7 +19,7 @@ from minisbert.core.data import length_grouped_batches
 from minisbert.core.encoder import SentenceEncoder, normalize
 from minisbert.core.pooling import mean_pool
 from minisbert.core.tokenizer import pad_batch
-from minisbert.data.formats import Row
+from minisbert.data.rows import ScoredPair
 
 encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))
 lower = copy.deepcopy(encoder.bert)
@@ -72,21 +72,21 @@ def vectors(model: LastLayer, texts: Sequence[str]) -> Tensor:
 
 
 @cache
-def tokens(pair: Row) -> int:
+def tokens(pair: ScoredPair) -> int:
     return max(map(len, encoder.tokenizer.encode([pair.sentence1, pair.sentence2]).ids))
 
 
-def both(pairs: Sequence[Row]) -> list[str]:
+def both(pairs: Sequence[ScoredPair]) -> list[str]:
     """All first sentences, then all second ones."""
     return [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
 
 
-def cosines(model: LastLayer, pairs: Sequence[Row]) -> np.ndarray:
+def cosines(model: LastLayer, pairs: Sequence[ScoredPair]) -> np.ndarray:
     u, v = vectors(model, both(pairs)).chunk(2)
     return (u * v).sum(1).numpy()  # (N,)
 
 
-def spearman(model: LastLayer, pairs: Sequence[Row]) -> float:
+def spearman(model: LastLayer, pairs: Sequence[ScoredPair]) -> float:
     return 100 * metrics.spearman(cosines(model, pairs), [pair.score for pair in pairs])
 
 
@@ -105,7 +105,7 @@ def understood(name: str, model: LastLayer, lines: Sequence[str]) -> int:
     return sum(right)
 
 
-def report(name: str, model: LastLayer, pairs: Sequence[Row]) -> tuple[float, float, float]:
+def report(name: str, model: LastLayer, pairs: Sequence[ScoredPair]) -> tuple[float, float, float]:
     """Spearman of the pairs, the uniformity of their sentences and their mean cosine."""
     everything = vectors(model, sorted({*both(pairs)}))
     score, spread, mean = (
@@ -117,7 +117,7 @@ def report(name: str, model: LastLayer, pairs: Sequence[Row]) -> tuple[float, fl
     return score, spread, mean
 
 
-def on_dev(model: LastLayer, dev: Sequence[Row]) -> tuple[float, float]:
+def on_dev(model: LastLayer, dev: Sequence[ScoredPair]) -> tuple[float, float]:
     """Spearman x 100, and the loss of ``regression``."""
     error = cosines(model, dev) - np.array([pair.score / 5 for pair in dev])
     return spearman(model, dev), (error**2).mean()
@@ -125,11 +125,11 @@ def on_dev(model: LastLayer, dev: Sequence[Row]) -> tuple[float, float]:
 
 def run(
     loss: Callable,
-    pairs: Sequence[Row],
+    pairs: Sequence[ScoredPair],
     lr: float = 3e-4,
     epochs: int = 1,
     seed: int = 0,
-    look: tuple[int, Sequence[Row]] | None = None,
+    look: tuple[int, Sequence[ScoredPair]] | None = None,
 ) -> tuple[LastLayer, np.ndarray, list[tuple[float, float]]]:
     """A trained model, the loss of each step, and with ``look=(4, dev)`` what dev says after every
     four steps.

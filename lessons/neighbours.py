@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from minisbert.core import metrics
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 from minisbert.search.dense import top_k
 
 pairs = load_scored_pairs("stsb", "test")[::2]

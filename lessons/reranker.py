@@ -16,7 +16,7 @@ from torch import Tensor
 from minisbert.core.data import length_grouped_batches
 from minisbert.core.loop import fit, linear_schedule
 from minisbert.core.tokenizer import Encoded
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 from minisbert.models.pair_model import PairModel
 
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")

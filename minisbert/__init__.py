@@ -46,12 +46,12 @@ DEFINED_IN = {
 # docs/from-sentence-transformers.md is the whole table.
 REPLACEMENTS = {
     "SentenceTransformer": 'SentenceEncoder.load("name")',
-    "SentenceTransformerTrainer": "python -m minisbert.train",
-    "SentenceTransformerTrainingArguments": "the options of python -m minisbert.train",
-    "CrossEncoderTrainer": "minisbert train --objective cross-encoder",
+    "SentenceTransformerTrainer": "minisbert.train.train, or the command minisbert train",
+    "SentenceTransformerTrainingArguments": "the arguments of minisbert.train.train",
+    "CrossEncoderTrainer": "minisbert train --head cross-encoder",
     "InputExample": "the rows of a .tsv, .csv or .jsonl file with a header",
     "datasets": "the rows of a .tsv, .csv or .jsonl file with a header",
-    "losses": "minisbert.core.losses, or the option --objective of minisbert train",
+    "losses": "minisbert.core.losses, or the option --loss of minisbert train",
     "SimilarityFunction": 'its name: "cosine", "dot", "euclidean" or "manhattan"',
     "quantize_embeddings": 'encode(texts, precision="int8")',
     "export_optimized_onnx_model": "the command minisbert export-onnx",

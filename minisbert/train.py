@@ -1,247 +1,333 @@
-"""Fine-tune a sentence encoder: the bare training loop, from rows of texts to a table of scores.
+"""Train a sentence encoder: from rows of texts to a table of scores.
 
-    python -m minisbert.train                                    all-MiniLM-L6-v2 on the STS Benchmark
-    python -m minisbert.train --data pairs.csv --loss ranking    a tenth of your rows is held out and chooses the epoch
-More objectives, recipes, resuming and several processes: minisbert train --help
+    python -m minisbert.train                                  all-MiniLM-L6-v2 on the STS Benchmark
+    python -m minisbert.train --loss ranking --data pairs.csv  holds out a part of your rows
+
+``minisbert train`` is the same program. ``train`` is its loop, for Python; ``run`` is the script
+around it: the rows, the model, the training, the table. What is long and not about training is one
+call into ``minisbert/training/``; the losses are the classes in ``minisbert/training/table.py``.
 """
 
-import argparse
 import math
 import shlex
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from itertools import chain
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from minisbert.checkpoints.card import training_section
-from minisbert.core import InputError, heads, losses, metrics
-from minisbert.core.checks import check_one_of
-from minisbert.core.data import TextColumns, length_grouped_batches
-from minisbert.core.loop import Step, adamw, fit, linear_schedule
-from minisbert.data.batches import unique_batches
-from minisbert.data.datasets import bare_rows
-from minisbert.evaluation.retrieval import retrieval_from_pairs, retrieval_scores
+from minisbert.core.loop import Diverged, Step, adamw, fit
+from minisbert.data.rows import as_rows
+from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import bounded, run_command
-from minisbert.system.devices import choose_dtype
+from minisbert.system import devices
+from minisbert.system.console import Interrupts
 from minisbert.system.progress import Bar
-from minisbert.training.gradient_cache import MICRO_TOKENS, equal_parts
+from minisbert.training import MODEL, base_loss, messages, run_folder, starting_model, state
+from minisbert.training.base_loss import Loss
+from minisbert.training.distributed import ProcessGroup, process_group, run_distributed_command
+from minisbert.training.gradient_cache import batch_divider, whole
+from minisbert.training.options import Settings, command_of, parse
+from minisbert.training.recipes import list_recipes
+from minisbert.training.run_data import read_run
+from minisbert.training.schedules import learning_rate
+from minisbert.training.scores import Scores, paired_gain
+from minisbert.training.state import Progress
+from minisbert.training.table import find_loss, loss_of
 
-Scores = dict[str, float]
-LOSSES = ("cosine", "ranking", "triplet", "softmax", "simcse")
-
-
-def evaluate(encoder: SentenceEncoder, rows: Sequence[tuple]) -> Scores:
-    """Correlate similarities with scores; without scores, search each anchor's positive. The last
-    metric decides.
-    """
-    if isinstance(rows[0][-1], str):
-        scores = retrieval_scores(encoder, retrieval_from_pairs(rows))
-        return {name: scores[name] for name in ("accuracy@1", "ndcg@10")}
-    first, second, wanted = zip(*rows, strict=True)
-    similarities = encoder.similarity_pairwise(encoder.encode(first), encoder.encode(second))
-    return {
-        "pearson": metrics.pearson(similarities, wanted),
-        "spearman": metrics.spearman(similarities, wanted),
-    }
+Model = TypeVar("Model", bound=SentenceEncoder | PairModel)
 
 
 def train(
-    encoder: SentenceEncoder,
+    model: Model,
     rows: Iterable,
-    dev: Iterable | None = None,
-    loss: str = "ranking",
+    dev: Any = None,
+    loss: str | Loss = "ranking",
     epochs: int = 1,
     batch_size: int = 32,
     lr: float = 2e-5,
     max_steps: int | None = None,
     seed: int = 42,
-    callback: Callable[[Step, Scores | None], object] = lambda step, scores: None,
-) -> SentenceEncoder:
-    """Train an encoder in place and return it, with the weights that were best on ``dev``, or
-    without it with the last.
+    callback: Callable[[Step, Scores | None], object] | None = None,
+    *,
+    head_lr: float | None = None,
+    warmup: float = 0.1,
+    schedule: str = "linear",
+    weight_decay: float = 0.0,
+    clip: float = 1.0,
+    eval_every: int | None = None,
+    patience: int | None = None,
+    micro_tokens: int | None = None,
+    dtype: str = "auto",
+    out: str | Path | None = None,
+    resume: bool = False,
+    save_every: int = 100,
+    log_every: int = 10,
+    progress: Progress | None = None,
+    group: ProcessGroup | None = None,
+) -> Model:
+    """Train a model in place and return it, with the weights that were best on ``dev``, or without
+    it with the last.
 
-    A row is (anchor, positive, negative, ...) for the loss "ranking", three texts for "triplet",
-    (text, text, score in -1..1) for "cosine", (text, text, class from 0) for "softmax", (text,) for
-    "simcse"; of a dictionary its values. ``dev``, scored pairs or anchors and positives, is
-    evaluated as step 0 and after each epoch. ``callback`` gets each step and what ``evaluate`` gave
-    after it, if anything; training ends when it returns something true.
+    A row is a tuple: (anchor, positive, negative, ...) for the loss "ranking", three texts for
+    "triplet", (text, text, score in -1..1) for "cosine", (text, text, class) for "softmax", (text,)
+    for "simcse"; ``LOSSES`` in training/table.py has all. Rows may also be dictionaries, or a
+    ``datasets.Dataset``, with the columns' names. ``loss`` may be a ``Loss`` of your own. ``dev``,
+    scored pairs or rows like those of the loss, is scored before the first step, and after each
+    epoch or ``eval_every`` steps; training ends after ``patience`` scores without a better one.
+
+    ``callback`` gets each step and the dev scores after it, if there are any; training ends when it
+    returns something true. With a folder ``out`` losses and scores are logged there, and a state is
+    saved every ``save_every`` steps and when the training is stopped: the same call with
+    ``resume=True`` continues from it, to the numbers of a training that nobody stopped.
     """
-    check_one_of("loss", loss, LOSSES)
-    torch.manual_seed(seed)  # dropout's, and that of a new head
-    rows, dev = (
-        [tuple(row.values()) if isinstance(row, dict) else row for row in some or ()]
-        for some in (rows, dev)
-    )
-    columns, labels = list(zip(*rows, strict=True)), torch.empty(0)
-    if loss in ("cosine", "softmax"):
-        labels = torch.tensor(columns.pop(), device=encoder.device)
-    if loss == "cosine" and not (labels.abs() <= 1).all():
-        reached = f"{labels.abs().max():g}: divide them by the highest possible score"
-        raise InputError(f"scores for the loss cosine must be in -1..1, and reach {reached}")
-    if loss == "simcse":
-        columns *= 2  # dropout makes two views of each text
-    texts, (dtype, _) = (
-        TextColumns(encoder.tokenizer, columns),
-        choose_dtype("auto", encoder.device),
-    )
-    head = (
-        heads.ConcatHead(encoder.width, outputs=int(labels.max()) + 1)
-        if loss == "softmax"
-        else torch.nn.Identity()
-    )
-    parameters = [
-        *encoder.parameters(),
-        *head.to(encoder.device).parameters(),
-    ]  # the head is only for training
+    # -----------------------------------------------------------------------------
+    # the loss, and the rows that it reads
+    loss = find_loss(loss, isinstance(model, PairModel))
+    rows = as_rows(rows, loss.columns).rows
+    dev = base_loss.read_dev(dev, loss)
 
-    def batch_loss(model: Any, batch: Sequence[int]) -> torch.Tensor:
-        ids, mask = (
-            None if x is None else x.to(model.device) for x in texts.batch(batch)
-        )  # (n B, T): n columns
-        vectors = model.unscaled if loss == "softmax" else model
-        u, v, *negatives = vectors(ids, mask, dtype).chunk(len(columns))  # (B, D) each
-        if loss == "cosine":
-            return losses.cosine_mse_loss(u, v, labels[batch])
-        if loss == "softmax":
-            return losses.softmax_cross_entropy_loss(head(u, v), labels[batch])
-        if loss == "triplet":
-            return losses.triplet_loss(u, v, *negatives)
-        if loss == "simcse":
-            return losses.simcse_loss(u, v)
-        return losses.multiple_negatives_ranking_loss(
-            u, v, torch.cat(negatives) if negatives else None
+    # -----------------------------------------------------------------------------
+    # the machine: dropout and a new head are drawn from the seed, Ctrl-C waits for the end of a
+    # step, and the first of several processes writes
+    device = model.device
+    group = group or ProcessGroup(0, 1, device)
+    progress = progress or Progress()
+    folder = Path(out) if out is not None else None
+    written = folder if group.rank == 0 else None
+    with (
+        devices.seeded(seed, device),
+        starting_model.frozen_if_unused(model),
+        Interrupts() as interrupts,
+        run_folder.open_log(written) if written else nullcontext() as log,
+    ):
+        # -----------------------------------------------------------------------------
+        # the network: row numbers to what the formula reads. The texts are tokenized here, once
+        network = loss.prepare(model, rows)
+        network.dtype, _ = devices.choose_dtype(dtype, device)
+        base_loss.own_memory(network)
+
+        # -----------------------------------------------------------------------------
+        # the batches of all epochs, drawn beforehand so that the schedule knows how many there are,
+        # and the steps after which dev is scored
+        batches, evaluations = base_loss.draw_batches(
+            loss, rows, network.lengths, epochs, batch_size, seed, max_steps, eval_every
         )
+        total = len(batches)
+        messages.describe_batches(loss, network, batches, batch_size)
 
-    draw, most = length_grouped_batches, MICRO_TOKENS if encoder.device.type == "cpu" else math.inf
-    if loss in (
-        "ranking",
-        "simcse",
-    ):  # a batch is whole, and rows that share a text would be false negatives
-        draw, most = partial(unique_batches, list(zip(*columns, strict=True))), math.inf
-    parts = partial(equal_parts, lengths=texts.lengths, most=most)
-    generator = torch.Generator().manual_seed(seed)
-    by_epoch = [draw(texts.lengths, batch_size, generator) for _ in range(epochs)]
-    batches = [batch for epoch in by_epoch for batch in epoch][:max_steps]
-    schedule = partial(linear_schedule, warmup=math.ceil(len(batches) / 10), total=len(batches))
-    steps = fit(
-        encoder.train(),
-        batch_loss,
-        batches,
-        adamw(parameters, lr),
-        schedule,
-        clip=1.0,
-        micro_batches=parts,
-    )
-    bar = Bar(steps, total=len(batches), unit=" steps")
-    best, weights = -math.inf, encoder.state_dict()
-    try:
-        for step in chain([Step(0, [], math.nan, 0.0)], bar):
-            scores = None
-            if dev and (step.number % len(by_epoch[0]) == 0 or step.number == len(batches)):
-                scores = evaluate(encoder, dev)
-                if [*scores.values()][-1] >= best:  # of equal ones the later
-                    best, weights = (
-                        [*scores.values()][-1],
-                        {k: x.clone() for k, x in encoder.state_dict().items()},
-                    )
-                bar.clear()
-            bar.set_postfix_str(f"loss {step.loss:.4f}", refresh=False)
-            if callback(step, scores):
-                break
-    finally:  # after Ctrl-C too
-        encoder.load_state_dict(weights)
-    return encoder.eval()
+        # -----------------------------------------------------------------------------
+        # the optimizer, and its rate at each step
+        parameters = starting_model.parameter_groups(
+            network, starting_model.encoder_of(model), lr, head_lr
+        )
+        optimizer = adamw(parameters, lr, weight_decay)
+        rate = learning_rate(schedule, warmup, total)
 
+        # -----------------------------------------------------------------------------
+        # a large batch is computed in parts. ``fit`` adds up their gradients if the loss is the
+        # mean of its rows' losses; else the network caches them
+        divide = batch_divider(
+            network.lengths, device, micro_tokens, loss.compares_rows, group.size
+        )
+        if loss.compares_rows:
+            shared = group.wrap(network, divide)
+            micro_batches = whole
+        else:
+            shared = group.wrap(network)
+            micro_batches = divide
 
-def main(options: argparse.Namespace) -> None:
-    out = Path(options.out or f"runs/{options.loss}-{Path(options.model).name}", "model")
-    if out.exists():
-        raise InputError(f"{out} exists: name another folder with --out")
-    out.parent.mkdir(parents=True, exist_ok=True)  # an error now, not after the training
-    encoder = SentenceEncoder.load(options.model)
-    rows, notes = bare_rows(
-        options.loss, options.data, options.dev, options.test, options.seed, options.quotes
-    )
-    print("; ".join(f"{split} {note}" for split, note in notes.items()), encoder.device, sep="; ")
-    untrained = evaluate(encoder, rows["test"]) if rows["test"] else {}
-    history: list[tuple[float, int, Scores]] = []
+        # -----------------------------------------------------------------------------
+        # what a stopped training has left
+        settings = [epochs, batch_size, lr, max_steps, seed, head_lr, warmup, schedule]
+        settings += [weight_decay, clip, eval_every, patience, micro_tokens, str(network.dtype)]
+        identity = state.run_identity(model, loss, network.encoded, dev, settings)
+        state_folder = folder if resume else None
+        best = state.BestWeights(written)
+        state.continue_run(state_folder, log, progress, network, optimizer, best, identity)
+        randomness = devices.random_state(device)  # of dropout, after the last step
 
-    def report(step: Step, scores: Scores | None) -> None:
-        if scores:
-            history.append(([*scores.values()][-1], step.number, scores))
-            print(
-                f"step {step.number:5}  dev",
-                *(f"{name} {100 * score:.2f}" for name, score in scores.items()),
+        def score_dev() -> Scores:
+            """Score dev, log it, and keep the weights if they are the best so far."""
+            evaluation = base_loss.evaluate(loss, model, dev, progress.step, group)
+            with interrupts.defer():
+                run_folder.write_line(
+                    log, progress, dev=evaluation.scores, metric=evaluation.metric
+                )
+                if progress.is_best(evaluation):
+                    best.keep(model, progress.step)
+            return evaluation.scores
+
+        def save() -> None:
+            """Save all that ``resume`` needs, whole or not at all."""
+            with interrupts.defer():
+                state.save_state(written, progress, network, optimizer, best, randomness, identity)
+
+        # -----------------------------------------------------------------------------
+        # the loop. The untrained model is the first candidate on dev
+        progress.total = total
+        shared.train()
+        left = batches[progress.step :]
+        steps = fit(
+            shared,
+            loss.batch_loss,
+            left,
+            optimizer,
+            rate,
+            progress.step,
+            clip or math.inf,
+            micro_batches,
+        )
+        try:
+            if dev and progress.must_evaluate({0, *evaluations}):
+                score_dev()
+            bar = Bar(
+                total=total,
+                initial=progress.step,
+                shown=group.rank == 0,
+                unit="step",
+                unit_scale=False,
             )
+            while progress.step < total and progress.has_patience(patience):
+                with interrupts.defer():
+                    started = time.monotonic()
+                    group.reseed(seed, progress.step)  # each process has dropout of its own
+                    step = next_step(steps, batches[progress.step])
+                    tokens = sum(network.lengths[row] for row in step.batch)
+                    progress.count(step, tokens, time.monotonic() - started)
+                    randomness = devices.random_state(device)
+                    run_folder.log_loss(log, progress, lr * step.multiplier, log_every)
+                bar.set_postfix_str(f"loss {step.loss:.4f}", refresh=False)
+                bar.update()
 
-    chosen = {
-        name: getattr(options, name)
-        for name in ("loss", "epochs", "batch_size", "lr", "max_steps", "seed")
-    }
+                scores = None
+                if dev and step.number in evaluations:
+                    bar.clear()
+                    scores = score_dev()
+                    bar.unpause()  # the time that it took is no step's
+                if callback is not None and callback(step, scores):
+                    break
+                if step.number % save_every == 0 and step.number < total:
+                    save()
+            bar.close()
+        finally:
+            # after Ctrl-C, too: the best weights, and for ``resume`` the last ones
+            save()
+            best.restore(model)
+            model.eval()
+    return model
+
+
+def next_step(steps: Iterator[Step], batch: Sequence[int]) -> Step:
+    """Make a step; if its loss or a gradient is not finite, name the rows of the batch."""
     try:
-        train(encoder, rows["train"], rows["dev"], callback=report, **chosen)
-    finally:  # after Ctrl-C the best weights so far
-        encoder.save(out)
-        print(f"saved in {out}")
-    table = {"test": (untrained, evaluate(encoder, rows["test"]))} if rows["test"] else {}
-    if history:
-        _, best, scores = max(history)
-        print(
-            f"best on dev: step {best}"
-            + ("" if best else ", untrained: try more --epochs, another --lr or --loss")
-        )
-        table = {"dev": (history[0][2], scores), **table}
-    command = shlex.join(["python", "-m", "minisbert.train", *sys.argv[1:]])
-    encoder.write_card(out, training_section(command, notes, table))
-    for split, (before, after) in table.items():
-        print(
-            f"{split:5}",
-            "  ".join(
-                f"{name} {100 * before[name]:.2f} -> {100 * after[name]:.2f}" for name in before
-            ),
-        )
+        return next(steps)
+    except Diverged as error:
+        rows = ", ".join(map(str, batch[:8]))
+        if len(batch) > 8:
+            rows += ", ..."
+        advice = "a lower lr or a longer warmup may help"
+        raise Diverged(f"{error} (training rows {rows}, counted from 0); {advice}") from error
+
+
+def run(settings: Settings, loss: Loss | None = None) -> None:
+    """Read the rows, train the model, and print the table; ``loss`` replaces the settings' one."""
+    devices.save_training_memory()
+    devices.use_threads(settings.threads)
+    with process_group(settings.device) as group:
+        first = group.rank == 0  # of several processes the first prints and writes
+
+        # -----------------------------------------------------------------------------
+        # the rows of train, dev and test
+        loss = loss_of(settings, loss)
+        data = read_run(settings, loss)
+
+        # -----------------------------------------------------------------------------
+        # the model, and maybe a head around it
+        torch.manual_seed(settings.seed)  # the weights of a new head are drawn
+        model = starting_model.load(settings, group.device, loss, data)
+
+        # -----------------------------------------------------------------------------
+        # the run's folder, and what the untrained model scores on test
+        out = run_folder.folder_of(settings)
+        if first:
+            run_folder.new_folder(out, settings)
+            messages.describe_run(settings, model, data)
+        before = None
+        if first and data.test:
+            before = loss.evaluate(model, data.test)
+
+        # -----------------------------------------------------------------------------
+        # the training
+        progress = Progress()
+        try:
+            train(
+                model,
+                data.train,
+                data.dev,
+                loss,
+                settings.epochs,
+                settings.batch_size,
+                settings.lr,
+                settings.max_steps,
+                settings.seed,
+                head_lr=settings.head_lr,
+                warmup=settings.warmup,
+                schedule=settings.schedule,
+                weight_decay=settings.weight_decay,
+                clip=settings.clip,
+                eval_every=settings.eval_every,
+                patience=settings.patience,
+                micro_tokens=settings.micro_tokens,
+                dtype=settings.dtype,
+                out=out,
+                resume=settings.resume is not None,
+                save_every=settings.save_every,
+                log_every=settings.log_every,
+                progress=progress,
+                group=group,
+            )
+        except BaseException as error:
+            if first:
+                run_folder.save_stopped(model, progress, out, error)
+            raise
+        if not first:
+            return
+
+        # -----------------------------------------------------------------------------
+        # the model, and the table. dev chose the step, so what counts is test, with its interval
+        model.save(out / MODEL)
+        table: dict[str, tuple[Scores, Scores]] = {}
+        gain = None
+        if progress.history:
+            table["dev"] = (
+                run_folder.dev_scores(progress, 0),
+                run_folder.dev_scores(progress, progress.best_step),
+            )
+        if before is not None:
+            after = loss.evaluate(model, data.test)
+            table["test"] = (before.scores, after.scores)
+            gain = paired_gain(before, after)
+        command = shlex.join(command_of(settings))
+        worth = gain.sentence() if gain else ""
+        model.write_card(out / MODEL, training_section(command, data.notes, table, worth))
+        run_folder.write_results(out, progress, table, gain)
+        state.remove_state(out)
+        messages.say_end(progress, out)
+        messages.print_table(table, gain)
+
+
+def main(arguments: list[str] | None = None, loss: Loss | None = None) -> None:
+    """The command ``minisbert train``; ``loss`` replaces that of the options."""
+    settings = parse(arguments)
+    if settings.recipe == "list":
+        print(list_recipes())
+    else:
+        run(settings, loss)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--model", default="all-MiniLM-L6-v2", help="name, folder, or owner/name on the Hub"
-    )
-    parser.add_argument(
-        "--data",
-        help="training rows: a file, or a data set's name (default: stsb; snli for classes)",
-    )
-    parser.add_argument(
-        "--dev", help="FILE, share, stsb or none (default: a tenth of your own rows; else stsb)"
-    )
-    parser.add_argument(
-        "--test", help="rows for the table at the end (default: stsb's, or with --data FILE none)"
-    )
-    parser.add_argument(
-        "--no-quotes",
-        action="store_false",
-        dest="quotes",
-        help="quotation marks in a table are text",
-    )
-    parser.add_argument("--loss", default="cosine", choices=LOSSES)
-    parser.add_argument(
-        "--lr", type=bounded(float, 0), default=2e-5, help="peak learning rate (default: 2e-5)"
-    )
-    for name, least, default in (
-        ("epochs", 1, 1),
-        ("batch-size", 1, 32),
-        ("max-steps", 1, None),
-        ("seed", 0, 42),
-    ):
-        parser.add_argument(
-            f"--{name}", type=bounded(int, least), default=default, help=f"default: {default}"
-        )
-    parser.add_argument("--out", help="folder of the trained model (default: runs/LOSS-MODEL)")
-    run_command(lambda: main(parser.parse_args()))
+    run_distributed_command(main)

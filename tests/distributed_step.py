@@ -1,9 +1,8 @@
-"""What the processes of tests/training/test_distributed.py run, started by torchrun; not a test
-itself.
+"""What the processes of tests/training/test_distributed.py run, started by torchrun; not a test.
 
-torchrun --nproc_per_node=2 -m tests.distributed_step gradients OUT ARGUMENT...    loss and gradients of some batches
-torchrun --nproc_per_node=2 -m tests.distributed_step train ARGUMENT...            a run, with one thread a process
-torchrun --nproc_per_node=2 -m tests.distributed_step die ARGUMENT...              a run whose second process is killed
+torchrun --nproc_per_node=2 -m tests.distributed_step gradients OUT CASES   gradients of batches
+torchrun --nproc_per_node=2 -m tests.distributed_step train ARGUMENT...     a run, one thread each
+torchrun --nproc_per_node=2 -m tests.distributed_step die ARGUMENT...       its second process dies
 """
 
 import json
@@ -11,57 +10,76 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import distributed
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
+from minisbert import train
 from minisbert.checkpoints.weights import write_safetensors
-from minisbert.core import data
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.distributed import ProcessGroup, process_group, run_distributed_command
-from minisbert.training.settings import parse
-from minisbert.training.train import divide, main, make_objective
+from minisbert.training.encoder_losses import Ranking
+from minisbert.training.gradient_cache import batch_divider
+from minisbert.training.named_heads import add_head
+from minisbert.training.starting_model import frozen_if_unused
+from minisbert.training.table import find_loss
+from tests import toys
 
-BATCHES = (
-    [5, 0, 3, 8, 1, 7, 2],
-    [4, 9, 6, 11],
-    [10],
-)  # seven rows, four, and one that only one process can take
+# seven rows, four, and one that only one process can take
+BATCHES = ([5, 0, 3, 8, 1, 7, 2], [4, 9, 6, 11], [10])
 
 
 def gradients(
-    arguments: list[str], group: ProcessGroup, dtype: torch.dtype
+    case: dict[str, Any], group: ProcessGroup, dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
-    """Loss and gradient of each batch, on a model without dropout, computed by the group."""
-    options = parse(arguments)
+    """Loss and gradient of each batch, on a model without dropout, computed by the group.
+
+    ``case`` has the folder of the model, the loss, and maybe a head and "micro_tokens".
+    """
     torch.manual_seed(3)
-    objective = make_objective(options, SentenceEncoder.load(options.model))
-    for parameter in objective.unused_parameters():
-        parameter.requires_grad_(False)
-    objective.network.to(dtype).eval()
-    _, network = divide(objective, options, group)
-    found, sent = {}, []
-    if group.size > 1:
+    model: Any = SentenceEncoder.load(case["model"], device="cpu")
+    loss = find_loss(case["loss"])
+    if isinstance(loss, Ranking):
+        loss.symmetric = True
+        loss.projection = True
+    if "head" in case:
+        model = add_head(model, case["head"], loss.task)
+    rows = toys.rows(toys.FORM.get(case["loss"], "triplets"))
+    network = loss.prepare(model, rows)
+    network.to(dtype).eval()
+    divide = batch_divider(
+        network.lengths,
+        torch.device("cpu"),
+        case.get("micro_tokens"),
+        loss.compares_rows,
+        group.size,
+    )
+    found = {}
+    sent: list[int] = []
+    with frozen_if_unused(model):
+        shared = group.wrap(network, divide) if loss.compares_rows else group.wrap(network)
+        if group.size > 1:
 
-        def count(
-            state: None, bucket: distributed.GradBucket
-        ) -> torch.futures.Future[torch.Tensor]:
-            sent.append(bucket.index())
-            return allreduce_hook(state, bucket)
+            def count(
+                state: None, bucket: distributed.GradBucket
+            ) -> torch.futures.Future[torch.Tensor]:
+                sent.append(bucket.index())
+                return allreduce_hook(state, bucket)
 
-        network.replica.register_comm_hook(None, count)
-    for i, rows in enumerate(BATCHES if objective.separable else BATCHES[:2]):
-        objective.network.zero_grad()
-        loss = objective.loss(network, rows)
-        loss.backward()
-        found[f"{i}.loss"], found[f"{i}.buckets"] = loss.detach(), torch.tensor(len(sent))
-        sent.clear()
-        found |= {
-            f"{i}.{n}": p.grad.clone()
-            for n, p in objective.network.named_parameters()
-            if p.grad is not None
-        }
+            shared.replica.register_comm_hook(None, count)
+        # in-batch negatives need two rows
+        for i, batch in enumerate(BATCHES[:2] if loss.compares_rows else BATCHES):
+            network.zero_grad()
+            value = loss.batch_loss(shared, batch)
+            value.backward()
+            found[f"{i}.loss"] = value.detach()
+            found[f"{i}.buckets"] = torch.tensor(len(sent))
+            sent.clear()
+            for name, parameter in network.named_parameters():
+                if parameter.grad is not None:
+                    found[f"{i}.{name}"] = parameter.grad.clone()
     return found
 
 
@@ -69,28 +87,27 @@ def start() -> None:
     torch.set_num_threads(1)
     what, *arguments = sys.argv[1:]
     if what == "gradients":
-        out, *arguments = arguments
+        out, cases = arguments
         with process_group("cpu") as group:
-            for name, flags in json.loads(arguments[0]).items():
+            for name, case in json.loads(cases).items():
                 for dtype in (torch.float64, torch.float32):
-                    found = gradients(flags, group, dtype)
+                    found = gradients(case, group, dtype)
                     if group.rank == 0:
-                        write_safetensors(
-                            found,
-                            Path(out) / f"{name}-{str(dtype).removeprefix('torch.')}.safetensors",
-                        )
+                        kind = str(dtype).removeprefix("torch.")
+                        write_safetensors(found, Path(out) / f"{name}-{kind}.safetensors")
         return
     if what == "die" and os.environ["RANK"] == "1":
-        batch, batches = data.pad_batch, []
+        next_step = train.next_step
+        steps = []
 
-        def die(rows: list, pad_id: int) -> tuple:
-            batches.append(rows)  # this process does not evaluate: all are of training
-            if len(batches) == 8:
+        def die(*arguments: Any) -> Any:
+            steps.append(len(steps))
+            if len(steps) == 8:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return batch(rows, pad_id)
+            return next_step(*arguments)
 
-        data.pad_batch = die
-    main(arguments)
+        train.next_step = die
+    train.main(arguments)
 
 
 if __name__ == "__main__":

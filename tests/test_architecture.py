@@ -41,6 +41,7 @@ ROOMS = [
     "data",
     "evaluation",
     "training",
+    "train",
     "util",
     "diagnosis",
     "serving",

@@ -11,7 +11,7 @@ from minisbert.models.index import indexed_vectors
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.mining import candidates_of
-from minisbert.training.objectives.masked import train_vocabulary
+from minisbert.training.masked import train_vocabulary
 from minisbert.util import paraphrase_mining, semantic_search
 
 

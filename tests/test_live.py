@@ -11,7 +11,7 @@ from minisbert.architectures.relatives import ENCODER_FAMILIES
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.checkpoints.weights import load_transformer, save_bert
 from minisbert.core.bert import Bert
-from minisbert.data.datasets import SPLITS, load_scored_pairs
+from minisbert.data.rows import SPLITS, load_scored_pairs
 from tests.parity import GRADIENT, PIECE, assert_parity
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

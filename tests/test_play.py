@@ -19,7 +19,7 @@ from minisbert.core import bert, losses
 from minisbert.core.encoder import normalize
 from minisbert.core.loop import fit
 from minisbert.core.tokenizer import split_words, word_pieces
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.static_encoder import distill
 from tests.conftest import ROOT

@@ -129,8 +129,7 @@ def test_fine_tune_on_a_csv(tiny, tmp_path):
     """
     shell = Shell(tmp_path, tiny)
     printed = [shell.run(block) for block, _ in blocks("finetune")]
-    inspected = next(text for text in printed if text.startswith("train.csv: pairs"))
-    assert "  rows     24\n" in inspected
+    inspected = next(text for text in printed if text.startswith("train.csv: 24 rows, 1 skipped"))
     assert "             line 26\n" in inspected
     assert inspected.count("0 rows are in train.csv") == 2
     scores = next(text for text in printed if "accuracy@1" in text)

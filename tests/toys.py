@@ -132,18 +132,47 @@ def write_all(folder: Path) -> dict[str, str]:
 
 # -------------------------------------------------------------------------------------------- runs
 
-SCORED = ("cosine", "cosent", "cross-encoder", "siamese", "cross-attention")
-FORM = dict.fromkeys(SCORED, "scored") | {"softmax": "nli"}
-FORM |= dict.fromkeys(("binary", "cross-encoder-binary"), "duplicates")
-FORM |= {"simcse": "sentences", "distillation": "sentences"}  # of all other objectives: triplets
+# the file that a loss trains on; all other losses train on triplets
+FORM = {
+    "cosine": "scored",
+    "cosent": "scored",
+    "mse": "scored",
+    "softmax": "nli",
+    "binary": "duplicates",
+    "simcse": "sentences",
+    "mlm": "sentences",
+    "distillation": "sentences",
+}
 
 
-def flags(files: dict[str, str], objective: str, *more: str) -> list[str]:
-    """The flags of a run on toy data; dev and test of labelled rows are held out."""
-    form = FORM.get(objective, "triplets")
-    held_out = form in ("nli", "duplicates") or objective == "cross-encoder-ranking"
-    dev = [] if held_out else ["--dev", files["dev"], "--test", files["test"]]
-    return ["--objective", objective, "--data", files[form], *dev, *more]
+def flags(files: dict[str, str], loss: str, *more: str) -> list[str]:
+    """The options of a run on toy data. A head is judged by rows like its own, held out of them."""
+    form = FORM.get(loss, "triplets")
+    given = ["--loss", loss, "--data", files[form]]
+    if form not in ("nli", "duplicates") and "--head" not in more:
+        given += ["--dev", files["dev"], "--test", files["test"]]
+    if loss == "mse":
+        given += ["--dev", files["dev"], "--test", files["test"]]
+    return [*given, *more]
+
+
+def rows(form: str) -> list[tuple]:
+    """The rows of ``write_all``'s files as Python has them; scores are 0 to 1."""
+    if form == "scored":
+        return scored_rows(40, seed=0)
+    if form == "duplicates":
+        return [(a, b, int(alike)) for alike, _, a, b in pairs(40, seed=3)]
+    if form == "nli":
+        found = [json.loads(line) for line in nli(60)]
+        return [(row["sentence1"], row["sentence2"], row["gold_label"]) for row in found]
+    if form == "triplets":
+        return [tuple(line.strip().split("\t")) for line in triplets(20)]
+    return [(line.strip(),) for line in sentences(40)]
+
+
+def scored_rows(count: int, seed: int) -> list[tuple]:
+    """Two texts and a score from 0 to 1."""
+    return [(a, b, score / 5) for _, score, a, b in pairs(count, seed)]
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

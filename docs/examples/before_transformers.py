@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, normalize
 
 from minisbert.core.metrics import spearman
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 
 WINDOW, NEGATIVES, WIDTH, LEAST = (
     5,

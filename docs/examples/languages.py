@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from minisbert import SentenceEncoder
-from minisbert.training.train import main as train
+from minisbert.train import main as train
 
 MODEL = "all-MiniLM-L6-v2"
 TRAIN, HELD_OUT = 3200, 200

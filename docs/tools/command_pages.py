@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from minisbert.__main__ import COMMANDS, command
 from minisbert.system.console import Parser
-from minisbert.training.settings import make_parser
+from minisbert.training.options import make_parser
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -42,7 +42,7 @@ def parser_of(name: str) -> argparse.ArgumentParser:
     runs.
     """
     if name == "train":
-        return make_parser(advanced=True)
+        return make_parser()
     with patch.object(Parser, "parse_args", ask), patch.dict(os.environ):
         os.environ.pop(
             "MINISBERT_API_KEY", None

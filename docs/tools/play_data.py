@@ -13,7 +13,7 @@ import torch
 
 from minisbert.core import bert
 from minisbert.core.encoder import SentenceEncoder
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 from minisbert.search import quantized
 from minisbert.search.dense import top_k
 from minisbert.system.assets import ensure

@@ -13,9 +13,8 @@ from lessons.by_hand import geometry
 from lessons.by_hand import losses as by_hand
 from lessons.grader.cases import cases, d, example, t, trap
 from minisbert.core import loop, losses
-from minisbert.training import gradient_cache
+from minisbert.training import gradient_cache, masked
 from minisbert.training import losses as more_losses
-from minisbert.training.objectives import masked
 
 EYE = [[1.0, 0.0], [0.0, 1.0]]
 ACROSS = [[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]  # two pairs with cosines 1 and 0

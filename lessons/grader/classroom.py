@@ -20,10 +20,11 @@ from lessons.grader.result import (
     not_started,
     place,
 )
-from minisbert.core import InputError, read_json, reading
+from minisbert.core import InputError, read_json
 from minisbert.system.console import say
 from minisbert.system.files import atomic_file, write_json
 from minisbert.system.progress import Bar
+from minisbert.system.reading import reading
 
 FORMATS = ("minisbert", "gradescope")
 SIGNS = {"passed": "P", "failed": "F", "refused": "R", "unwritten": "."}

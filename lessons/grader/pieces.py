@@ -39,7 +39,7 @@ PLACES = (
     "minisbert/training",
     "minisbert/architectures",
 )
-PLACES += ("minisbert/training/objectives", "lessons/search", "lessons/by_hand")
+PLACES += ("lessons/search", "lessons/by_hand")
 # the learner's files, which git ignores; a teacher points it at a student's folder
 MINE = Path(os.environ.get("MINISBERT_MINE") or ROOT / "lessons" / "mine").resolve()
 

@@ -21,12 +21,13 @@ import numpy as np
 
 from lessons.search.docstrings import Entry, read_entries, split_of
 from lessons.search.measure import grades, interval, ndcg_of_each
-from minisbert.core import InputError, reading
+from minisbert.core import InputError
 from minisbert.core.checks import check_integer, check_one_of
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search import quantized
 from minisbert.search.dense import top_k
 from minisbert.system.console import say
+from minisbert.system.reading import reading
 
 FIELDS = (
     "questions",

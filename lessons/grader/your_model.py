@@ -25,7 +25,7 @@ from lessons.mistakes.planting import replaced
 from minisbert import SentenceEncoder
 from minisbert.checkpoints.layout import find_model
 from minisbert.core import loop
-from minisbert.data.datasets import SPLITS, load_scored_pairs
+from minisbert.data.rows import SPLITS, load_scored_pairs
 from minisbert.system.console import say
 from minisbert.system.files import atomic_file
 from minisbert.system.progress import Bar

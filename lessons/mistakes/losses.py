@@ -11,7 +11,7 @@ from lessons.mistakes.calls import calls
 from lessons.mistakes.planting import mistake
 from minisbert.core import encoder, losses
 from minisbert.training import losses as more_losses
-from minisbert.training.objectives import masked
+from minisbert.training import masked
 
 Maybe = Tensor | None
 

@@ -4,7 +4,7 @@ trained.
 
 import numpy as np
 
-from minisbert.training.objectives.masked import train_vocabulary
+from minisbert.training.masked import train_vocabulary
 
 PIECES = 3000
 

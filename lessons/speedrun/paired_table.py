@@ -15,7 +15,7 @@ from lessons.speedrun.idf_bag import bags, rarity
 from minisbert.core.encoder import normalize
 from minisbert.core.loop import adamw, fit
 from minisbert.core.losses import multiple_negatives_ranking_loss
-from minisbert.training.objectives.masked import train_vocabulary
+from minisbert.training.masked import train_vocabulary
 
 PIECES, WIDTH, EPOCHS, BATCH, RATE, DROPPED = 1500, 1024, 5, 1024, 1e-2, 0.3
 LIMIT = 64  # tokens of a text

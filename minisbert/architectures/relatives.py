@@ -23,10 +23,11 @@ from minisbert.architectures.modernbert import MODERNBERT
 from minisbert.architectures.mpnet import MPNET, SKIPPED
 from minisbert.architectures.offset_encoder import OffsetConfig, OffsetEncoder
 from minisbert.architectures.qwen3 import QWEN3
-from minisbert.core import InputError, read_json, reading
+from minisbert.core import InputError, read_json
 from minisbert.core.bert import Bert
 from minisbert.core.checks import check_integer
 from minisbert.core.weights import BertConfig
+from minisbert.system.reading import reading
 
 BERT = Family(
     model_type="bert",

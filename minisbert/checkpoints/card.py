@@ -8,7 +8,7 @@ fit its hash, and is kept.
 import hashlib
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from minisbert.system.assets import assets
@@ -101,21 +101,26 @@ def loading_section(package: str, call: str, kind: str) -> list[str]:
 
 
 def training_section(
-    command: str, data: Mapping[str, str], scores: Mapping[str, tuple[dict, dict]]
+    command: str,
+    notes: Sequence[str],
+    scores: Mapping[str, tuple[dict, dict]],
+    gain: str = "",
 ) -> str:
-    """Describe a training run. ``data`` and ``scores`` are by split.
-
-    A split's scores are those of the model before the run and of this one.
+    """Describe a training run: its ``notes`` on the data, the scores before it and those of this
+    model by split, and what the gain on test is worth.
     """
     lines = ["## Training", "", "```", command, "```", ""]
-    for split, note in data.items():
-        lines.append(f"- {split}: {note}")
-    if any(before for before, _ in scores.values()):
-        lines += ["", "| | before | after |", "|---|---|---|"]
+    lines += [f"- {note}" for note in notes]
+    rows = []
     for split, (before, after) in scores.items():
-        for name in before:
-            if name != "loss":
-                lines.append(f"| {split} {name} | {before[name]:.4f} | {after[name]:.4f} |")
+        for name, value in before.items():
+            rows.append(f"| {split} {name} | {value:.4f} | {after[name]:.4f} |")
+    if rows:
+        lines += ["", "| | before | after |", "|---|---|---|", *rows]
+    if "dev" in scores:
+        lines += ["", "dev chose the step, so its scores are too good."]
+    if gain:
+        lines += ["", f"Gain x 100: {gain}."]
     return "\n".join([*lines, "", ""])
 
 

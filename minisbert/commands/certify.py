@@ -30,7 +30,7 @@ parser.add_argument(
     "--served-model", metavar="NAME", help="the model's name on the server (default: --model)"
 )
 parser.add_argument("--texts", metavar="FILE", required=True, help="the texts, one per line")
-shared.add_table_options(parser)
+shared.add_table_options(parser, "the column of texts")
 shared.add_json_option(parser)
 group = parser.add_argument_group("what the vectors should be")
 shared.add_model_options(group, device="cpu")
@@ -42,13 +42,12 @@ def main(arguments: list[str] | None = None) -> None:
     both_or_none = bool(options.vectors) == bool(options.url)
     check_usage((both_or_none, "give either VECTORS, a file, or --url"))
 
-    from minisbert.data.formats import every_text
-    from minisbert.data.lines import Rows
+    from minisbert.data.rows import every_text
     from minisbert.diagnosis.certificate import certify
     from minisbert.diagnosis.vector_sources import fetch_vectors, read_vector_file
 
-    texts = list(every_text(Rows(options.texts, quotes=options.quotes)))
-    # the vectors come before the model: a wrong file or address is reported within a second
+    texts = list(every_text(options.texts, options.columns, options.quotes))
+    # the vectors come before the model: a wrong file or address is told in a second
     if options.url:
         values = fetch_vectors(options.url, texts, options.served_model or options.model)
     else:

@@ -12,7 +12,7 @@ Examples:
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ of_model.add_argument(
     "--batch-size", type=int, default=32, help="texts of 64 tokens per batch (default: %(default)s)"
 )
 shared.add_prompt_option(of_model)
-shared.add_table_options(parser)
+shared.add_table_options(parser, "the column of texts")
 of_vectors = parser.add_argument_group("the vectors")
 of_vectors.add_argument(
     "--normalize", action="store_true", help="scale to length 1 at the end (many models do anyway)"
@@ -78,21 +78,21 @@ def main(arguments: list[str] | None = None) -> None:
         "--heatmap", heatmap, [".png", ".svg", ".pdf"], options.model, options.file
     )
 
-    from minisbert.data.formats import every_text
-    from minisbert.data.lines import Rows
+    from minisbert.data.rows import every_text
 
-    def opened() -> Rows:
-        return Rows(options.file, quotes=options.quotes)
+    def file_texts(is_told: bool = False) -> Iterator[str]:
+        return every_text(options.file, options.columns, options.quotes, is_told=is_told)
 
     # what is wrong with the texts is said before the model is loaded
     texts: Iterable[str] = options.texts
     if options.file and out and out.suffix == ".npy" and Path(options.file).is_file():
         # the header of .npy, which comes first, holds the number of rows: count them, then stream
         # the file, which is never in memory. A pipe can be read only once
-        texts, total = every_text(opened(), is_told=True), sum(1 for _ in every_text(opened()))
+        total = sum(1 for _ in file_texts())
+        texts = file_texts(is_told=True)
     else:
         if options.file:
-            texts = every_text(opened())
+            texts = file_texts()
         texts = list(texts)
         total = len(texts)
     if heatmap:

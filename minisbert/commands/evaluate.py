@@ -42,7 +42,7 @@ ONLY_SEARCH = (
 parser = command_parser("evaluate", __doc__)
 rows = "score, sentence1, sentence2; a header label, sentence1, sentence2 and labels; or anchor, positive, negative"
 parser.add_argument("--data", help=f"stsb, quora, or a file: {rows} (default: stsb)")
-shared.add_table_options(parser, "score and two texts of a file of scores")
+shared.add_table_options(parser, "two texts and their score, or two texts")
 split_help = "split of stsb (default: dev), or rows of a file by its column called split"
 parser.add_argument("--split", choices=("train", "dev", "test"), help=split_help)
 parser.add_argument("--queries", metavar="FILE", help=".jsonl with _id and text")
@@ -100,18 +100,21 @@ def evaluate_rows(options: argparse.Namespace) -> Evaluation:
     from minisbert.models.properties import SIMILARITIES
 
     # the file's header or keys say what its rows are, and so which measure fits
-    read = evaluators.load_rows(options.data, options.split or "", options.columns, options.quotes)
-    kind, (rows, skipped, unread, _) = read
-    shared.say_unread(options.data, skipped, unread)
+    kind, table_of_rows = evaluators.load_rows(
+        options.data, options.split or "", options.columns, options.quotes
+    )
+    say(table_of_rows.note())
+    rows = table_of_rows.rows
     encoder = shared.chosen_encoder(options, instead=ONLY_SEARCH)
     similarity = encoder.similarity_fn_name
-    columns = [list(texts) for texts in zip(*(row.texts for row in rows), strict=True)]
+    # columns of texts, and behind those of scored and labelled pairs the scores or labels
+    columns = [list(values) for values in zip(*rows, strict=True)]
     split = f", {options.split} split" if options.split else ""
     header = {"data": f"{options.data}{split}, {len(rows):,} {kind}", "scored by": similarity}
     lines: list[str] = []
     if kind == "pairs without scores":
         header["protocol"] = "each anchor's positive among all positives, by the exact search"
-        ranked = retrieval_scores(encoder, retrieval_from_pairs(row.texts for row in rows))
+        ranked = retrieval_scores(encoder, retrieval_from_pairs(rows))
         lines = retrieval_table(ranked)
         result = {f"{similarity}_{metric}": value for metric, value in ranked.items()}
     elif kind == "triplets":
@@ -126,14 +129,13 @@ def evaluate_rows(options: argparse.Namespace) -> Evaluation:
         )
     else:
         header["scored by"] += "; the other similarities for comparison"
-        first, second = columns
+        first, second, labels = columns
         evaluator: evaluators.Evaluator
         cells: list[list[float | str]]
         if kind == "labelled pairs":
             header["protocol"] = (
                 "thresholds chosen on these very pairs, which flatters all but average precision"
             )
-            labels = [row.label for row in rows]
             evaluator = evaluators.BinaryClassificationEvaluator(
                 first, second, labels, show_progress_bar=True
             )
@@ -146,9 +148,8 @@ def evaluate_rows(options: argparse.Namespace) -> Evaluation:
             lines = table(cells, 10, 11)
         else:
             header["protocol"] = PROTOCOL
-            scores = [row.score for row in rows]
             evaluator = evaluators.EmbeddingSimilarityEvaluator(
-                first, second, scores, show_progress_bar=True
+                first, second, labels, show_progress_bar=True
             )
             found = evaluator.compute_metrics(encoder, SIMILARITIES)
             cells = [["x 100", "Pearson", "Spearman"]]
@@ -159,7 +160,7 @@ def evaluate_rows(options: argparse.Namespace) -> Evaluation:
         result = evaluator.flat(found)
     counted = "triplets" if kind == "triplets" else "pairs"
     data = {"data": options.data, "split": options.split, counted: len(rows)}
-    return encoder, len(columns) * len(rows), data, header, result, lines
+    return encoder, table_of_rows.columns.texts * len(rows), data, header, result, lines
 
 
 def table(rows: Iterable[Sequence[float | str]], first: int, width: int) -> list[str]:

@@ -1,8 +1,8 @@
 """Inspect files of training data before training on them.
 
-It counts rows, texts, tokens and labels, names rows that training refuses or skips, that repeat, or
-that are in train and in dev, and prints the command that trains. The exit code is 1 if training
-would refuse a file.
+It says which columns are read, counts rows, texts, tokens and labels, names rows that training
+refuses or skips, that repeat, or that are in train and in dev, and prints the command that trains.
+The exit code is 1 if training would refuse a file.
 
 Examples:
   minisbert inspect train.tsv
@@ -25,7 +25,7 @@ PICTURE = "inspection.png"
 NAMED_PLACES = 3  # of each finding
 FINDINGS = {
     "problems": "training stops",
-    "skipped": "rows with an empty text or without a gold label",
+    "skipped": "rows with an empty text or without a label",
     "repeated": "rows with the texts and the label of an earlier one",
 }
 
@@ -46,12 +46,15 @@ parser.add_argument(
     "--max-length", type=int, metavar="N", help="the limit in tokens (default: the model's)"
 )
 parser.add_argument(
-    "--scale", type=score_scale, default=5.0, metavar="S", help="scores are 0 to S (default: 5)"
+    "--scale",
+    type=score_scale,
+    metavar="S",
+    help="the highest possible score (default: 1, 5, 10 or 100, the first that none exceeds)",
 )
 parser.add_argument(
     "--plots", type=Path, metavar="DIR", help=f"draw lengths and scores to DIR/{PICTURE}"
 )
-shared.add_table_options(parser)
+shared.add_table_options(parser, "texts, then their label")
 parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -67,8 +70,7 @@ def report(content: dict[str, Any]) -> Iterator[str]:
 
 
 def report_of_file(file: dict[str, Any]) -> Iterator[str]:
-    yield f"{file['path']}: {file['form']}"
-    yield f"  rows     {file['rows']:,}"
+    yield file["read"] or f"{file['path']}: no rows that training reads"
     yield f"  texts    {file['texts']:,}, {file['distinct_texts']:,} distinct"
     if "tokens" in file:
         tokens = file["tokens"]
@@ -82,8 +84,6 @@ def report_of_file(file: dict[str, Any]) -> Iterator[str]:
         yield f"  scores   {scores['min']:g} to {scores['max']:g}, mean {scores['mean']:.3g}"
     for name, count in file["labels"].items():
         yield f"  label    {name}: {count:,}"
-    if file["unread"]:
-        yield f"  not read {', '.join(file['unread'])}"
     for name, meaning in FINDINGS.items():
         if file[name]:
             yield f"  {name} ({len(file[name]):,}): {meaning}"
@@ -116,14 +116,14 @@ def main(arguments: list[str] | None = None) -> None:
     files = []
     for i, path in enumerate(options.files):
         role = ("train", "dev", "test")[min(i, 2)]
-        files.append(inspect(path, tokenizer, options.scale, role, options.quotes))
+        file = inspect(path, tokenizer, options.scale, role, options.quotes, options.columns)
+        files.append(file)
     content: dict[str, Any] = {
         "model": None if tokenizer is None else options.model or DEFAULT,
         "files": [file.summary() for file in files],
         "shared": [overlap(files[0], file) for file in files[1:]],
         "command": training_command(files, options.model, options.max_length),
     }
-
     if options.plots:
         unit = "tokens" if tokenizer else "characters"
         lengths = {}

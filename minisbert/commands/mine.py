@@ -6,7 +6,7 @@ Examples:
   minisbert mine --pairs pairs.tsv --out triplets.jsonl
   minisbert mine --pairs pairs.tsv --corpus sentences.txt --relative-margin 0.05 --out triplets.jsonl
   minisbert mine --pairs pairs.jsonl --corpus corpus.jsonl --range-min 10 --range-max 50 --out triplets.jsonl
-  minisbert train --objective mnr --data triplets.jsonl
+  minisbert train --loss ranking --data triplets.jsonl
 """
 
 import json
@@ -57,10 +57,7 @@ parser.add_argument(
 of_rules = parser.add_argument_group("which candidates become negatives")
 for name, (kind, metavar, text) in RULE_OPTIONS.items():
     of_rules.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=text)
-shared.add_corpus_options(parser, roles=tuple(shared.ROLES))
-parser.add_argument(
-    "--columns", metavar="A,B", help="anchor and positive: names, or numbers without a header"
-)
+shared.add_corpus_options(parser, "anchor and positive of --pairs", tuple(shared.ROLES))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -69,8 +66,8 @@ def main(arguments: list[str] | None = None) -> None:
         "--out", options.out, [".jsonl"], options.model, options.pairs, options.corpus
     )
     shared.check_no_codes(options)
-    from minisbert.data.formats import PAIRS, read_file
-    from minisbert.data.lines import Rows
+    from minisbert.data.columns import Columns
+    from minisbert.data.rows import read_rows
     from minisbert.loading import load_dense
     from minisbert.models.index import encode_with_progress
     from minisbert.search.mining import Rules, candidates_of, mine, triplets
@@ -83,19 +80,24 @@ def main(arguments: list[str] | None = None) -> None:
             if getattr(options, name) is not None
         }
     )
-    rows, skipped, unread, _ = read_file(
-        Rows(options.pairs, "train", options.quotes, options.columns), PAIRS
+    pairs = read_rows(
+        options.pairs,
+        Columns(2, more_texts=True),
+        options.columns,
+        split="train",
+        quotes=options.quotes,
     )
-    shared.say_unread(options.pairs, skipped, unread)
+    say(pairs.note())
+    rows = pairs.rows
     # rows may be triplets of an earlier mining: their negatives are to be found anew
-    negatives = len(rows[0].texts) - 2
+    negatives = len(rows[0]) - 2
     if negatives:
         say(
             f"{options.pairs}: only anchor and positive are read, not the {negatives} negatives of "
             f"each row"
         )
-    corpus = shared.read_corpus(options.corpus, options.quotes) if options.corpus else []
-    task = candidates_of([(row.texts[0], row.texts[1]) for row in rows], corpus)
+    corpus = shared.read_corpus(options.corpus, quotes=options.quotes) if options.corpus else []
+    task = candidates_of([row[:2] for row in rows], corpus)
     with atomic_file(
         options.out
     ) as partial:  # opened first: a folder that is missing is found before the work

@@ -23,14 +23,14 @@ parser.add_argument(
 parser.add_argument(
     "--min-score", type=float, metavar="S", help="only pairs with at least this score"
 )
-shared.add_corpus_options(parser)
+shared.add_corpus_options(parser, "the column of texts")
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.min_score is not None and not math.isfinite(options.min_score):
         raise InputError(f"--min-score must be a number, got {options.min_score}")
-    texts = shared.read_corpus(options.file, options.quotes)
+    texts = shared.read_corpus(options.file, options.columns, options.quotes)
     count = len(texts) * (len(texts) - 1) // 2
     if count == 0:
         raise InputError(f"{options.file} contains one sentence: a pair needs two")

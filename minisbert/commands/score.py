@@ -14,9 +14,11 @@ import numpy as np
 
 from minisbert.commands import shared
 from minisbert.core import InputError
-from minisbert.data.lines import Rows
+from minisbert.data.columns import Columns
+from minisbert.data.rows import read_rows
 from minisbert.system.console import command_parser, say
 
+MAX_SCORE = 5.0  # of the STS Benchmark
 parser = command_parser("score", __doc__)
 parser.add_argument("texts", nargs="*", metavar="TEXT", help="two texts")
 parser.add_argument(
@@ -24,7 +26,9 @@ parser.add_argument(
     required=True,
     help="a folder with a trained head, or a CrossEncoder's name on the Hub",
 )
-pairs_help = "a table or JSON with two texts a row, or a tab between them; each is printed after its score, which is not clipped"
+pairs_help = (
+    "a table or JSON with two texts a row; each is printed after its score, which is not clipped"
+)
 parser.add_argument("--file", metavar="F", help=pairs_help)
 shared.add_table_options(parser, "the two texts")
 shared.add_length_options(parser)
@@ -38,10 +42,9 @@ def main(arguments: list[str] | None = None) -> None:
             f"give two texts, each in quotes, or --file, not {len(options.texts)} texts"
         )
     if options.file:
-        pairs = pairs_of(Rows(options.file, quotes=options.quotes, columns=options.columns))
+        pairs = pairs_of(options.file, options.columns, options.quotes)
     else:
         pairs = [(options.texts[0], options.texts[1])]
-    from minisbert.data.formats import MAX_SCORE
     from minisbert.loading import load
     from minisbert.models.pair_model import SEVERAL, PairScorer
 
@@ -83,30 +86,10 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{score:.3f}")  # the probability of a duplicate
 
 
-def pairs_of(rows: Rows) -> list[tuple[str, str]]:
-    """Read the two texts of each row, under the names that training files have, or without names
-    from two columns.
-    """
-    from minisbert.data.formats import PAIRS, RowReader, two_texts
-
-    named = two_texts(rows.names)
-    if (
-        not rows.columns
-        and not named
-        and len(rows.names) == 2
-        and "\t" in rows.first_line
-        and not rows.holds_json
-    ):
-        say(f"{rows}: the first line has no known names, so it is scored as a pair")
-        named = ["1", "2"]
-    rows.columns = rows.columns or ",".join(named or ["sentence1", "sentence2"])
-    reader = RowReader(rows, PAIRS)
-    pairs = []
-    for row in reader:
-        if len(row.texts) != 2 or not all(row.texts):
-            rows.fail(row.line, "two texts are needed")
-        pairs.append((row.texts[0], row.texts[1]))
-    if not pairs:
-        raise InputError(f"{rows} contains no sentence pairs")
-    shared.say_unread(str(rows), 0, [*reader.unread])
-    return pairs
+def pairs_of(path: str, columns: str | None = None, quotes: bool = True) -> list[tuple[str, str]]:
+    """Read the two texts of each row; a label beside them makes no difference."""
+    table = read_rows(path, Columns(2, ignores_label=True), columns, quotes=quotes)
+    if table.skipped:  # a row that is left out would shift the scores of the others
+        raise InputError(f"{path}, {table.unit} {table.skipped[0]}: two texts are needed")
+    say(table.note())
+    return table.rows

@@ -26,16 +26,18 @@ about = "for an --index of encode --quantize binary: score K times --top candida
 about += "int8 codes are compared with float32 queries throughout"
 parser.add_argument("--rescore", type=bounded(int, 1), metavar="K", help=about)
 shared.add_rerank_options(parser)
-shared.add_corpus_options(parser, roles=tuple(shared.ROLES))
+shared.add_corpus_options(parser, "the column of texts", tuple(shared.ROLES))
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     both = bool(options.query) == bool(options.queries)
     check_usage((both, "give either --query TEXT, once or several times, or --queries FILE"))
-    queries = options.query or shared.read_corpus(options.queries, options.quotes)
+    queries = options.query or shared.read_corpus(
+        options.queries, options.columns, options.quotes, columns_may_lack=True
+    )
     check_usage((not all(map(str.strip, queries)), "an empty query matches nothing in particular"))
-    corpus = shared.read_corpus(options.corpus, options.quotes)
+    corpus = shared.read_corpus(options.corpus, options.columns, options.quotes)
     if options.top > len(corpus):
         say(f"--top {options.top}: the corpus has only {len(corpus)} sentences; all are shown")
     codes = shared.stored_codes(options)

@@ -113,9 +113,11 @@ def add_rerank_options(group: argparse._ActionsContainer, below: float = math.in
     )
 
 
-def add_corpus_options(parser: argparse.ArgumentParser, roles: Sequence[str] = ("",)) -> None:
+def add_corpus_options(
+    parser: argparse.ArgumentParser, columns: str, roles: Sequence[str] = ("",)
+) -> None:
     """Add the options shared by ``search``, ``pairs`` and ``mine``; with a prompt for each of the
-    roles.
+    roles. ``columns`` says which ones ``--columns`` names.
     """
     add_model_options(parser.add_argument_group("model"), compares=True)
     prompts = parser.add_argument_group("prompts")
@@ -125,20 +127,17 @@ def add_corpus_options(parser: argparse.ArgumentParser, roles: Sequence[str] = (
     about = "keep the vectors in F.safetensors, to be reused with the same model and texts"
     about += "; or read those of the same texts that encode --quantize has written"
     files.add_argument("--index", type=Path, metavar="F", help=about)
-    add_table_options(files)
+    add_table_options(files, columns)
     add_json_option(files)
 
 
-def add_table_options(group: argparse._ActionsContainer, columns: str = "") -> None:
-    """Add ``--no-quotes``, as ``options.quotes``, and maybe ``--columns``; ``columns`` says
-    which.
-    """
+def add_table_options(group: argparse._ActionsContainer, columns: str) -> None:
+    """Add ``--columns`` and ``--no-quotes``, as ``options.quotes``; ``columns`` says which."""
+    group.add_argument(
+        "--columns", metavar="A,B", help=f"{columns}: their names, or numbers without a header"
+    )
     about = "quotation marks in a table are text (default: they enclose a cell, as in pandas)"
     group.add_argument("--no-quotes", action="store_false", dest="quotes", help=about)
-    if columns:
-        group.add_argument(
-            "--columns", metavar="A,B", help=f"{columns}: their names, or numbers without a header"
-        )
 
 
 def add_json_option(group: argparse._ActionsContainer) -> None:
@@ -275,24 +274,17 @@ def prompt_of(
 # corpus
 
 
-def read_corpus(path: str, quotes: bool = True) -> list[str]:
+def read_corpus(
+    path: str, columns: str | None = None, quotes: bool = True, columns_may_lack: bool = False
+) -> list[str]:
     """Read the texts of a file; report how many empty lines were skipped."""
-    from minisbert.data.formats import every_text
-    from minisbert.data.lines import Rows
+    from minisbert.data.rows import every_text
 
-    lines = list(every_text(Rows(path, quotes=quotes), blanks=True))
+    lines = list(every_text(path, columns, quotes, blanks=True, names_may_lack=columns_may_lack))
     texts = [text for text in lines if text]
     if len(texts) < len(lines):
         say(f"{path}: empty lines skipped: {len(lines) - len(texts):,}")
     return texts
-
-
-def say_unread(path: str, skipped: int, columns: Sequence[str]) -> None:
-    """Report what a table holds beside the rows that were read."""
-    if skipped:
-        say(f"{path}: rows with an empty text skipped: {skipped:,}")
-    if columns:
-        say(f"{path}: not read: {', '.join(columns)}")
 
 
 def stored_codes(options: argparse.Namespace) -> dict[str, str]:

@@ -10,16 +10,16 @@ from minisbert.system.console import command_parser, say
 from minisbert.system.files import check_ending, check_output, read_text
 from minisbert.system.reading import reading
 from minisbert.training import RUN_CONFIG, RUN_LOG
-from minisbert.training.settings import parse
+from minisbert.training.options import parse
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Fine-tune a model, with all objectives, named recipes, resume and several processes."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if {"-h", "--help", "--help-all"} & {*given}:
-        parse(given)  # prints the help and ends without waiting for torch
+    """Fine-tune a model: ``minisbert/train.py``, with the help before torch is imported."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if "-h" in words or "--help" in words:
+        parse(words)  # prints the help and ends
+    from minisbert.train import main as train
     from minisbert.training.distributed import run_distributed_command
-    from minisbert.training.train import main as train
 
     run_distributed_command(lambda: train(arguments))
 
@@ -60,15 +60,18 @@ def read_run(folder: Path) -> tuple[str, dict[str, dict[int, float]]]:
         raise InputError(
             f"{folder} is not the folder of a run: it has no {RUN_LOG}, which training writes"
         )
-    with reading(folder / RUN_CONFIG):
-        config = json.loads(read_text(folder / RUN_CONFIG))
-        metric, objective, model = (
-            config["best_metric"],
-            config["objective"],
-            Path(config["model"]).name,
-        )
-        # the first step has the rate 0, and is logged only if every step is
-        rates = {1: 0.0} if config["warmup"] else {}
+    name = "training"
+    title = folder.name
+    rates: dict[int, float] = {}
+    if (folder / RUN_CONFIG).is_file():  # ``train`` called from Python writes none
+        with reading(folder / RUN_CONFIG):
+            config = json.loads(read_text(folder / RUN_CONFIG))
+            name = config["head"] or config["loss"]
+            title = f"{name} on {Path(config['model']).name}"
+            # the first step has the rate 0, and is logged only if every step is
+            if config["warmup"]:
+                rates[1] = 0.0
+    metric = "score"
     losses: dict[int, float] = {}
     scores: dict[int, float] = {}
     with reading(log) as at:
@@ -76,18 +79,16 @@ def read_run(folder: Path) -> tuple[str, dict[str, dict[int, float]]]:
         # of a line
         for at.line, line in enumerate(read_text(log).split("\n")[:-1], start=1):
             entry = json.loads(line)
-            if entry.get("dev") == {}:  # --dev none
-                continue
+            # by step, so what a resumed run logs again counts once
             if "dev" in entry:
+                metric = entry["metric"]
                 scores[entry["step"]] = 100 * float(entry["dev"][metric])
-            else:  # by step, so what a resumed run logs again counts once
-                losses[entry["step"]], rates[entry["step"]] = (
-                    float(entry["loss"]),
-                    float(entry["lr"]),
-                )
+            else:
+                losses[entry["step"]] = float(entry["loss"])
+                rates[entry["step"]] = float(entry["lr"])
     if not losses:
         raise InputError(
             f"{folder} has no losses yet: training logs them every few steps (--log-every)"
         )
-    curves = {f"loss ({objective})": losses, f"dev {metric} x 100": scores, "learning rate": rates}
-    return f"{objective} on {model}", curves
+    curves = {f"loss ({name})": losses, f"dev {metric} x 100": scores, "learning rate": rates}
+    return title, curves

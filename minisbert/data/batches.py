@@ -34,21 +34,24 @@ def unique_batches(
     batches: list[list[int]] = []
     waiting: list[int] = []
     while order:
-        fresh = batch_size * window - len(
-            waiting
-        )  # at least 1: each window places at least one row
+        # at least one fresh row: each window places at least one of the rows that wait
+        fresh = batch_size * window - len(waiting)
         rows = sorted(waiting + order[:fresh], key=lambda row: lengths[row])
         order = order[fresh:]
+
         # if most rows are waiting, a text is so frequent that waiting longer would only cost time
-        may_wait = order and 2 * len(waiting) < len(rows)
-        filled, waiting = _fill(rows, keys, batch_size, most=window if may_wait else len(rows))
+        most = len(rows)
+        if order and 2 * len(waiting) < len(rows):
+            most = window
+        filled, waiting = fill_batches(rows, keys, batch_size, most)
         batches += filled
-    _join_alone(batches, keys, batch_size)
+
+    join_alone(batches, keys, batch_size)
     batches = [batch for batch in batches if batch]
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
 
-def _fill(
+def fill_batches(
     rows: list[int], keys: Sequence[Sequence[Hashable]], batch_size: int, most: int
 ) -> tuple[list[list[int]], list[int]]:
     """Put each row into the first batch with room after those that have its texts; return batches
@@ -57,7 +60,7 @@ def _fill(
     With a batch size of 2, rows a, b, a, c, a of one text each give [a, b], [a, c], [a].
     """
     batches: list[list[int]] = [[] for _ in range(most)]
-    left = []
+    left_over = []
     after: dict[Hashable, int] = {}  # key -> the batch after the last one that contains it
     for row in rows:
         at = max((after.get(key, 0) for key in keys[row]), default=0)
@@ -65,21 +68,27 @@ def _fill(
         while at < most and len(batches[at]) == batch_size:
             at += 1
         if at == most:
-            left.append(row)
+            left_over.append(row)
             continue
         batches[at].append(row)
         for key in keys[row]:
             after[key] = at + 1
-    return [batch for batch in batches if batch], left
+    return [batch for batch in batches if batch], left_over
 
 
-def _join_alone(
+def join_alone(
     batches: list[list[int]], keys: Sequence[Sequence[Hashable]], batch_size: int
 ) -> None:
     """Move the row of each batch of one to another batch, or drop it, which leaves its batch
     empty.
     """
-    texts = [{key for row in batch for key in keys[row]} for batch in batches]
+    texts: list[set[Hashable]] = []
+    for batch in batches:
+        texts_of_batch: set[Hashable] = set()
+        for row in batch:
+            texts_of_batch.update(keys[row])
+        texts.append(texts_of_batch)
+
     hosts = list(range(len(batches)))
     for batch in batches:
         if len(batch) != 1:  # also if another row has joined it since

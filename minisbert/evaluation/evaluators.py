@@ -18,12 +18,15 @@ from numpy.typing import ArrayLike
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.metrics import pearson, spearman
-from minisbert.data.datasets import check_labels, check_scores, open_rows
-from minisbert.data.formats import LABELLED, PAIRS, SCORED, Table, read_file, recognise
+from minisbert.data.columns import Columns
+from minisbert.data.rows import Table, read_rows
 from minisbert.evaluation import metrics
 from minisbert.evaluation.retrieval import encode_both
 from minisbert.models.properties import similarity_pairwise
 from minisbert.models.text_encoder import TextEncoder
+
+# what a file that is evaluated may hold: the first whose columns it has
+EVALUATED = (Columns(2, "score"), Columns(3), Columns(2))
 
 
 def load_rows(
@@ -31,30 +34,30 @@ def load_rows(
 ) -> tuple[str, Table]:
     """Read ``data``: what it holds in words, and its rows.
 
-    ``data`` is stsb, quora or a file: of triplets, of pairs without scores, of labels of 0 and 1,
-    or of scored pairs, on any scale. Raises ``InputError`` with file and line for rows that cannot
-    be read.
+    ``data`` is stsb, quora or a file: of triplets, of pairs without scores, of labels of 0 and 1
+    under another name than a score's, or of scored pairs, on any scale. Raises ``InputError`` with
+    file and line for rows that cannot be read.
     """
-    rows = open_rows(data, split, scale=None, columns=columns, quotes=quotes)
-    form = {"stsb": SCORED, "quora": LABELLED}.get(data)
-    if form is None:
-        if split and "split" not in rows.names:
-            raise InputError(
-                f"{data} has no column or key called split, so --split {split} selects nothing"
-            )
-        form = SCORED if columns else recognise(rows)  # columns name a score and two texts
-    if form not in (LABELLED, PAIRS):
-        table = read_file(rows, SCORED)
-        check_scores(table.rows, data)
-        return "pairs", table
-    table = read_file(rows, form)
-    if form is LABELLED:
-        check_labels(table.rows, data)
+    table = read_rows(data, EVALUATED, columns, split=split, quotes=quotes)
+    if split and not table.split and data != "stsb":
+        raise InputError(f"{data} has no column called split, so --split {split} selects nothing")
+    if not split and "split" in table.unread:
+        raise InputError(
+            f"{data} has a column split: choose its rows by --split train, dev or test"
+        )
+    if table.columns.label is None:
+        kinds = {2: "pairs without scores", 3: "triplets"}
+        return kinds[table.columns.texts], table
+
+    scores = {row[-1] for row in table.rows}
+    if scores <= {0.0, 1.0} and "score" not in table.names[-1].lower():
+        if 1.0 not in scores:
+            raise InputError(f"{data}: no pair has label 1, so F1 is not defined; give more rows")
+        table.rows = [(first, second, int(label)) for first, second, label in table.rows]
         return "labelled pairs", table
-    width = len(table.rows[0].texts)
-    if width > 3:
-        raise InputError(f"{data}: rows of {width} texts; anchor, positive and negative are needed")
-    return "pairs without scores" if width == 2 else "triplets", table
+    if len(scores) < 2:
+        raise InputError(f"{data}: a correlation needs at least two pairs with different scores")
+    return "pairs", table
 
 
 def encode_pairs(

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from minisbert.core import InputError, one_line
-from minisbert.data.formats import number
-from minisbert.data.lines import Rows
+from minisbert.data.tables import bare_rows, file_lines, open_records
+from minisbert.data.values import number
 from minisbert.evaluation.metrics import METRICS
 from minisbert.models.pair_model import PairScorer
 from minisbert.models.text_encoder import TextEncoder
@@ -125,22 +125,21 @@ def texts_by_id(path: str | Path) -> dict[str, str]:
     ``title`` if it has one.
     """
     texts: dict[str, str] = {}
-    rows = Rows(path)
-    if not rows.holds_json and "\t" in rows.first_line:
+    records = open_records(path)
+    if records.separator:
         needed = '{"_id": "7", "text": "..."}'
         raise InputError(
             f"{path} is a table, as MS MARCO's queries.tsv is: write a .jsonl, {needed} in each "
             f"line"
         )
     with reading(path) as at:
-        for at.line, row in rows.values:
-            fields = row if isinstance(row, dict) else {}
+        for at.line, fields in records.items:
             identity, text, title = (fields.get(name) for name in ("_id", "text", "title"))
             if type(identity) is int:
                 identity = str(identity)
             if not all(isinstance(value, str) for value in (identity, text, title or "")):
                 raise ValueError(
-                    f"_id, text and maybe title are needed, all strings, not {one_line(row)}"
+                    f"_id, text and maybe title are needed, all strings, not {one_line(fields)}"
                 )
             identity, text = str(identity).strip(), f"{title or ''} {text}".strip()
             f"{identity}{text}".encode()  # ValueError for a lone surrogate, which JSON can escape
@@ -163,7 +162,7 @@ def read_qrels(
     """
     grades: dict[str, dict[int, int]] = {}
     with reading(path) as at:
-        for index, (at.line, cells) in enumerate(Rows(path, quotes=False).cells("\t")):
+        for index, (at.line, cells) in enumerate(bare_rows(file_lines(path), "\t")):
             if len(cells) != len(QRELS):
                 hint = (
                     "; an id and a text are queries, as in MS MARCO's queries.tsv"

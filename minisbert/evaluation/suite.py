@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from minisbert.core import InputError
-from minisbert.data.datasets import load_scored_pairs
-from minisbert.data.formats import Row, parse_score
-from minisbert.data.lines import Rows
+from minisbert.data.rows import ScoredPair, load_scored_pairs
+from minisbert.data.tables import file_lines
+from minisbert.data.values import parse_score
 from minisbert.evaluation.evaluators import correlate, encode_pairs, row_scores
 from minisbert.models.text_encoder import TextEncoder
 from minisbert.system.assets import asset, ensure, problems
@@ -46,6 +46,7 @@ SOURCES = {
     "STS-B": "stsb",
     "SICK-R": "sick",
 }
+HIGHEST_SCORE = 5
 SICK_ALL = "SICK-R, all"
 
 
@@ -55,10 +56,10 @@ class Task:
 
     name: str
     protocol: str
-    sets: dict[str, list[Row]]
+    sets: dict[str, list[ScoredPair]]
 
     @property
-    def pairs(self) -> list[Row]:
+    def pairs(self) -> list[ScoredPair]:
         return [pair for pairs in self.sets.values() for pair in pairs]
 
 
@@ -122,16 +123,16 @@ def load_sick(folder: Path) -> list[Task]:
 
 def read_pairs(
     path: Path, columns: Sequence[int] = (0, 1, 2), header: int = 0, gold: Path | None = None
-) -> list[Row]:
+) -> list[ScoredPair]:
     """Read the ``columns`` of score, sentence1 and sentence2. A blank score means unscored, not 0.
 
     If the scores are in ``gold``, line by line, they come before the cells of ``path``.
     """
-    rows = [line.split("\t") for _, line in Rows(path).lines]
+    rows = [line.split("\t") for _, line in file_lines(path)]
     if gold is not None:
         with reading(path):
             rows = [
-                [score, *cells] for (_, score), cells in zip(Rows(gold).lines, rows, strict=True)
+                [score, *cells] for (_, score), cells in zip(file_lines(gold), rows, strict=True)
             ]
     pairs = []
     with reading(gold or path) as at:
@@ -139,8 +140,11 @@ def read_pairs(
             if len(cells) <= max(columns):
                 raise ValueError(f"{len(cells)} columns; a score and two sentences are needed")
             score, first, second = (cells[i].strip() for i in columns)
-            if score:
-                pairs.append(Row((first, second), parse_score(score)))
+            value = parse_score(score)
+            if value is not None and not 0 <= value <= HIGHEST_SCORE:
+                raise ValueError(f"the score {score} is not on the scale of 0 to {HIGHEST_SCORE}")
+            if value is not None:
+                pairs.append(ScoredPair(first, second, value))
     return pairs
 
 

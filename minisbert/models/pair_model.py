@@ -506,7 +506,7 @@ class PairModel(PairScorer, nn.Module):
             file = CONFIG
             encoder, head, task, labels = read_cross_encoder(folder, max_length)
         else:
-            advice = "name a CrossEncoder, or train a head (train --objective cross-encoder)"
+            advice = "name a CrossEncoder, or train a head (train --head cross-encoder)"
             raise InputError(
                 f"{folder.path} has no {HEAD_FILE}, no head that was trained on pairs: {advice}"
             )

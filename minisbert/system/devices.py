@@ -9,7 +9,8 @@ import ctypes
 import os
 import platform
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -264,6 +265,17 @@ def set_random_state(states: dict[str, Tensor], device: torch.device) -> None:
         torch.cuda.set_rng_state(states["cuda"], device)
     if "mps" in states:
         torch.mps.set_rng_state(states["mps"])
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed the random generators that dropout uses, and put them back as they were afterwards."""
+    before = random_state(device)
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        set_random_state(before, device)
 
 
 def save_training_memory() -> None:

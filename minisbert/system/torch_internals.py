@@ -117,13 +117,6 @@ def unsigned_products(a: Tensor, b: Tensor, scale: Tensor) -> Tensor:
     )
 
 
-def add_each(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Add the second tensor of each pair to the first in place, in a few operations for all."""
-    firsts = [first for first, _ in pairs]
-    seconds = [second for _, second in pairs]
-    torch._foreach_add_(firsts, seconds)
-
-
 def package_runner(path: Path) -> Callable[..., Sequence[Tensor]]:
     """Load a package of AOTInductor: a function from its inputs to its outputs.
 

@@ -1,10 +1,13 @@
-"""Training: the objectives, their settings, and one run of them, with its folder, state and
-processes.
+"""Training: what is long and not about the loop, which is in ``minisbert/train.py``.
 
-Objectives connect data, a loss and a metric; losses beyond the book, schedules, recipes and the
-gradient cache are here, too. The loop itself is the book's.
+The losses (``table.py`` names them), the state for ``--resume``, the run's folder, processes and
+large batches. The losses' formulas that the book lacks are in ``losses.py``.
 """
 
 # what a run's folder holds; here, because plots read it without torch
-RUN_CONFIG, RUN_LOG, RESULTS = "config.json", "metrics.jsonl", "results.json"
-MODEL, LAST, STATE = "model", "last", "state.safetensors"
+RUN_CONFIG = "config.json"
+RUN_LOG = "metrics.jsonl"
+RESULTS = "results.json"
+MODEL = "model"
+STATE = "state"  # .json, and its tensors
+BEST = "best"  # the weights that were best on dev

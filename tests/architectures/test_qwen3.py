@@ -7,9 +7,7 @@ from minisbert.architectures.modern import rotary
 from minisbert.architectures.qwen3 import causal_mask, repeat_heads
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.settings import parse
-from minisbert.training.train import make_objective
-from tests import toys
+from minisbert.training.named_heads import add_head
 from tests.architectures.tiny import (
     batch,
     folder_of,
@@ -80,20 +78,12 @@ def test_the_last_token_is_pooled_in_any_batch():
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("head", "message"),
     [
-        ([], "joint head"),
-        (["--pooler-head"], "--pooler-head is for bert, .*, not for qwen3"),
+        ("cross-encoder", "joint head"),
+        ("classifier", "--head classifier is for bert, .*, not for qwen3"),
     ],
 )
-def test_a_head_on_the_first_token_of_a_decoder_is_refused(tmp_path, flags, message):
-    (tmp_path / "rows.tsv").write_text(toys.SCORED_HEADER + "".join(toys.scored(12, seed=0)))
-    data = [
-        flag
-        for name in ("--data", "--dev", "--test")
-        for flag in (name, str(tmp_path / "rows.tsv"))
-    ]
+def test_a_head_on_the_first_token_of_a_decoder_is_refused(head, message):
     with pytest.raises(InputError, match=message):
-        make_objective(
-            parse([*data, "--objective", "cross-encoder", *flags]), SentenceEncoder.load(FOLDER)
-        )
+        add_head(SentenceEncoder.load(FOLDER), head, "regression")

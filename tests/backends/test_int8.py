@@ -24,7 +24,7 @@ from minisbert.backends.package import CompiledEncoder
 from minisbert.commands.convert import to_native_code
 from minisbert.core import InputError
 from minisbert.core.metrics import spearman
-from minisbert.data.datasets import load_scored_pairs
+from minisbert.data.rows import load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import torch_internals
 from minisbert.system.devices import bfloat16_hardware, cpu_flags

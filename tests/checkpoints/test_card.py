@@ -90,7 +90,7 @@ def test_a_card_that_nobody_edited_is_replaced(tiny, tmp_path):
     """It would describe the model that was there before."""
     encoder = SentenceEncoder.load(tiny)
     encoder.save(tmp_path)
-    encoder.write_card(tmp_path, training_section("minisbert train", {"train": "a file"}, {}))
+    encoder.write_card(tmp_path, training_section("minisbert train", ["train  a file"], {}))
     assert "minisbert train" in (tmp_path / CARD).read_text()
     encoder.save(tmp_path)
     assert "minisbert train" not in (tmp_path / CARD).read_text()

@@ -1,7 +1,6 @@
 """Evaluation: four similarities, two correlations, and the command that prints them."""
 
 import json
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -9,18 +8,18 @@ import pytest
 
 from minisbert.commands.evaluate import main
 from minisbert.core import InputError
-from minisbert.data.formats import Row
+from minisbert.data.rows import ScoredPair
 from minisbert.evaluation.evaluators import row_scores
 from minisbert.models.properties import SIMILARITIES
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.toys import SCORED_HEADER
 
 PAIRS = [
-    Row(("the cat sits on the mat", "a cat sits"), 4.5),
-    Row(("a man plays the guitar", "the sun and the moon"), 0.5),
-    Row(("a dog runs in the park", "a small dog is running"), 4.0),
-    Row(("the woman eats bread", "a child eats an apple"), 2.5),
-    Row(("snow", "rain over the garden"), 1.0),
+    ScoredPair("the cat sits on the mat", "a cat sits", 4.5),
+    ScoredPair("a man plays the guitar", "the sun and the moon", 0.5),
+    ScoredPair("a dog runs in the park", "a small dog is running", 4.0),
+    ScoredPair("the woman eats bread", "a child eats an apple", 2.5),
+    ScoredPair("snow", "rain over the garden", 1.0),
 ]
 
 
@@ -82,18 +81,25 @@ def test_the_table_states_what_was_measured_and_how(tiny, tsv, capsys):
         ]
 
 
-LABELLED = (
-    [Row((pair.sentence1, pair.sentence2), int(pair.score > 2)) for pair in PAIRS]
-    + [Row((pair.sentence2, other.sentence1), 0) for pair, other in pairwise(PAIRS)]
-    + [Row(("the sun and the moon", "rain over the garden"), 1)]
-)
+LABELLED = [
+    ("the cat sits on the mat", 1, "a cat sits"),
+    ("a man plays the guitar", 0, "the sun and the moon"),
+    ("a dog runs in the park", 1, "a small dog is running"),
+    ("the woman eats bread", 1, "a child eats an apple"),
+    ("snow", 0, "rain over the garden"),
+    ("a cat sits", 0, "a man plays the guitar"),
+    ("the sun and the moon", 0, "a dog runs in the park"),
+    ("a small dog is running", 0, "the woman eats bread"),
+    ("a child eats an apple", 0, "snow"),
+    ("the sun and the moon", 1, "rain over the garden"),
+]
 
 
 @pytest.fixture
 def labelled(tmp_path: Path) -> Path:
     """The labelled pairs as a file, its columns in another order."""
     path = tmp_path / "labelled.tsv"
-    rows = [f"{pair.sentence1}\t{pair.label}\t{pair.sentence2}\n" for pair in LABELLED]
+    rows = [f"{first}\t{label}\t{second}\n" for first, label, second in LABELLED]
     path.write_text("sentence1\tlabel\tsentence2\n" + "".join(rows))
     return path
 
@@ -124,7 +130,7 @@ def test_a_split_of_a_file_is_the_rows_of_its_column(tiny, tmp_path, capsys):
     printed = capsys.readouterr()
     assert f"{path}, dev split, 2 pairs" in printed.out
     assert "scored by cosine" in printed.out
-    assert "rows of train" in printed.err
+    assert "split dev, not the 2 rows of train, test" in printed.err
     (tmp_path / "plain.csv").write_text("score,sentence1,sentence2\n1,a cat,a dog\n2,sun,moon\n")
     for more in ([], ["--split", "dev", "--data", str(tmp_path / "plain.csv")]):
         with pytest.raises(InputError, match="split"):
@@ -144,7 +150,7 @@ def test_long_sentences_are_reported(tiny, tmp_path, capsys):
         (f"{SCORED_HEADER}3\ta cat\ta dog\n3\tsun\tmoon\n", "scores"),
         ("label,sentence1,sentence2\n0,a cat,a dog\n0,sun,moon\n", "label"),
         ("rating,first,second\n3,a cat,a dog\n1,sun,moon\n", "rating"),
-        ("anchor,positive,negative,negative_2\na cat,a dog,b,c\n", "4 texts"),
+        ("anchor,positive,negative,negative_2\na cat,a dog,b,c\n", "negative_2 beside"),
         (f"{SCORED_HEADER}1\ta cat\ta dog\n2\ta cat\ta dog\n", "cosine"),
     ],
 )

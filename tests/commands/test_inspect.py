@@ -7,7 +7,7 @@ import pytest
 
 from minisbert.commands.inspect_ import main
 from minisbert.core import InputError
-from tests.diagnosis.test_inspection import NLI, SCORED, joined, put, write
+from tests.diagnosis.files import NLI, SCORED, joined, put, write
 
 
 def test_the_report(tiny, tmp_path, capsys):
@@ -15,12 +15,15 @@ def test_the_report(tiny, tmp_path, capsys):
     again = write(tmp_path, "b.jsonl", joined(NLI[50:]))
     main([str(path), str(again), "--model", str(tiny)])
     out = capsys.readouterr().out
-    assert out.startswith(f"{path}: NLI\n  rows     60\n  texts    120, 120 distinct\n")
+    read = (
+        "60 rows; sentence1, sentence2, gold_label; 3 classes: contradiction, entailment, neutral"
+    )
+    assert out.startswith(f"{path}: {read}\n  texts    120, 120 distinct\n")
     assert "the limit of 16 cuts 1 of the texts (0.8 %)" in out
     assert "  label    neutral: 20\n" in out
     assert f"{again}: 10 rows are in {path}\n" in out
     command = out.rpartition("Train with:\n  ")[2]
-    assert command.startswith(f"minisbert train --objective softmax --data {path} --dev {again} ")
+    assert command.startswith(f"minisbert train --loss softmax --data {path} --dev {again} ")
     assert command.endswith(f" --model {tiny}\n")
 
 
@@ -32,12 +35,8 @@ def test_json_and_the_exit_code_of_a_problem(tiny, tmp_path, capsys):
     assert end.value.code == 1
     content = json.loads(capsys.readouterr().out)
     first, second = content["files"]
-    assert (first["rows"], first["form"], len(first["problems"]), second["problems"]) == (
-        59,
-        "scored pairs",
-        1,
-        [],
-    )
+    assert (first["rows"], len(first["problems"]), second["problems"]) == (59, 1, [])
+    assert first["read"] == f"{train}: 59 rows; sentence1, sentence2, score"
     assert (first["scores"]["min"], first["scores"]["max"]) == (0, 5)
     assert content["shared"] == [{"file": str(dev), "with": str(train), "rows": 10}]
     assert content["command"] is None

@@ -7,8 +7,8 @@ import pytest
 
 from minisbert.commands.mine import main
 from minisbert.core import InputError
-from minisbert.data.formats import PAIRS as PAIR_FORMAT
-from minisbert.data.formats import read_file
+from minisbert.data.columns import Columns
+from minisbert.data.rows import read_rows
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
 
@@ -49,11 +49,11 @@ def test_the_command_writes_triplets_that_training_reads(files, tiny, capsys, co
     )
     captured = capsys.readouterr()
     found = json.loads(captured.out)
-    assert "rows with an empty text skipped: 1" in captured.err
+    assert "3 rows, 1 skipped (an empty text or no label); anchor, positive" in captured.err
     assert (found["anchors"], found["pairs"], found["documents"]) == (2, 3, 8)
     assert (found["negatives"], found["triplets"], found["anchors_without_negative"]) == (4, 6, 0)
     assert found["left_out"] == {"copy of anchor or positive": 1}
-    rows = [row.texts for row in read_file(files / "out.jsonl", PAIR_FORMAT).rows]
+    rows = read_rows(files / "out.jsonl", Columns(3)).rows
     pairs = ("a small dog", "the dog"), ("the moon", "the sky"), ("the moon", "a star")
     assert [row[:2] for row in rows] == [pair for pair in pairs for _ in range(2)]
     assert not {negative for _, _, negative in rows[:2]} & {"the dog", "The  Dog"}
@@ -66,7 +66,7 @@ def test_the_columns_of_the_pairs(files, tiny):
         if columns == "1,2":
             (files / "pairs.csv").write_text("a small dog,the dog,x\nthe moon,the sky,y\n")
         main([*command(files, tiny), "--pairs", str(files / "pairs.csv"), "--columns", columns])
-        rows = [row.texts[:2] for row in read_file(files / "out.jsonl", PAIR_FORMAT).rows]
+        rows = [row[:2] for row in read_rows(files / "out.jsonl", Columns(3)).rows]
         assert [*dict.fromkeys(rows)] == [("a small dog", "the dog"), ("the moon", "the sky")]
 
 
@@ -107,9 +107,8 @@ def test_pairs_that_the_file_lacks_are_named(files, tiny, capsys):
     )
     message = "2 of 3 pairs are not in the file, no candidate is left for their anchors: 'the moon'; relax the margins"
     assert message in captured.err
-    assert {row.texts[0] for row in read_file(files / "out.jsonl", PAIR_FORMAT).rows} == {
-        "a small dog"
-    }
+    rows = read_rows(files / "out.jsonl", Columns(3)).rows
+    assert {row[0] for row in rows} == {"a small dog"}
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="this system has no /dev/fd")
@@ -121,7 +120,7 @@ def test_pairs_from_a_pipe_replace_an_old_file(files, tiny):
     (files / "out.jsonl").write_text("old")
     main([*command(files, tiny), "--pairs", f"/dev/fd/{reader}"])
     os.close(reader)
-    assert len(read_file(files / "out.jsonl", PAIR_FORMAT).rows) > 1
+    assert len(read_rows(files / "out.jsonl", Columns(3)).rows) > 1
 
 
 @pytest.mark.parametrize(

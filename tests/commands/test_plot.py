@@ -11,12 +11,12 @@ from minisbert.commands.train import read_run
 from minisbert.core import InputError
 from minisbert.evaluation.plots import by_likeness, draw_curves, draw_heatmap, draw_histograms
 
-CONFIG = {"best_metric": "spearman", "objective": "cosine", "model": "weights/tiny", "warmup": 0.1}
+CONFIG = {"loss": "cosine", "head": None, "model": "weights/tiny", "warmup": 0.1}
 ENTRIES = [
-    {"step": 0, "dev": {"pearson": 0.9, "spearman": 0.25}},
+    {"step": 0, "dev": {"pearson": 0.9, "spearman": 0.25}, "metric": "spearman"},
     {"step": 10, "loss": 8.0, "lr": 0.001},
     {"step": 20, "loss": 4.0, "lr": 0.002},
-    {"step": 20, "dev": {"pearson": 0.2, "spearman": 0.5}},
+    {"step": 20, "dev": {"pearson": 0.2, "spearman": 0.5}, "metric": "spearman"},
     {"step": 20, "loss": 3.0, "lr": 0.002},  # logged again by a run that was resumed
 ]
 
@@ -42,9 +42,13 @@ def test_the_curves_of_a_run(run):
         "learning rate": rates,
     }
     pytest.importorskip("matplotlib", reason="needs the plots extra")
-    other = {"loss (mnr)": {10: 1.0}, "dev spearman x 100": {0: 20.0}, "learning rate": {10: 0.1}}
+    other = {
+        "loss (ranking)": {10: 1.0},
+        "dev spearman x 100": {0: 20.0},
+        "learning rate": {10: 0.1},
+    }
     figure = draw_curves({"a": curves, "b": other}, title)
-    labels = ["loss (cosine)", "loss (mnr)", "dev spearman x 100", "learning rate"]
+    labels = ["loss (cosine)", "loss (ranking)", "dev spearman x 100", "learning rate"]
     assert [axes.get_ylabel() for axes in figure.axes] == labels
     assert [[len(line.get_xdata()) for line in axes.lines] for axes in figure.axes] == [
         [2],

@@ -6,9 +6,10 @@ import torch
 from minisbert.commands.score import main
 from minisbert.core import InputError
 from minisbert.core.heads import ConcatHead, JointHead, siamese
-from minisbert.data.formats import NLI_LABELS
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+
+NLI_LABELS = ("contradiction", "entailment", "neutral")
 
 
 @pytest.fixture(params=["siamese", "joint", "binary", "classes"])
@@ -54,7 +55,9 @@ def constant(tiny, folder, score: float) -> str:
 
 def test_a_file_is_scored_line_by_line(trained, tmp_path, capsys):
     pairs = [("a cat", "a small dog"), ("the moon", "the sun and the rain"), ("a cat", "a cat")]
-    (tmp_path / "pairs.tsv").write_text("".join(f"{first}\t{second}\n" for first, second in pairs))
+    lines = ["sentence1\tsentence2"]
+    lines += [f"{first}\t{second}" for first, second in pairs]
+    (tmp_path / "pairs.tsv").write_text("\n".join(lines))
     main(["--model", str(trained.folder), "--file", str(tmp_path / "pairs.tsv")])
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     scores = trained.predict(pairs, apply_softmax=True).reshape(3, -1)
@@ -67,7 +70,7 @@ def test_a_file_is_scored_line_by_line(trained, tmp_path, capsys):
 
 
 def test_scores_are_clipped_for_display_but_not_in_files(tiny, tmp_path, capsys):
-    (tmp_path / "pairs.tsv").write_text("a cat\ta dog\n")
+    (tmp_path / "pairs.tsv").write_text("text1\ttext2\na cat\ta dog\n")
     for raw, shown in ((-2.0, "0.00"), (7.0, "5.00")):
         model = ["--model", constant(tiny, tmp_path / "model", raw)]
         main([*model, "a cat", "a dog"])
@@ -90,7 +93,7 @@ def test_scores_are_clipped_for_display_but_not_in_files(tiny, tmp_path, capsys)
     ],
 )
 def test_bad_input_is_an_error(tiny, tmp_path, arguments, message):
-    (tmp_path / "one.tsv").write_text("a\tb\nonly one\n")
+    (tmp_path / "one.tsv").write_text("text1\ttext2\nonly one\n")
     (tmp_path / "empty.tsv").write_text("")
     places = {"tiny": tiny, "one": tmp_path / "one.tsv", "empty": tmp_path / "empty.tsv"}
     with pytest.raises(InputError, match=message):
@@ -107,9 +110,13 @@ def test_columns_of_a_file(tiny, tmp_path, capsys):
         ("b.tsv", "a cat\tx\ta dog\n", ["--columns", "3,1"]),
         ("c.jsonl", '{"sentence2": "a cat", "sentence1": "a dog"}\n', []),
         ("d.tsv", "sentence2\tsentence1\na cat\ta dog\n", []),
+        ("e.tsv", "label\tsentence2\tsentence1\n1\ta cat\ta dog\n", []),
     ):
         (tmp_path / name).write_text(content)
         main(["--model", model, "--file", str(tmp_path / name), *columns])
         assert capsys.readouterr().out == "2.000000\ta dog\ta cat\n"
     with pytest.raises(InputError, match="columns"):
         main(["--model", model, "--file", str(tmp_path / "b.tsv")])
+    (tmp_path / "empty_text.tsv").write_text("text1\ttext2\na cat\ta dog\na cat\t\n")
+    with pytest.raises(InputError, match="line 3: two texts are needed"):
+        main(["--model", model, "--file", str(tmp_path / "empty_text.tsv")])

@@ -16,7 +16,7 @@ from minisbert.core import InputError
 from minisbert.core.heads import JointHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.train import main as train
+from minisbert.train import main as train
 from tests import toys
 from tests.conftest import ROOT
 from tests.ranking import check_ranking
@@ -135,8 +135,8 @@ def test_the_session_of_the_docs_from_training_to_search(tiny, tmp_path, monkeyp
     ]
     monkeypatch.chdir(tmp_path)
     options = [
-        "--objective",
-        "mnr",
+        "--loss",
+        "ranking",
         "--matryoshka",
         "8",
         "--data",

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from minisbert.commands.evaluate import main
-from minisbert.core import InputError
+from minisbert.core import InputError, losses
 from minisbert.evaluation.metrics import METRICS
 from minisbert.evaluation.retrieval import (
     REPORTED,
@@ -22,10 +21,7 @@ from minisbert.evaluation.retrieval import (
     retrieval_scores,
 )
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.run import run_identity
-from minisbert.training.settings import parse
-from minisbert.training.train import load_trainable, make_objective
-from minisbert.training.train import main as train
+from minisbert.train import main as train
 from tests import toys
 
 # -------------------------------------------------------------------------------------------
@@ -245,53 +241,21 @@ def folder(texts, tmp_path) -> str:
 def test_a_run_is_judged_by_its_search(tiny, folder, tmp_path, capsys):
     """The best model by nDCG@10 is saved, and its scores are those of the command."""
     files = toys.write_all(tmp_path)
-    data = [
-        "--objective",
-        "mnr",
-        "--data",
-        files["triplets"],
-        "--dev",
-        files["dev"],
-        "--test",
-        files["test"],
-    ]
-    steps = [
-        "--max-steps",
-        "2",
-        "--batch-size",
-        "5",
-        "--lr",
-        "1e-3",
-        "--eval-every",
-        "1",
-        "--dtype",
-        "float32",
-    ]
-    train(
-        ["--model", str(tiny), *data, *steps, "--retrieval", folder, "--out", str(tmp_path / "run")]
-    )
+    words = ["--loss", "ranking", "--data", files["triplets"], "--retrieval", folder]
+    words += ["--max-steps", "2", "--batch-size", "5", "--lr", "1e-3", "--eval-every", "1"]
+    train(["--model", str(tiny), *words, "--dtype", "float32", "--out", str(tmp_path / "run")])
     captured = capsys.readouterr()
-    assert f"retrieval {folder} (3 dev queries)" in captured.err
-    lines = [
-        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    ]
-    dev = [line["dev"] for line in lines if "dev" in line]
-    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert f"the search in {folder}: 3 queries" in captured.err
+    dev = [line["dev"] for line in toys.metrics(tmp_path / "run") if "dev" in line]
+    results = toys.results(tmp_path / "run")
     assert (len(dev), results["before"]["dev"]) == (3, dev[0])
     assert results["after"]["dev"]["ndcg@10"] == max(scores["ndcg@10"] for scores in dev)
-    assert "ndcg@10" not in results["after"]["test"]
-    assert re.search(
-        rf"\nndcg@10 +\d+\.\d\d -> {100 * results['after']['dev']['ndcg@10']:.2f} ", captured.out
-    )
+    assert "test" not in results["after"]
+    best = 100 * results["after"]["dev"]["ndcg@10"]
+    assert re.search(rf"\nndcg@10 +\d+\.\d\d -> {best:.2f} ", captured.out)
     names = ("queries.jsonl", "corpus.jsonl", "qrels/dev.tsv")
-    main(
-        [
-            "--model",
-            str(tmp_path / "run" / "model"),
-            *flags([f"{folder}/{name}" for name in names]),
-            "--json",
-        ]
-    )
+    paths = flags([f"{folder}/{name}" for name in names])
+    main(["--model", str(tmp_path / "run" / "model"), *paths, "--json"])
     found = json.loads(capsys.readouterr().out)
     for name in REPORTED:
         assert results["after"]["dev"][name] == found[f"cosine_{name}"]
@@ -307,18 +271,10 @@ def test_a_test_split_is_read_if_it_is_there(folder):
 def test_other_documents_make_another_run(tiny, folder, tmp_path):
     """What --resume compares."""
     files = toys.write_all(tmp_path)
-    data = [
-        f"--{name}={files[file]}"
-        for name, file in (("data", "scored"), ("dev", "dev"), ("test", "test"))
-    ]
-    prints = []
-    for text in ("rain", "snow"):
-        rows = [json.dumps({"_id": name, "text": text}) + "\n" for name, _, _ in CORPUS]
-        (tmp_path / "corpus.jsonl").write_text("".join(rows))
-        options = parse(["--model", str(tiny), "--retrieval", folder, *data])
-        prints.append(
-            run_identity(
-                make_objective(options, load_trainable(options, torch.device("cpu"))), options
-            )
-        )
-    assert prints[0] != prints[1]
+    given = ["--model", str(tiny), *toys.flags(files, "cosine"), "--retrieval", folder]
+    given += ["--batch-size", "8", "--out", str(tmp_path / "run")]
+    toys.stop_at(2, (losses, "cosine_mse_loss"), train, given)
+    rows = [json.dumps({"_id": name, "text": "snow"}) + "\n" for name, _, _ in CORPUS]
+    (tmp_path / "corpus.jsonl").write_text("".join(rows))
+    with pytest.raises(InputError, match="dev, the model or the settings have changed"):
+        train(["--resume", str(tmp_path / "run")])

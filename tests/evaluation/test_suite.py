@@ -10,7 +10,7 @@ import pytest
 
 from minisbert.commands.evaluate import main
 from minisbert.core import InputError
-from minisbert.data.formats import Row
+from minisbert.data.rows import ScoredPair
 from minisbert.evaluation.evaluators import EmbeddingSimilarityEvaluator
 from minisbert.evaluation.suite import (
     AVERAGED,
@@ -36,8 +36,8 @@ def test_blank_gold_lines_are_unscored_and_not_zero(tmp_path):
     (tmp_path / "input").write_text("a\tb\nc\td\ne\tf\ng\th\n")
     (tmp_path / "gold").write_text("5\n\n 0.25\n\n")
     assert read_pairs(tmp_path / "input", gold=tmp_path / "gold") == [
-        Row(("a", "b"), 5.0),
-        Row(("e", "f"), 0.25),
+        ScoredPair("a", "b", 5.0),
+        ScoredPair("e", "f", 0.25),
     ]
 
 
@@ -54,7 +54,7 @@ def test_the_lines_of_a_set(tmp_path):
     (tmp_path / "input").write_bytes("".join(f"{line}\n" for line in lines).encode())
     (tmp_path / "gold").write_bytes(b"1.5\r\n2\n3\n4\n")
     expected = [
-        Row(tuple(texts), score)
+        ScoredPair(*texts, score)
         for texts, score in zip(lines.values(), (1.5, 2, 3, 4), strict=True)
     ]
     assert read_pairs(tmp_path / "input", gold=tmp_path / "gold") == expected
@@ -67,7 +67,7 @@ HEADER = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgmen
 def test_sick_with_either_line_end(tmp_path, end):
     rows = [HEADER, "4\tA man is here\tA woman's there\t3.6\tNEUTRAL", "9\ta\tb\t1\tCONTRADICTION"]
     (tmp_path / "sick").write_bytes("".join(row + end for row in rows).encode())
-    expected = [Row(("A man is here", "A woman's there"), 3.6), Row(("a", "b"), 1)]
+    expected = [ScoredPair("A man is here", "A woman's there", 3.6), ScoredPair("a", "b", 1)]
     assert read_pairs(tmp_path / "sick", (3, 1, 2), header=1) == expected
 
 
@@ -92,7 +92,7 @@ def test_bad_files_are_named(tmp_path, sentences, gold, message):
 
 def task(*sets: tuple[list[float], list[float]]) -> tuple[Task, np.ndarray]:
     pairs = {
-        f"set {i}": [Row(("a", "b"), score) for score in scores]
+        f"set {i}": [ScoredPair("a", "b", score) for score in scores]
         for i, (scores, _) in enumerate(sets)
     }
     return Task("STS12", "all pairs", pairs), np.array(

@@ -319,7 +319,7 @@ def test_mteb_scores_sts_benchmark_as_published(minilm, stsb, tmp_path, monkeypa
     mteb = pytest.importorskip("mteb")
     import datasets
 
-    from minisbert.data.datasets import load_scored_pairs
+    from minisbert.data.rows import load_scored_pairs
     from minisbert.integrations.mteb import MinisbertEncoder
 
     pairs = load_scored_pairs("stsb", "test")

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from minisbert.training.pairs import joint_head
+from minisbert.training.settings import RunSettings
 from safetensors.torch import load_file, save_file
 
 from minisbert.architectures.relatives import CLASSIFIERS, ENCODER_FAMILIES
@@ -15,8 +17,6 @@ from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_heads import head_settings
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.objectives.pairs import joint_head
-from minisbert.training.settings import RunSettings
 from tests.parity import GRADIENT, PIECE, REFERENCE, assert_parity
 
 PAIRS = [

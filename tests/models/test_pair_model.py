@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from minisbert.training.settings import RunSettings
+from minisbert.training.train import load_trainable
 from safetensors.torch import load_file, save_file
 
 from minisbert.core import InputError
@@ -22,8 +24,6 @@ from minisbert.models.pair_model import (
     to_scores,
 )
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.settings import RunSettings
-from minisbert.training.train import load_trainable
 from tests.parity import MINILM_VECTOR, REFERENCE, assert_same_weights
 from tests.reference.texts import SENTENCES
 

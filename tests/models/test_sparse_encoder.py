@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from minisbert import SentenceEncoder, SparseEncoder
+from minisbert import SentenceEncoder, SparseEncoder, train
 from minisbert.commands import encode, pairs, search
 from minisbert.core import InputError
 from minisbert.evaluation.retrieval import Retrieval, retrieval_scores
@@ -23,7 +23,6 @@ from minisbert.loading import load
 from minisbert.models.sparse_encoder import splade_pool
 from minisbert.search.by_tokens import InvertedIndex, from_sparse_tensors, rank, sparse_rows
 from minisbert.system.reading import reading
-from minisbert.training import train
 from tests.architectures.tiny import alter, change_tensors, folder_of, randomise
 from tests.parity import GRADIENT, PIECE, REFERENCE, assert_parity, golden
 from tests.reference.texts import SENTENCES
@@ -371,7 +370,11 @@ def test_commands_that_are_for_dense_vectors_say_so(folder, tiny, corpus, tmp_pa
             [str(corpus), "--query", "a cat", "--index", codes, *model],
             "another|pooling|width",
         ),
-        (train, [*model, "--objective", "mnr", *run], "a SparseEncoder is not trained here"),
+        (
+            train,
+            [*model, "--loss", "simcse", *run, "--dev", "none", "--test", "none"],
+            "a SparseEncoder is not trained here",
+        ),
         (
             encode,
             [

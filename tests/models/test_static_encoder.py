@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer as Backend
 
+from minisbert.checkpoints.layout import read_folder
 from minisbert.commands.convert import distill_static as main
 from minisbert.commands.encode import main as encode
 from minisbert.commands.search import main as search
@@ -26,8 +27,8 @@ from minisbert.models.static_encoder import (
     sif_weights,
     token_vectors,
 )
-from minisbert.training.settings import parse
-from minisbert.training.train import load_trainable
+from minisbert.training.options import Settings
+from minisbert.training.starting_model import load_encoder
 from tests.architectures.tiny import alter
 from tests.parity import PIECE, ROOT, assert_parity
 from tests.reference.texts import SENTENCES, TEXTS
@@ -346,7 +347,9 @@ def test_what_a_table_cannot_do(tmp_path, distilled):
             "only an encoder of dense vectors",
         ),
         (
-            lambda: load_trainable(parse(["--model", table]), torch.device("cpu")),
+            lambda: load_encoder(
+                Settings(model=table), read_folder(Path(table)), torch.device("cpu")
+            ),
             "is not trained here",
         ),
         (lambda: main(["--model", str(TINY), "--out", str(mine)]), r"mine\.txt would be lost"),

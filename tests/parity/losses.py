@@ -13,9 +13,8 @@ from torch.nn import functional
 
 from lessons.by_hand import losses as by_hand
 from minisbert.core import losses
-from minisbert.training import gradient_cache
+from minisbert.training import gradient_cache, masked
 from minisbert.training import losses as more_losses
-from minisbert.training.objectives import masked
 from tests.parity import GRADIENT, PIECE, Comparison, compare, golden
 from tests.parity.comparison import compare_gradients, double, normal, with_gradients
 

@@ -7,17 +7,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, mse_loss
 
-from minisbert.data.datasets import load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 
 def independent_losses(
-    folder: Path, path: Path, epochs: int, lr: float, warmup: int, clip: float
+    folder: Path, rows: list[tuple], epochs: int, lr: float, warmup: int, clip: float
 ) -> list[float]:
-    """The recipe with torch's own pieces, the whole file as one batch in the order of the file."""
+    """The recipe with torch's own pieces, all rows as one batch in their order."""
     encoder = SentenceEncoder.load(folder)
-    pairs = load_scored_pairs(path)
-    targets = torch.tensor([pair.score / 5 for pair in pairs])
+    targets = torch.tensor([score for _, _, score in rows])
     optimizer = torch.optim.AdamW(encoder.parameters(), lr=lr, weight_decay=0.1)
     rise = torch.optim.lr_scheduler.LinearLR(optimizer, 1e-9, 1, warmup)
     fall = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 1e-9, epochs - warmup)
@@ -25,7 +23,7 @@ def independent_losses(
     found = []
     for _ in range(epochs):
         sides = []
-        for texts in ([pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]):
+        for texts in ([row[0] for row in rows], [row[1] for row in rows]):
             ids = [torch.tensor(ids) for ids in encoder.tokenizer.encode(texts).ids]
             sides.append(
                 torch.stack([encoder(row[None])[0] for row in ids])

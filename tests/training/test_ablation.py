@@ -2,7 +2,6 @@
 
 import json
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,43 +9,39 @@ import torch
 
 from benchmarks.ablation import (
     TABLES,
+    Augmented,
     SameMask,
-    augmented,
     change,
     folder_name,
     main,
     read_synonyms,
     replace_word,
 )
+from minisbert import train
 from minisbert.core import InputError, losses
 from minisbert.core.tokenizer import pad_batch
-from minisbert.training import train
-from minisbert.training.objectives import Objective
-from minisbert.training.settings import parse
-from minisbert.training.train import load_trainable
+from minisbert.training.options import parse
 from tests import toys
 
 TEN = "a b c d e f g h i j"
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_a_row_is_a_recipe_with_the_setting_in_its_name(table):
-    """Options set what they can; objectives of the benchmark the rest (see the next tests)."""
+def test_a_row_has_the_setting_in_its_name(table):
+    """Options set what they can; losses of the benchmark the rest (see the next tests)."""
     assert len({folder_name(row.name) for row in TABLES[table]}) == len(TABLES[table])
     for row in TABLES[table]:
-        recipe = vars(parse(["--recipe", row.recipe]))
-        options, value = (
-            vars(parse(["--recipe", row.recipe, *row.flags.split()])),
-            row.name.split()[-1],
-        )
-        changed = {name: options[name] for name in options if options[name] != recipe[name]}
+        usual = vars(parse(row.options.split()))
+        options = vars(parse([*row.options.split(), *row.flags.split()]))
+        value = row.name.split()[-1]
+        changed = {name: options[name] for name in options if options[name] != usual[name]}
         if table == "concat":
             assert changed == {}
-            assert ",".join(row.objective.features) == row.name
+            assert ",".join(row.loss().features) == row.name
         elif table == "augmentation":
             assert changed == ({"dropout": 0} if "no dropout" in row.name else {})
             assert row.augment == row.name.removesuffix(", no dropout").removeprefix("none")
-        elif row.objective is SameMask:
+        elif row.loss is SameMask:
             assert changed == {"dropout": 0.1}
         else:
             expected = float(value) if table in ("dropout", "temperature") else value
@@ -96,52 +91,44 @@ def test_a_word_is_replaced_by_a_synonym_of_the_file(tmp_path):
             read_synonyms(str(path))
 
 
-def made(maker, tiny, files, *flags: str) -> Objective:
-    options = parse(
-        ["--model", str(tiny), *toys.flags(files, "simcse", "--temperature", "0.5", *flags)]
-    )
-    torch.manual_seed(3)
-    return maker(options, load_trainable(options, torch.device("cpu")))
-
-
-def test_an_augmented_view_has_other_words_and_a_seed_decides_which(tiny, files):
-    lines = Path(files["sentences"]).read_text().splitlines()
-    columns = []
+def test_an_augmented_view_has_other_words_and_a_seed_decides_which(prepare):
+    rows = toys.rows("sentences")
+    seconds = []
     for seed in (1, 1, 2):
-        task = made(augmented("delete-one", seed, {}), tiny, files)
-        first, second = (column.ids for column in task.encoded)
-        assert first == task.encoder.tokenizer.encode(lines).ids
-        assert [len(ids) for ids in second] == [
-            len(ids) - 1 for ids in first
-        ]  # each toy word is one token
-        columns.append(second)
-    assert columns[0] == columns[1] != columns[2]
+        task = prepare(Augmented("delete-one", seed, {}), rows=rows)
+        first, second = (column.ids for column in task.network.encoded)
+        assert first == task.model.tokenizer.encode([text for (text,) in rows]).ids
+        # each toy word is one token
+        assert [len(ids) for ids in second] == [len(ids) - 1 for ids in first]
+        seconds.append(second)
+    assert seconds[0] == seconds[1] != seconds[2]
 
 
-def test_the_same_mask_twice_is_two_forwards_from_one_random_state(tiny, files):
+def test_the_same_mask_twice_is_two_forwards_from_one_random_state(prepare):
     """Loss and gradient: each view computed alone, with the generator set back in between."""
     rows = [7, 0, 3, 12, 5]
-    task = made(SameMask, tiny, files)
-    task.model.double()
-    encoder = task.model.train()
-    encoded = encoder.tokenizer.encode(Path(files["sentences"]).read_text().splitlines())
+    task = prepare(SameMask(temperature=0.5), rows=toys.rows("sentences"))
+    encoder = task.model
+    task.network.train()
+    encoded = encoder.tokenizer.encode([text for (text,) in task.rows])
     ids, mask = pad_batch([encoded.ids[row] for row in rows], encoder.tokenizer.pad_id)
     views = []
     for _ in range(2):
         torch.manual_seed(1)
         views.append(encoder(ids, mask))
     expected = losses.simcse_loss(*views, temperature=0.5)
-    gradient = torch.autograd.grad(expected, encoder.bert.embeddings.word.weight)[0]
+    weight = encoder.bert.embeddings.word.weight
+    gradient = torch.autograd.grad(expected, weight)[0]
     torch.manual_seed(1)
-    found = task.loss(task.network, rows)
+    found = task.loss.batch_loss(task.network, rows)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
-    found_gradient = torch.autograd.grad(found, encoder.bert.embeddings.word.weight)[0]
-    torch.testing.assert_close(found_gradient, gradient, rtol=0, atol=1e-9)
-    encoder.eval()
-    assert abs(task.loss(task.network, rows) - found) > 1e-4  # dropout was alive
+    torch.testing.assert_close(torch.autograd.grad(found, weight)[0], gradient, rtol=0, atol=1e-9)
+    task.network.eval()
+    # dropout was alive
+    assert abs(task.loss.batch_loss(task.network, rows) - found) > 1e-4
 
 
-def test_a_cell_trains_its_own_objective(tiny, files, tmp_path, capsys):
+def test_a_cell_trains_its_own_loss(tiny, files, tmp_path, capsys):
     """The first steps' losses of the same rows and seed differ from row to row."""
     command = [
         "concat",
@@ -154,7 +141,8 @@ def test_a_cell_trains_its_own_objective(tiny, files, tmp_path, capsys):
         "--seeds",
         "1",
     ]
-    main([*command, "--max-steps", "1", "--limit", "30", "--json", "--", "--log-every", "1"])
+    judged = ["--dev", files["dev"], "--test", "none", "--log-every", "1"]
+    main([*command, "--max-steps", "1", "--limit", "30", "--json", "--", *judged])
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["name"] for row in rows] == [
         "u,v",
@@ -189,11 +177,11 @@ def test_a_table_equals_single_runs_and_continues(tiny, files, tmp_path, monkeyp
     command += ["--json", "--", *data]
     start = train.main
 
-    def first_max_fails(arguments: list[str], maker=None) -> None:
+    def first_max_fails(arguments: list[str], loss=None) -> None:
         runs.append(parse(arguments))
         if runs[-1].pooling == "max" and len(runs) < 6:
             raise RuntimeError("out of memory")
-        start(arguments, maker)
+        start(arguments, loss)
 
     monkeypatch.setattr(train, "main", first_max_fails)
     with pytest.raises(InputError, match="2 of 6 cells failed"):
@@ -241,7 +229,7 @@ def test_a_table_equals_single_runs_and_continues(tiny, files, tmp_path, monkeyp
     [
         ("concat", "--data"),
         ("augmentation --data x.txt --synonyms no.txt", "no.txt"),
-        ("pooling -- --margin 1", "--margin"),
+        ("pooling -- --teacher x", "--teacher"),
     ],
 )
 def test_an_invalid_table_is_an_error_before_anything_runs(arguments, message, monkeypatch):

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors import safe_open
 from torch import nn
 
 from minisbert.checkpoints.weights import read_safetensors
 from minisbert.core import InputError
+from minisbert.train import main
 from minisbert.training.distributed import ProcessGroup, process_group, say_once
-from minisbert.training.train import main
 from tests import toys
 from tests.conftest import ROOT
 from tests.distributed_step import gradients
@@ -144,22 +143,23 @@ def test_two_processes_have_the_gradients_of_one(still, files, tmp_path):
     Gradient caching with parts for both processes, and for one of them alone, sends what is sent
     without it.
     """
-    names = ("cosine", "cosent", "cross-attention")
-    runs = {name: [*toys.flags(files, name), "--model", str(still)] for name in names}
-    runs["mnr"] = [*toys.flags(files, "mnr", "--symmetric", "--projection"), "--model", str(still)]
-    for tokens in ("60", "72"):  # a row has 24 tokens, the processes have four and three rows
-        runs[f"mnr {tokens}"] = [*runs["mnr"], "--micro-tokens", tokens]
-    code, _, err = torchrun("gradients", str(tmp_path), json.dumps(runs))
+    model = {"model": str(still)}
+    cases = {name: {"loss": name} | model for name in ("cosine", "cosent", "ranking")}
+    cases["cross-attention"] = {"loss": "mse", "head": "cross-attention"} | model
+    # a row has 24 tokens, the processes have four and three rows
+    cases["ranking 60"] = {"loss": "ranking", "micro_tokens": 60} | model
+    cases["ranking 72"] = {"loss": "ranking", "micro_tokens": 72} | model
+    code, _, err = torchrun("gradients", str(tmp_path), json.dumps(cases))
     assert code == 0, err
     sent = {}
-    for name, flags in runs.items():
-        # float32: a logit of mnr is 20 cosines, so that a cosine's 1e-6 is 2e-5, of the loss and of
+    for name, case in cases.items():
+        # float32: a logit of ranking is 20 cosines, so that a cosine's 1e-6 is 2e-5, of the loss and of
         # what follows
         for dtype, bound in ((torch.float64, 1e-9), (torch.float32, 5e-5)):
             found = read_safetensors(
                 tmp_path / f"{name}-{str(dtype).removeprefix('torch.')}.safetensors"
             )
-            expected = gradients(flags, ALONE, dtype)
+            expected = gradients(case, ALONE, dtype)
             sent[name, dtype] = {
                 key: found.pop(key).item() for key in list(found) if key.endswith("buckets")
             }
@@ -231,8 +231,7 @@ def test_when_one_process_dies_the_other_says_so_and_keeps_its_state(tiny, flags
     )
     assert len(said) == 1, err
     assert "terminate called" not in err
-    with safe_open(run / "state.safetensors", "pt") as state:
-        assert json.loads(state.metadata()["run"])["progress"]["step"] == 7
+    assert json.loads((run / "state.json").read_text())["progress"]["step"] == 7
     for arguments in (["--resume", str(run)], [*flags, "--out", str(whole)]):
         code, _, err = torchrun("train", *arguments)
         assert code == 0, err

@@ -2,41 +2,31 @@
 one part.
 """
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import Tensor, nn
 
-from minisbert.system.progress import Bar
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.train import train
 from minisbert.training.distributed import ProcessGroup
-from minisbert.training.gradient_cache import GradientCache, cut, whole
-from minisbert.training.settings import parse
-from minisbert.training.train import (
+from minisbert.training.encoder_losses import CoSENT, Ranking, SimCSE
+from minisbert.training.gradient_cache import (
     CACHED_TOKENS,
-    divide,
-    load_trainable,
-    main,
-    make_objective,
-    micro_batches,
+    GradientCache,
+    batch_divider,
+    cut,
+    whole,
 )
 from tests import toys
 
 CPU = torch.device("cpu")
 ALONE = ProcessGroup(0, 1, CPU)
-COMPARING = [
-    ("mnr", ["--symmetric", "--projection"]),
-    ("simcse", []),
-    ("simcse", ["--projection"]),
-    ("simcse-supervised", []),
-    ("cosent", []),
-]
-
-
-@pytest.fixture
-def flags(tiny, files):
-    """``flags("mnr", "--symmetric")``: a run of the tiny model on toy rows."""
-    return lambda objective, *more: ["--model", str(tiny), *toys.flags(files, objective, *more)]
+COMPARING = {
+    "ranking": Ranking(symmetric=True, projection=True),
+    "simcse": SimCSE(),
+    "simcse with a projection": SimCSE(projection=True),
+    "cosent": CoSENT(),
+}
 
 
 def gradients(network: nn.Module) -> dict[str, Tensor]:
@@ -51,31 +41,33 @@ def gradients(network: nn.Module) -> dict[str, Tensor]:
 @pytest.mark.exact(
     "the same parts twice; the mode is off within backward, where the second time is"
 )
-@pytest.mark.parametrize(("objective", "more"), COMPARING)
+@pytest.mark.parametrize("name", COMPARING)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_a_batch_in_parts_has_the_gradients_of_one_graph(flags, objective, more, dtype):
+def test_a_batch_in_parts_has_the_gradients_of_one_graph(prepare, name, dtype):
     """Dropout on: the one graph draws its masks part by part as well. bfloat16 rounds the sum over
     parts in float32.
     """
-    tokens = 24 if objective == "simcse" else 48
-    options = parse(flags(objective, *more, "--micro-tokens", str(tokens)))
-    torch.manual_seed(3)
-    task = make_objective(options, load_trainable(options, CPU), dtype)
-    rows, network = [7, 0, 3, 12, 5, 1, 9], task.network.train()
-    if dtype == torch.float64:
-        network.double()
-        network.dtype = torch.float32  # of the encoder: no autocast
-    parts = cut(rows, task.lengths, tokens)
+    tokens = 24 if name.startswith("simcse") else 48
+    task = prepare(COMPARING[name])
+    rows = [7, 0, 3, 12, 5, 1, 9]
+    network = task.network.train()
+    if dtype == torch.bfloat16:
+        network.float()
+        network.dtype = dtype  # of the encoder's products
+        if task.loss.targets is not None:
+            task.loss.targets = task.loss.targets.float()
+    parts = cut(rows, network.lengths, tokens)
     assert len(parts) > 2
 
     torch.manual_seed(5)
     vectors = torch.cat([network(part) for part in parts])
-    expected = task.loss(lambda rows: vectors, rows)
+    expected = task.loss.batch_loss(lambda rows: vectors, rows)
     expected.backward()
     theirs, after = gradients(network), torch.rand(1)
 
     torch.manual_seed(5)
-    found = task.loss(divide(task, options, ALONE)[1], rows)
+    divide = batch_divider(network.lengths, CPU, tokens, compares_rows=True)
+    found = task.loss.batch_loss(ALONE.wrap(network, divide), rows)
     found.backward()
     ours = gradients(network)
     assert torch.equal(torch.rand(1), after)
@@ -175,13 +167,9 @@ GPU = torch.device("cuda")
     ],
 )
 def test_when_a_batch_is_cut(separable, length, micro_tokens, device, processes, expected):
-    rows, objective = (
-        [11, 4, 7, 0, 9, 2],
-        SimpleNamespace(lengths=[length] * 12, separable=separable),
-    )
-    found = micro_batches(
-        rows, objective, SimpleNamespace(micro_tokens=micro_tokens), device, processes
-    )
+    rows = [11, 4, 7, 0, 9, 2]
+    divide = batch_divider([length] * 12, device, micro_tokens, not separable, processes)
+    found = divide(rows)
     assert [len(part) for part in found] == expected
     assert [row for part in found for row in part] == rows
 
@@ -198,13 +186,17 @@ def test_one_part_is_one_graph():
 # -------------------------------------------------------------------------------------------- runs
 
 
-def test_a_run_in_parts_resumes_to_the_same_bits(flags, tmp_path):
+@pytest.mark.exact("the same training twice in a process")
+def test_a_run_in_parts_resumes_to_the_same_bits(tiny, tmp_path):
     """With dropout: a resumed run draws the masks of an uninterrupted one."""
-    given = flags(
-        "mnr", "--batch-size", "8", "--log-every", "1", "--lr", "1e-3", "--micro-tokens", "72"
-    )
-    main([*given, "--out", str(tmp_path / "straight")])
-    toys.stop_at(2, (Bar, "set_postfix_str"), main, [*given, "--out", str(tmp_path / "stopped")])
-    main(["--resume", str(tmp_path / "stopped")])
+    given = {"batch_size": 8, "lr": 1e-3, "micro_tokens": 72, "dtype": "float32", "log_every": 1}
+    rows = toys.rows("triplets")
+    for name, stop in (("straight", None), ("stopped", 2)):
+        for last in (stop, None):
+            model = SentenceEncoder.load(tiny, device="cpu")
+            train(
+                model, rows, out=tmp_path / name, resume=True, **given,
+                callback=lambda step, _, last=last: step.number == last,
+            )  # fmt: skip
     assert toys.losses(tmp_path / "stopped") == toys.losses(tmp_path / "straight")
     assert len(toys.losses(tmp_path / "stopped")) == 3

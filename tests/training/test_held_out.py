@@ -7,14 +7,14 @@ import shlex
 from pathlib import Path
 
 import pytest
-import torch
 
 from minisbert.commands import inspect_
-from minisbert.core import InputError
 from minisbert.core import losses as formulas
-from minisbert.training.objectives import Objective
-from minisbert.training.settings import parse
-from minisbert.training.train import load_trainable, main, make_objective
+from minisbert.train import main
+from minisbert.training.options import parse
+from minisbert.training.run_data import read_run
+from minisbert.training.scores import Evaluation
+from minisbert.training.table import loss_of
 from tests import toys
 
 QUICK = [
@@ -23,7 +23,7 @@ QUICK = [
     "--lr",
     "5e-3",
     "--epochs",
-    "4",
+    "8",
     "--dropout",
     "0",
     "--dtype",
@@ -70,15 +70,6 @@ def own(tmp_path: Path):
     return write
 
 
-@pytest.fixture
-def make(tiny: Path):
-    def build(*flags: str) -> Objective:
-        options = parse(["--model", str(tiny), *flags])
-        return make_objective(options, load_trainable(options, torch.device("cpu")))
-
-    return build
-
-
 @pytest.mark.parametrize(
     ("form", "metric"),
     [("scored", "spearman"), ("labelled", "f1"), ("pairs", "ndcg@10"), ("triplets", "ndcg@10")],
@@ -93,150 +84,88 @@ def test_the_command_that_inspect_prints_learns_from_300_rows(
     command = re.search(r"minisbert train .*", capsys.readouterr().out)[0]
     run = tmp_path / "run"
     main([*shlex.split(command)[2:], *QUICK, "--out", str(run)])
-    assert "dev held out of it (30 " in capsys.readouterr().err
+    assert "50 rows held out of" in capsys.readouterr().err
     results = toys.results(run)
     assert results["after"]["dev"][metric] > results["before"]["dev"][metric] + 0.05
     weights = (run / "model" / "model.safetensors").read_bytes()
     assert weights != (tiny / "model.safetensors").read_bytes()
 
 
-def texts_of(rows: list) -> set[str]:
-    return {text for row in rows for text in (row if isinstance(row, tuple) else row.texts)}
+def test_held_out_rows_share_no_text_with_the_training_rows(own, tiny):
+    """For each loss; another seed holds out others."""
+    for words, form in (("--loss cosine", "scored"), ("--loss ranking", "triplets")):
+        words = [*words.split(), "--data", own(form)]
+        settings = parse(words)
+        data = read_run(settings, loss_of(settings))
+        assert [len(rows) for rows in (data.train, data.dev, data.test)] == [200, 50, 50]
+        texts = []
+        for rows in (data.train, data.dev, data.test):
+            texts.append({text for row in rows for text in row if isinstance(text, str)})
+        assert not texts[0] & texts[1]
+        assert not texts[0] & texts[2]
+        assert not texts[1] & texts[2]
+        again = parse([*words, "--seed", "7"])
+        assert read_run(again, loss_of(again)).dev != data.dev
 
 
-@pytest.mark.parametrize(
-    ("objective", "form"), [("cosine", "scored"), ("siamese", "scored"), ("mnr", "triplets")]
-)
-def test_held_out_rows_share_no_text_with_the_training_rows(own, make, objective, form):
-    flags = ["--objective", objective, "--data", own(form)]
-    task = make(*flags)
-    assert [len(task.rows[split]) for split in ("train", "dev", "test")] == [270, 30, 0]
-    assert len(task.lengths) == 270
-    assert not texts_of(task.rows["train"]) & texts_of(task.rows["dev"])
-    assert task.notes["test"] == "none"
-    assert make(*flags).rows == task.rows
-    assert make(*flags, "--seed", "7").rows["dev"] != task.rows["dev"]
-    shares = make(*flags, "--dev", "0.2", "--test", "0.1")
-    assert [len(shares.rows[split]) for split in ("train", "dev", "test")] == [210, 60, 30]
-    nothing = make(*flags, "--dev", "none")
-    assert [len(nothing.rows[split]) for split in ("train", "dev", "test")] == [300, 0, 0]
+def test_softmax_holds_nothing_out_without_a_classifier(files):
+    """Classes do not say how near two texts should be."""
+    settings = parse(["--loss", "softmax", "--data", files["nli"], "--dev", files["dev"]])
+    settings.test = files["test"]
+    data = read_run(settings, loss_of(settings))
+    assert len(data.train) == 60
+    assert isinstance(data.dev[0][-1], float)
 
 
-def test_a_teachers_targets_are_those_of_the_rows_left_for_training(own, make, tiny):
-    """A teacher of the same weights, so that each target is what the student itself says."""
-    task = make("--teacher", str(tiny), "--data", own("pairs"))
-    assert len(task.targets) == len(task.rows["train"]) == 270
-    expected = task.encoder.encode([row[0] for row in task.rows["train"]], convert_to_tensor=True)
-    torch.testing.assert_close(task.targets, expected.cpu(), rtol=0, atol=2e-6)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--objective", "simcse", "--dev", "0.1"], "--dev 0.1: these rows have no scores"),
-        (["--dev", "0.7"], "0.7: a share that is held out must be"),
-        (["--dev", "none", "--patience", "2"], "--patience needs dev rows"),
-        (["--dev", "missing.csv"], "missing.csv does not exist"),
-    ],
-)
-def test_what_cannot_judge_is_refused(own, make, files, flags, message):
-    data = files["sentences"] if "simcse" in flags else own("scored")
-    with pytest.raises(InputError, match=message):
-        make("--data", data, *flags)
-
-
-def test_labelled_rows_can_do_without_dev_or_hold_out_another_share(make, files):
-    flags = ["--objective", "binary", "--data", files["duplicates"]]
-    for more, expected in (
-        (["--dev", "none"], [27, 0, 13]),
-        (["--dev", "0.4", "--test", "none"], [24, 16, 0]),
-    ):
-        task = make(*flags, *more)
-        assert [len(task.rows[split]) for split in ("train", "dev", "test")] == expected
-
-
-# ------------------------------------------------------------------------------------- how a run
-# ends
+# -----------------------------------------------------------------------------
+# how a run ends
 
 
 def test_a_run_with_held_out_rows_resumes_to_the_same_bits(own, tiny, tmp_path):
-    flags = [
-        "--model",
-        str(tiny),
-        "--data",
-        own("scored"),
-        "--lr",
-        "1e-3",
-        "--log-every",
-        "1",
-        "--dtype",
-        "float32",
-    ]
+    flags = ["--model", str(tiny), "--data", own("scored"), "--lr", "1e-3", "--log-every", "1"]
+    flags += ["--dtype", "float32"]
     main([*flags, "--out", str(tmp_path / "whole")])
     toys.stop_at(4, (formulas, "cosine_mse_loss"), main, [*flags, "--out", str(tmp_path / "run")])
     main(["--resume", str(tmp_path / "run")])
     assert toys.metrics(tmp_path / "run") == toys.metrics(tmp_path / "whole")
-    assert (
-        toys.results(tmp_path / "run") | toys.TIMELESS
-        == toys.results(tmp_path / "whole") | toys.TIMELESS
-    )
+    found = [toys.results(tmp_path / name) | toys.TIMELESS for name in ("run", "whole")]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(
-    ("scores", "best", "said"),
+    ("scores", "said"),
     [
-        ([0.5, 0.6, 0.8, 0.8], 6, "best on dev: step 6, spearman 80.00, in "),
-        ([0.5, 0.9, 0.7, 0.8], 2, "best on dev: step 2, spearman 90.00, in "),
+        ([0.5, 0.6, 0.8, 0.8], "best on dev: step 6, spearman 80.00, in "),
+        ([0.5, 0.9, 0.7, 0.8], "best on dev: step 2, spearman 90.00, in "),
         (
             [0.9, 0.6, 0.7, 0.8],
-            0,
-            "none was better on dev than the untrained model, spearman 90.00, in ",
+            "no step was better on dev than the untrained model, spearman 90.00, in ",
         ),
     ],
 )
-def test_the_later_of_two_equal_steps_is_kept_and_the_last_one_beside_the_best(
-    tiny, files, tmp_path, monkeypatch, capsys, scores, best, said
+def test_the_later_of_two_equal_steps_is_kept(
+    tiny, files, tmp_path, monkeypatch, capsys, scores, said
 ):
-    found = iter(scores)
-    evaluate = lambda task, split: {"spearman": next(found) if split == "dev" else 0.0}  # noqa: E731
-    monkeypatch.setattr(
-        "minisbert.training.objectives.encoders.CosineRegression.evaluate", evaluate
-    )
-    flags = [
-        "--model",
-        str(tiny),
-        *toys.flags(files, "cosine"),
-        "--max-steps",
-        "6",
-        "--eval-every",
-        "2",
-    ]
-    main([*flags, "--batch-size", "6", "--out", str(tmp_path / "run")])
-    out, run = capsys.readouterr().out, tmp_path / "run"
+    found = iter([0.0, *scores, 0.0])  # of test before, of dev, and of test after
+
+    def scripted(encoder, rows, widths=()):
+        score = next(found)
+        return Evaluation({"spearman": score}, "spearman", 20, lambda rows: score)
+
+    monkeypatch.setattr("minisbert.training.base_loss.evaluate_encoder", scripted)
+    flags = ["--model", str(tiny), *toys.flags(files, "cosine"), "--max-steps", "6"]
+    run = tmp_path / "run"
+    main([*flags, "--eval-every", "2", "--batch-size", "6", "--out", str(run)])
+    out = capsys.readouterr().out
     assert said + str(run / "model") in out
-    assert (f"last: step 6, spearman 80.00, in {run / 'last'}" in out) == (best < 6)
-    assert (run / "last" / "model.safetensors").exists() == (best < 6)
-    assert ("try more --epochs, a higher --lr or another --objective" in out) == (best == 0)
+    assert ("try more --epochs, another --lr or --loss" in out) == said.startswith("no step")
 
 
 def test_without_dev_rows_the_last_weights_are_the_model(own, tiny, tmp_path, capsys):
-    flags = [
-        "--model",
-        str(tiny),
-        "--data",
-        own("scored"),
-        "--dev",
-        "none",
-        "--max-steps",
-        "3",
-        "--lr",
-        "1e-3",
-    ]
-    main([*flags, "--out", str(tmp_path / "run")])
-    assert (
-        f"no dev rows: the model of step 3 is in {tmp_path / 'run' / 'model'}"
-        in capsys.readouterr().out
-    )
-    assert toys.results(tmp_path / "run")["after"] == {"dev": {}, "test": {}}
+    flags = ["--model", str(tiny), "--data", own("scored"), "--dev", "none", "--max-steps", "3"]
+    main([*flags, "--lr", "1e-3", "--out", str(tmp_path / "run")])
+    said = f"no dev rows: the model of step 3 is in {tmp_path / 'run' / 'model'}"
+    assert said in capsys.readouterr().out
+    assert toys.results(tmp_path / "run")["after"] == {}
     trained = (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
     assert trained != (tiny / "model.safetensors").read_bytes()

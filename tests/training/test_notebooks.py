@@ -1,53 +1,53 @@
-"""benchmarks/notebooks.py: settings of its sources, and objectives for what no option does."""
+"""benchmarks/notebooks.py: settings of its sources, and losses for what no option does."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.notebooks import RECIPES, AnyRows, main
+from benchmarks.notebooks import RECIPES, main
 from lessons.by_hand.losses import nt_xent_loss
 from minisbert.core import InputError
 from minisbert.models.pair_heads import ClsCrossHead
 from minisbert.models.pair_model import PairModel
-from minisbert.training import train as training
-from minisbert.training.objectives import Objective
-from minisbert.training.objectives.pairs import PairObjective
-from minisbert.training.settings import parse
+from minisbert.training import starting_model
+from minisbert.training.base_loss import Loss
+from minisbert.training.options import Settings, parse
+from minisbert.training.run_data import RunData
+from minisbert.training.table import loss_of
 from tests import toys
 from tests.parity import REFERENCE
 
 # The settings of the sources, read from them by hand, with the defaults of their libraries.
 # torch.optim.AdamW, get_scheduler("linear"), DataLoader(shuffle=True), the top four layers trained
 STS = {
+    "loss": "mse",
     "model": "all-MiniLM-L6-v2",
     "data": None,
-    "scale": 5,
     "batch_size": 8,
     "max_length": 128,
     "epochs": 20,
-}
-STS |= {
     "lr": 1e-5,
     "head_lr": None,
     "schedule": "linear",
     "warmup": 0,
     "weight_decay": 0.01,
     "clip": 0,
+    "seed": 42,
 }
-STS |= {"seed": 42}
 # torch.optim.Adam without a scheduler, rows in the order of the split in every epoch
 QUORA = {
-    "objective": "binary",
+    "loss": "binary",
+    "head": "concat",
     "data": "quora",
     "limit": 10000,
     "batch_size": 32,
     "warmup": 0,
     "max_length": 32,
-}
-QUORA |= {
     "epochs": 3,
     "head_lr": None,
     "schedule": "constant",
@@ -56,18 +56,23 @@ QUORA |= {
     "seed": 42,
 }
 SNLI = {
-    "objective": "softmax",
+    "loss": "softmax",
+    "head": "concat",
     "pooling": "mean",
     "batch_size": 16,
     "epochs": 1,
     "lr": 2e-5,
     "warmup": 0.1,
+    "max_length": 128,
+    "clip": 0,
+    "seed": 10,
+    "schedule": "linear",
+    "weight_decay": 0,
 }
-SNLI |= {"max_length": 128, "clip": 0, "seed": 10, "schedule": "linear", "weight_decay": 0}
 SETTINGS = {
-    "sts-cross-encoder-published": STS | {"objective": "cross-encoder"},
-    "sts-siamese-published": STS | {"objective": "siamese", "pooling": "cls"},
-    "sts-siamese-weighted": STS | {"objective": "siamese", "pooling": "cls"},
+    "sts-cross-encoder-published": STS | {"head": "cross-encoder"},
+    "sts-siamese-published": STS | {"head": "siamese", "pooling": "cls"},
+    "sts-siamese-weighted": STS | {"head": "siamese", "pooling": "cls"},
     "quora-1": QUORA | {"lr": 2e-5, "pooling": "mean"},
     "quora-2": QUORA | {"lr": 1e-5, "pooling": "cls"},
     "quora-3": QUORA | {"lr": 5e-6, "pooling": "attention"},
@@ -75,83 +80,95 @@ SETTINGS = {
 }
 
 
+def settings_of(name: str, *flags: str) -> Settings:
+    recipe = RECIPES[name]
+    return replace(parse([*recipe.options.split(), *flags]), **recipe.settings)
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_has_the_settings_of_its_source(name):
-    options, settings = vars(parse(RECIPES[name].options.split())), SETTINGS.get(name, {})
-    assert {key: options[key] for key in settings} == settings
-    assert PairObjective.features == ("u", "v", "|u-v|")  # of every head over two vectors
+    found = vars(settings_of(name))
+    for key, value in SETTINGS.get(name, {}).items():
+        assert found[key] == value, key
 
 
-def made(name: str, model: Path, files: dict[str, str]) -> Objective:
-    options = parse(RECIPES[name].options.split())
-    flags = [
-        *RECIPES[name].options.split(),
-        "--max-length",
-        "16",
-        *toys.flags(files, options.objective),
-    ]
-    flags += ["--model", str(model)]
-    objective, _ = training.prepare_objective(
-        parse(flags), torch.device("cpu"), torch.float32, RECIPES[name].objective
-    )
-    return objective
+def made(name: str, model: Path) -> SimpleNamespace:
+    """The loss, the model and the network of a recipe on toy rows."""
+    settings = settings_of(name, "--max-length", "16", "--model", str(model))
+    loss = loss_of(settings, RECIPES[name].loss())
+    rows = toys.rows(toys.FORM[settings.loss])
+    data = RunData(rows, [], [], [], sorted(toys.NLI_LABELS))
+    torch.manual_seed(3)
+    found = starting_model.load(settings, torch.device("cpu"), loss, data)
+    return SimpleNamespace(loss=loss, model=found, network=loss.prepare(found, rows), rows=rows)
 
 
-def test_the_batches_are_those_of_the_sources(tiny, files):
-    """In the file's order; of any rows, which mix lengths: the spread of lengths within a batch,
-    added up.
-    """
-    task = made("quora-1", tiny, files)
-    count = len(task.lengths)
+def test_the_batches_are_those_of_the_sources(tiny):
+    """In the file's order; of any rows, which mix lengths: the spread within a batch, added up."""
+    task = made("quora-1", tiny)
+    count = len(task.rows)
     in_order = [list(range(start, min(start + 8, count))) for start in range(0, count, 8)]
-    assert task.batches(8, torch.Generator()) == in_order
-    any_rows, spread = made("sts-siamese-published", tiny, files), {}
-    for name, maker in (("any", any_rows.batches), ("alike", super(AnyRows, any_rows).batches)):
-        batches = maker(8, torch.Generator().manual_seed(1))
+    lengths = task.network.lengths
+    assert task.loss.batches(task.rows, lengths, 8, torch.Generator()) == in_order
+    task = made("sts-siamese-published", tiny)
+    lengths = task.network.lengths
+    spread = []
+    for maker in (task.loss.batches, Loss().batches):
+        batches = maker(task.rows, lengths, 8, torch.Generator().manual_seed(1))
         assert sorted(row for batch in batches for row in batch) == list(range(40))
-        lengths = [[any_rows.lengths[row] for row in batch] for batch in batches]
-        spread[name] = sum(max(batch) - min(batch) for batch in lengths)
-    assert spread["any"] > 2 * spread["alike"]
+        spread.append(0)
+        for batch in batches:
+            of_batch = [lengths[row] for row in batch]
+            spread[-1] += max(of_batch) - min(of_batch)
+    assert spread[0] > 2 * spread[1]
 
 
-def test_the_losses_and_heads_that_no_option_sets(tiny, files):
+def test_a_weighted_loss(tiny):
     rows = [7, 0, 3, 12, 5]
-    task = made("sts-siamese-weighted", tiny, files)
-    task.model.eval()
-    outputs, targets = task.network(rows), task.targets[rows]
+    task = made("sts-siamese-weighted", tiny)
+    task.network.eval()
+    outputs = task.network(rows)
+    targets = task.loss.targets[rows]
     expected = ((outputs - targets).square() * torch.where(targets < 1, 2, 1)).mean()
-    torch.testing.assert_close(task.loss(task.network, rows), expected, rtol=0, atol=1e-6)
-    task = made("simcse-nt-xent", tiny, files)
-    task.model.eval()
+    found = task.loss.batch_loss(task.network, rows)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+def test_nt_xent(tiny):
+    rows = [7, 0, 3, 12, 5]
+    task = made("simcse-nt-xent", tiny)
+    task.network.eval()
     u, v = task.network(rows).unbind(dim=1)
-    torch.testing.assert_close(
-        task.loss(task.network, rows), nt_xent_loss(u, v, 0.05), rtol=0, atol=1e-6
-    )
-    task = made("quora-2", tiny, files)
-    outputs, targets = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([1.0, 0.0, 1.0])
-    expected = functional.binary_cross_entropy_with_logits(
-        outputs, targets, pos_weight=torch.tensor(2.0)
-    )
-    torch.testing.assert_close(task.formula(outputs, targets), expected, rtol=0, atol=1e-6)
-    head = made("sts-cross-attention-published", tiny, files).model.head
+    found = task.loss.batch_loss(task.network, rows)
+    torch.testing.assert_close(found, nt_xent_loss(u, v, 0.05), rtol=0, atol=1e-6)
+
+
+def test_positives_are_weighted_twice(tiny):
+    outputs = torch.tensor([0.5, -1.0, 2.0])
+    targets = torch.tensor([1.0, 0.0, 1.0])
+    two = torch.tensor(2.0)
+    expected = functional.binary_cross_entropy_with_logits(outputs, targets, pos_weight=two)
+    found = made("quora-2", tiny).loss.formula(outputs, targets)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+def test_the_heads_that_no_option_makes(tiny):
+    head = made("sts-cross-attention-published", tiny).model.head
     assert isinstance(head, ClsCrossHead)
-    task = made("quora-3", tiny, files)
-    assert [module.p for module in task.model.head.modules() if isinstance(module, nn.Dropout)] == [
-        0.1
-    ]
-    score = task.encoder.pooling.score.weight
-    assert 0.5 * 24**-0.5 < score.abs().max() <= 24**-0.5, (
-        "uniform between -1 / sqrt(D) and 1 / sqrt(D)"
-    )
+    model = made("quora-3", tiny).model
+    dropouts = [module.p for module in model.head.modules() if isinstance(module, nn.Dropout)]
+    assert dropouts == [0.1]
+    score = model.encoder.pooling.score.weight
+    # uniform between -1 / sqrt(D) and 1 / sqrt(D)
+    assert 0.5 * 24**-0.5 < score.abs().max() <= 24**-0.5
 
 
-def test_the_lowest_two_layers_are_frozen(files):
-    bert = made("sts-cross-encoder-published", REFERENCE / "tiny-distiluse", files).encoder.bert
-    trained = [
-        any(parameter.requires_grad for parameter in layer.parameters()) for layer in bert.layers
-    ]
+def test_the_lowest_two_layers_are_frozen():
+    model = made("sts-cross-encoder-published", REFERENCE / "tiny-distiluse").model
+    trained = []
+    for layer in model.encoder.bert.layers:
+        trained.append(any(parameter.requires_grad for parameter in layer.parameters()))
     assert trained == [False, False, True]
-    assert all(parameter.requires_grad for parameter in bert.embeddings.parameters())
 
 
 @pytest.mark.parametrize(
@@ -169,7 +186,7 @@ def test_a_recipe_runs_and_resumes_on_any_file_of_the_form(name, pooling, widths
     lines = [f"{i}\t1\t2\t{a}\t{b}\t{label}\n" for i, (label, a, b) in enumerate(rows)]
     path.write_text("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n" + "".join(lines))
     flags = [name, "--model", str(tiny), "--data", str(path), "--max-steps", "2", "--out", str(out)]
-    toys.stop_at(2, (RECIPES[name].objective, "formula"), main, flags)
+    toys.stop_at(2, (RECIPES[name].loss, "formula"), main, flags)
     main([name, "--resume", str(out)])
     model = PairModel.load(out / "model")
     assert model.encoder.pooling.mode == pooling

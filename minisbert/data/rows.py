@@ -1,0 +1,616 @@
+"""Rows: tuples of texts, then their score or class, from a file, a data set or Python.
+
+``read_rows`` is what all commands call. Which columns it reads is decided in ``columns``, what a
+line or a cell is in ``tables``; ``Table.note`` is the one line that says what was read and what was
+not.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from minisbert.core import InputError, one_line
+from minisbert.data.columns import (
+    Choice,
+    Columns,
+    choose_columns,
+    either,
+    has_columns,
+    last_number,
+    listed_names,
+    proposal,
+)
+from minisbert.data.published import PUBLISHED, check_no_asset, open_published
+from minisbert.data.records import (
+    Record,
+    Records,
+    Refuse,
+    place_of,
+    python_records,
+    split_name,
+)
+from minisbert.data.tables import open_records
+from minisbert.data.values import parse_binary, parse_class, parse_score, parse_text
+from minisbert.system.console import say
+
+SCALES = (1, 5, 10, 100)  # the highest scores that are usual
+SPLITS = ("train", "dev", "test")
+NLI_ROWS = Columns(2, "class")  # premise, hypothesis, and a word
+
+
+@dataclass
+class Table:
+    """The rows that were read, and what the one line says of them.
+
+    A row is a tuple: its texts, then its score (float), its 0 or 1 (int), or its class (str).
+    """
+
+    name: str  # of the file or the data set, as the user wrote it
+    columns: Columns  # what was asked for; of several the one that the header has
+    rows: list[tuple]
+    places: list[int] = field(default_factory=list)  # the number of each row's line in the file
+    unit: str = "line"  # what ``places`` count: line, item of an array, row, Python's index
+    names: list[str] = field(default_factory=list)  # of the columns that were read
+    unread: list[str] = field(default_factory=list)  # of the columns that were not
+    skipped: list[int] = field(default_factory=list)  # places: an empty text, or no label
+    remarks: list[str] = field(default_factory=list)  # what else the line says
+    scale: float | None = None  # what the scores were divided by
+    total: int = 0  # rows before some were held out
+    is_named: bool = False  # the columns were named by the user, not found by their names
+    split: str = ""  # the rows of the column split that were read, if there is one
+
+    def note(self) -> str:
+        """``pairs.csv: 300 rows; sentence1, sentence2, score / 5; not read: id, genre``."""
+        count = f"{self.name}: {len(self.rows):,}"
+        if self.total:
+            count += f" of {self.total:,}"
+        count += " rows"
+        if self.skipped:
+            count += f", {len(self.skipped):,} skipped (an empty text or no label)"
+        return "; ".join([count, *self.described()])
+
+    def described(self) -> list[str]:
+        """What the line says behind the number of rows."""
+        parts = []
+        if self.names:
+            names = listed_names(self.names)
+            if self.scale is not None:
+                names += f" / {self.scale:g}"
+            parts.append(names)
+        if self.columns.label == "class":
+            classes = self.classes()
+            parts.append(f"{len(classes)} classes: {listed_names(classes)}")
+        parts += self.remarks
+        if self.unread:
+            parts.append(f"not read: {listed_names(self.unread)}")
+        return parts
+
+    def place(self, index: int) -> str:
+        """``pairs.csv, line 7``: where a row stands."""
+        return place_of(self.name, self.unit, self.places[index])
+
+    def classes(self) -> list[str]:
+        """The names of the classes, sorted."""
+        return sorted({row[-1] for row in self.rows})
+
+    def limited(self, most: int | None) -> "Table":
+        """The table with its first rows only."""
+        return replace(self, rows=self.rows[:most], places=self.places[:most])
+
+
+# ---------------------------------------------------------------------------------------- reading
+
+
+def read_rows(
+    data: Any,
+    columns: Columns | Sequence[Columns],
+    names: str | None = None,
+    *,
+    split: str = "",
+    quotes: bool = True,
+    limit: int | None = None,
+    names_may_lack: bool = False,
+) -> Table:
+    """Read the rows of a file, a folder saved by ``datasets``, a published data set (``stsb``,
+    ``snli``, ``multinli``, ``quora``), several of these as ``snli,multinli``, or rows from Python.
+
+    ``names`` is ``--columns``: ``"left,right,stars"``, texts first, then the label; numbers from 1
+    for a table without a header. Scores are as they stand there. Of several ``columns`` the first
+    counts whose columns the header has. Of a column called split those rows are read that have this
+    ``split``. ``limit`` counts skipped rows too. With ``names_may_lack`` a file that lacks
+    ``names`` is read by the names that it has. Raises ``InputError`` with file, line and what would
+    do.
+    """
+    needs = as_needs(columns)
+    if not isinstance(data, str | Path):
+        return as_rows(data, needs, names)
+
+    parts = [data]
+    if isinstance(data, str) and "," in data and not Path(data).exists():
+        parts = [part for part in data.split(",") if part]
+    tables: list[Table] = []
+    for part in parts:
+        read = 0
+        for table in tables:
+            read += len(table.rows) + len(table.skipped)
+        if limit is not None and tables and read >= limit:
+            break
+        left = None if limit is None else limit - read
+        if part in PUBLISHED:
+            table = read_published(str(part), needs, split, left)
+        else:
+            table = read_file(part, needs, names, split, quotes, left, names_may_lack)
+        tables.append(check_table(table))
+    return joined(tables, str(data))
+
+
+def read_published(name: str, needs: Sequence[Columns], split: str, limit: int | None) -> Table:
+    """Read a published data set, of which everybody knows what it holds beside the rows."""
+    records = open_published(name, split or "train")
+    if needs[0].texts == 1:
+        table = each_text_once(rows_of(records, [Columns(ignores_label=True)], limit=limit))
+    elif reads_triplets(needs[0], records):
+        table = nli_triplets(rows_of(records, [NLI_ROWS], limit=limit))
+    else:
+        table = rows_of(records, needs, limit=limit)
+    table.unread = []
+    return table
+
+
+def read_file(
+    path: str | Path,
+    needs: Sequence[Columns],
+    names: str | None,
+    split: str,
+    quotes: bool,
+    limit: int | None,
+    names_may_lack: bool,
+) -> Table:
+    """Read one file."""
+    check_no_asset(path)
+    records = open_records(
+        path,
+        quotes=quotes,
+        last_number=last_number(names),
+        is_text=names is None and any(need.texts == 1 for need in needs),
+        split=split,
+    )
+    if names is not None and names_may_lack and not has_columns(records, names):
+        names = None
+    if names is None and reads_triplets(needs[0], records):
+        return nli_triplets(rows_of(records, [NLI_ROWS], split=split, limit=limit))
+    return rows_of(records, needs, names, split=split, limit=limit)
+
+
+def reads_triplets(need: Columns, records: Records) -> bool:
+    """Whether rows of NLI are to be made into triplets, for a loss of texts without a label.
+
+    SNLI and MultiNLI alone call a column gold_label.
+    """
+    reads_negatives = need.label is None and (need.more_texts or need.texts == 3)
+    return reads_negatives and "gold_label" in records.names
+
+
+def joined(tables: list[Table], name: str) -> Table:
+    """The rows of several files, one after the other."""
+    first = tables[0]
+    if len(tables) == 1:
+        return first
+    whole = replace(first, name=name, rows=[], places=[], skipped=[], unread=[])
+    for table in tables:
+        if table.columns != first.columns:
+            raise InputError(
+                f"{name}: {table.name} has {table.columns}, {first.name} {first.columns}"
+            )
+        whole.rows += table.rows
+        whole.places += table.places
+        whole.skipped += table.skipped
+        whole.unread += [column for column in table.unread if column not in whole.unread]
+    if first.columns.more_texts:
+        cut_to_fewest(whole)
+    return whole
+
+
+def as_rows(
+    rows: Any, columns: Columns | Sequence[Columns], names: str | None = None, *, name: str = "rows"
+) -> Table:
+    """Read rows from Python: tuples or lists (texts, then the label), dictionaries (by the names of
+    their columns, as a file is), a ``datasets.Dataset``, a DataFrame, a dictionary of columns.
+
+    The same checks and the same messages as for a file; what is no row is named with its number.
+    """
+    needs = as_needs(columns)
+    records = python_records(rows, name)
+    if records.is_numbered:
+        # tuples have no names: their columns are taken in order
+        number, first = next(records.items)
+        records = replace(records, items=chain([(number, first)], records.items))
+        needs = [need_of_tuple(records, tuple(first.values()), needs)]
+        names = ",".join(records.names)
+    return check_table(rows_of(records, needs, names))
+
+
+def need_of_tuple(records: Records, row: tuple, needs: Sequence[Columns]) -> Columns:
+    """What the first row from Python is: the first of the needs that has its length and its end."""
+    for need in needs:
+        if not need.fits(len(row)):
+            continue
+        ends_with_text = isinstance(row[-1], str | list)
+        if need.label == "class" or ends_with_text == (need.label is None):
+            return need
+    place = place_of(records.name, records.unit, 0)
+    raise InputError(f"{place}: needed: {either(needs)}; not {one_line(row)}")
+
+
+def as_needs(columns: Columns | Sequence[Columns]) -> Sequence[Columns]:
+    if isinstance(columns, Columns):
+        return [columns]
+    return columns
+
+
+def rows_of(
+    records: Records,
+    needs: Sequence[Columns],
+    names: str | None = None,
+    *,
+    split: str = "",
+    limit: int | None = None,
+    refuse: Refuse | None = None,
+) -> Table:
+    """The rows of records. A row that cannot be read is an error, unless ``refuse`` takes it."""
+    choice = choose_columns(records, needs, names)
+    table = Table(records.name, choice.columns, [], unit=records.unit, names=choice.names)
+    table.is_named = choice.is_named
+    split_column = split_column_of(records, choice) if split else None
+    other_splits: Counter[str] = Counter()
+    if split_column is not None:
+        items = items_of_split(records.items, split_column, split, other_splits)
+        records = replace(records, items=items)
+    fill(table, records, choice, limit, refuse or records.fail)
+
+    if other_splits and not table.rows and not table.skipped:
+        raise InputError(
+            f"{records.name}: no row has the split {split}: in the column split are "
+            f"{listed_names(other_splits)}; write {split} there, or leave the column out"
+        )
+    if choice.columns.more_texts:
+        cut_to_fewest(table)
+    describe(table, records, choice, split_column)
+    if split_column is not None:
+        table.split = split
+        remark = f"split {split}"
+        if other_splits:
+            count = other_splits.total()
+            remark += f", not the {count:,} rows of {listed_names(other_splits)}"
+        table.remarks.append(remark)
+    return table
+
+
+def fill(
+    table: Table,
+    records: Records,
+    choice: Choice,
+    limit: int | None,
+    refuse: Refuse,
+) -> None:
+    """Read the records into the table, at most ``limit`` with those that are skipped."""
+    parse_label = label_parser(choice, records)
+    count = 0
+    for number, record in records.items:
+        count += 1
+        try:
+            rows = read_record(record, choice, parse_label)
+        except ValueError as error:
+            refuse(number, str(error))
+            continue
+        if not rows:
+            table.skipped.append(number)
+        for row in rows:
+            table.rows.append(row)
+            table.places.append(number)
+        if count == limit:  # what comes after it is not even looked at
+            break
+
+
+def split_column_of(records: Records, choice: Choice) -> str | None:
+    """The column that says of each row whether it is one of train, dev or test."""
+    for name in records.names:
+        if name.lower() == "split" and name not in choice.names:
+            return name
+    return None
+
+
+def items_of_split(
+    items: Iterable[tuple[int, Record]], column: str, split: str, others: Counter[str]
+) -> Iterator[tuple[int, Record]]:
+    """The records of a split; ``others`` counts those of the others."""
+    for number, record in items:
+        name = split_name(record.get(column))
+        if name == split:
+            yield number, record
+        else:
+            others[name] += 1
+
+
+def describe(table: Table, records: Records, choice: Choice, split_column: str | None) -> None:
+    """Note what the one line says behind the number of rows."""
+    for name in records.names:
+        if name and name not in choice.names and name != split_column:
+            table.unread.append(name)
+    if records.is_text:
+        table.names = []
+        table.remarks.append("a text in each line")
+    elif records.is_numbered:
+        # nobody asks which of the columns without names were not read
+        table.unread = []
+        table.names = [f"column {name}" for name in choice.names]
+        if records.unit == "index":
+            table.names = []
+    if records.separator == ";":
+        table.remarks.append("separated by semicolons")
+
+
+def check_table(table: Table) -> Table:
+    """The table, unless it has no row, or numbers whose meaning nobody can know."""
+    if not table.rows:
+        skipped = ""
+        if table.skipped:
+            skipped = f" ({len(table.skipped):,} were skipped: an empty text or no label)"
+        raise InputError(f"{table.name} holds no usable rows{skipped}")
+    if table.columns.label in ("class", "score") and not table.is_named:
+        check_nli_numbers(table)
+    return table
+
+
+def check_nli_numbers(table: Table) -> None:
+    """Refuse 0, 1 and 2 under a name that may be that of classes: publishers number them in other
+    orders, and scores of 0 to 2 are rare.
+    """
+    if table.names[-1].lower() not in ("label", "labels", "gold_label"):
+        return
+    labels = {row[-1] for row in table.rows}
+    if labels - {"-1", -1.0} in ({"0", "1", "2"}, {0.0, 1.0, 2.0}):
+        raise InputError(
+            f"{table.name}: 0, 1 and 2 in the column {table.names[-1]} may be the classes of NLI, "
+            f"and publishers number them in different orders (0 is entailment at Hugging Face, "
+            f"contradiction in SBERT's own script): write their names, or if they are classes or "
+            f"scores of your own: {proposal(table.unit, table.names)}"
+        )
+
+
+def read_record(record: Record, choice: Choice, parse_label: Callable[[Any], Any]) -> list[tuple]:
+    """The rows of a record: one, none if a text or its label is empty, or one for each positive of
+    a list. ``ValueError`` says what is wrong.
+    """
+    try:
+        values = [record[name] for name in choice.texts]
+        label = record[choice.label] if choice.label is not None else None
+    except KeyError as error:
+        raise ValueError(f"no {error}; the keys are {listed_names(record)}") from error
+    if choice.label is None and len(values) > 1 and any(type(value) is list for value in values):
+        return read_lists(values)
+
+    texts = []
+    for value in values:
+        text = parse_text(value)
+        if not text:
+            return []
+        texts.append(text)
+    if choice.label is None:
+        return [tuple(texts)]
+    label = parse_label(label)
+    if label is None:
+        return []
+    return [(*texts, label)]
+
+
+def read_lists(values: list[Any]) -> list[tuple]:
+    """A row for each positive of an anchor, each with all negatives of their lists."""
+    lists = []
+    for value in values:
+        items = value if isinstance(value, list) else [value]
+        lists.append([parse_text(item) for item in items])
+    anchors, positives, *others = lists
+    if len(anchors) != 1:
+        raise ValueError(f"one anchor is needed, not {len(anchors)}")
+    negatives = []
+    for texts in others:
+        negatives += texts
+    rows = []
+    for positive in positives:
+        row = (anchors[0], positive, *negatives)
+        if all(row):
+            rows.append(row)
+    return rows
+
+
+def cut_to_fewest(table: Table) -> None:
+    """Give all rows as many negatives as the row with the fewest: lists may differ in length."""
+    widths = {len(row) for row in table.rows}
+    if len(widths) < 2:
+        return
+    fewest = min(widths)
+    if fewest == 2:
+        index = [len(row) for row in table.rows].index(2)
+        raise InputError(f"{table.place(index)}: no negative; other rows have some")
+    table.rows = [row[:fewest] for row in table.rows]
+    table.unread.append(f"negatives beyond {fewest - 2} of a row")
+
+
+def label_parser(choice: Choice, records: Records) -> Callable[[Any], Any]:
+    """The function that reads a label; it returns None for a row without one."""
+    kind = choice.columns.label
+    names = records.classes.get(choice.label or "", ())
+    comma = records.separator == ";"
+
+    def parse_numbered_class(value: Any) -> str | None:
+        """The name of a number, as a ``datasets.Dataset`` has it; -1 is no class."""
+        if isinstance(value, int):
+            return names[value] if value >= 0 else None
+        return parse_class(value)
+
+    def parse_score_with_comma(value: Any) -> float | None:
+        return parse_score(value, comma=True)
+
+    if kind == "binary":
+        return parse_binary
+    if kind == "class":
+        return parse_numbered_class if names else parse_class
+    return parse_score_with_comma if comma else parse_score
+
+
+# -------------------------------------------------------------------------------------- scales
+
+
+def choose_scale(scores: Iterable[float], name: str = "rows") -> float:
+    """The smallest of 1, 5, 10 and 100 that no score exceeds, above or below 0.
+
+    ``choose_scale([0.5, 4.2]) = 5``. Raises ``InputError`` above 100: ``--scale`` must say it.
+    """
+    highest = max((abs(score) for score in scores), default=0.0)
+    for scale in SCALES:
+        if highest <= scale:
+            return float(scale)
+    raise InputError(
+        f"{name}: the highest score is {highest:g}, and a scale above 100 must be given, such as "
+        f"--scale {highest:g}"
+    )
+
+
+def divide_scores(table: Table, scale: float) -> Table:
+    """The table with its scores divided by the scale, so in 0 to 1 or -1 to 1.
+
+    Raises ``InputError`` with the line of a score that is beyond it.
+    """
+    rows = []
+    for index, row in enumerate(table.rows):
+        if abs(row[-1]) > scale:
+            raise InputError(
+                f"{table.place(index)}: the score {row[-1]:g} is beyond the scale of {scale:g}, "
+                f"which holds for train, dev and test: give --scale"
+            )
+        rows.append((*row[:-1], row[-1] / scale))
+    return replace(table, rows=rows, scale=scale)
+
+
+# ------------------------------------------------------------------------------- rows of NLI
+
+
+def nli_triplets(table: Table) -> Table:
+    """Make (premise, entailment, contradiction) of every premise that has both; neutral does not
+    count.
+
+    Each premise gives one triplet, with its first entailment and its first contradiction, in the
+    order in which premises first appear. The first 100,000 rows of SNLI's training file give
+    27,195.
+    """
+    premises: dict[str, dict[str, str]] = {}
+    places: dict[str, int] = {}
+    for row, place in zip(table.rows, table.places, strict=True):
+        premise, hypothesis, label = row
+        premises.setdefault(premise, {}).setdefault(label, hypothesis)
+        places.setdefault(premise, place)
+    triplets: list[tuple] = []
+    kept = []
+    for premise, hypotheses in premises.items():
+        if "entailment" in hypotheses and "contradiction" in hypotheses:
+            triplets.append((premise, hypotheses["entailment"], hypotheses["contradiction"]))
+            kept.append(places[premise])
+    if not triplets:
+        raise InputError(
+            f"{table.name}: none of {len(table.rows):,} rows has a premise with both entailment "
+            f"and contradiction"
+        )
+    return replace(
+        table,
+        rows=triplets,
+        places=kept,
+        columns=Columns(3),
+        names=["premise", "entailment", "contradiction"],
+        remarks=[f"made of {len(table.rows):,} rows of NLI"],
+    )
+
+
+def each_text_once(table: Table) -> Table:
+    """Every text of the rows, in the order in which they first occur."""
+    places: dict[str, int] = {}
+    for row, place in zip(table.rows, table.places, strict=True):
+        for text in row:
+            places.setdefault(text, place)
+    return replace(
+        table,
+        rows=[(text,) for text in places],
+        places=list(places.values()),
+        columns=Columns(1),
+        names=[],
+        remarks=["each of its texts once"],
+    )
+
+
+# ----------------------------------------------------------------------- pairs and texts by name
+
+
+class ScoredPair(NamedTuple):
+    """Two sentences, and how similar people found them: of the STS Benchmark from 0 to 5."""
+
+    sentence1: str
+    sentence2: str
+    score: float
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        return self.sentence1, self.sentence2
+
+
+def load_scored_pairs(data: str | Path, split: str = "") -> list[ScoredPair]:
+    """Load ``stsb`` (fetched if it is missing), with ``split`` train, dev or test, or the scored
+    pairs of a file. Scores are as they stand there.
+    """
+    table = read_rows(data, Columns(2, "score"), split=split)
+    return [ScoredPair(*row) for row in table.rows]
+
+
+def every_text(
+    path: str | Path,
+    names: str | None = None,
+    quotes: bool = True,
+    *,
+    blanks: bool = False,
+    is_told: bool = False,
+    names_may_lack: bool = False,
+) -> Iterator[str]:
+    """Yield the text of each row, stripped; text i is in the i-th line or row.
+
+    A file that is no table and no JSON has a text in each line. At the end one line tells what was
+    read, unless the user ``is_told`` already. Raises ``InputError`` for a blank text, unless
+    ``blanks`` are wanted, which are "", and for a file without a text. With ``names_may_lack`` a
+    file that lacks ``names`` is read by the names that it has.
+    """
+    is_text = names is None or names_may_lack
+    records = open_records(path, quotes=quotes, last_number=last_number(names), is_text=is_text)
+    if names is not None and names_may_lack and not has_columns(records, names):
+        names = None
+    choice = choose_columns(records, [Columns(1)], names)
+    table = Table(records.name, choice.columns, [], unit=records.unit, names=choice.names)
+    count = 0
+    is_empty = True
+    for number, record in records.items:
+        try:
+            rows = read_record(record, choice, parse_class)
+        except ValueError as error:
+            records.fail(number, str(error))
+        text = rows[0][0] if rows else ""
+        if not text and not blanks:
+            records.fail(number, "an empty line has no text to encode; remove it")
+        count += 1
+        if text:
+            is_empty = False
+        yield text
+    if is_empty:
+        raise InputError(f"{records.name} is empty: it holds no text")
+    if not records.is_text and not is_told:
+        describe(table, records, choice, None)
+        say("; ".join([f"{records.name}: {count:,} rows", *table.described()]))

@@ -1,0 +1,402 @@
+"""The rows of train, dev and test: from files, from a published data set, or held out.
+
+Dev chooses the step, test reports the gain, and neither shares a text with the training rows that
+are held out of the same file. A score on the rows that chose is no estimate: on 30 dev rows 61
+became 70 where 200 others stayed at 62.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from minisbert.core import InputError, one_line
+from minisbert.data.columns import Columns, listed_names
+from minisbert.data.published import PUBLISHED
+from minisbert.data.rows import Table, as_needs, choose_scale, divide_scores, read_rows
+
+SHARE = 0.1  # of the training rows that dev and test get
+FEWEST = 50  # rows that say something about a gain
+MOST = 2000  # rows of dev or test; more say little more, and take time at each evaluation
+ENOUGH = 4 * FEWEST  # rows of which dev and test may be held out, and half is left to train on
+
+
+@dataclass
+class Splits:
+    """The rows to train on, to choose the step by, and to report; an empty list is none.
+
+    ``notes`` are lines to print as they are: one each for train, dev and test, then what a reader
+    should know of them. Scores are divided by ``scale``; classes are the strings of the file, and
+    ``classes`` are those of the training file, sorted.
+    """
+
+    rows: dict[str, list[tuple]]  # by split
+    notes: list[str] = field(default_factory=list)
+    # split -> the line behind its name: "pairs.csv: 200 of 300 rows; ..."
+    described: dict[str, str] = field(default_factory=dict)
+    # split -> what its rows are: those of dev may be scored pairs where the loss reads no score
+    columns: dict[str, Columns] = field(default_factory=dict)
+    scale: float | None = None
+    classes: list[str] = field(default_factory=list)
+
+    @property
+    def train(self) -> list[tuple]:
+        return self.rows["train"]
+
+    @property
+    def dev(self) -> list[tuple]:
+        return self.rows["dev"]
+
+    @property
+    def test(self) -> list[tuple]:
+        return self.rows["test"]
+
+
+def read_splits(
+    data: Any,
+    dev: Any = None,
+    test: Any = None,
+    columns: Columns | Sequence[Columns] = (),
+    names: str | None = None,
+    scale: float | None = None,
+    *,
+    judged_by: Sequence[Columns] = (),
+    judges_itself: bool = True,
+    quotes: bool = True,
+    limit: int | None = None,
+    seed: int = 42,
+) -> Splits:
+    """Read the rows of a run.
+
+    ``data``, ``dev`` and ``test`` are what ``read_rows`` reads. ``dev`` and ``test`` may also be a
+    share of the training rows ("0.1") or "none". None is the default: of a published data set its
+    own dev and test, of one's own data a part of it where there are rows enough. ``judged_by``:
+    other columns that dev and test may have, such as ``Columns(2, "score")`` for a loss without
+    scores; without ``judges_itself`` they may not be rows like the training's. ``limit`` takes the
+    first training rows, ``seed`` chooses the rows that are held out.
+    """
+    for source in (data, dev, test):
+        if isinstance(source, str) and not source:  # a variable of the shell that is not set
+            raise InputError("--data, --dev or --test is empty: name a file or a data set")
+    table = training_table(data, columns, names, scale, quotes, limit)
+    # what dev and test may hold: the same as the training rows, or what else they are judged by;
+    # a text alone says nothing of what it should be near to
+    needs = [*judged_by]
+    if table.columns.texts > 1 and judges_itself:
+        needs = [*as_needs(columns), *judged_by]
+    return split_table(table, dev, test, needs, names, quotes=quotes, seed=seed)
+
+
+def split_table(
+    table: Table,
+    dev: Any,
+    test: Any,
+    needs: Sequence[Columns],
+    names: str | None = None,
+    *,
+    quotes: bool = True,
+    seed: int = 42,
+) -> Splits:
+    """Give the training rows a dev and a test, of files that hold one of the needs, or held out."""
+    splits = Splits({"train": table.rows, "dev": [], "test": []}, scale=table.scale)
+    splits.columns["train"] = table.columns
+    if table.columns.label == "class":
+        splits.classes = table.classes()
+
+    sources = {"dev": dev, "test": test}
+    defaults = default_sources(table.name, dev, table.columns)
+    shares: dict[str, float | None] = {}
+    tables: dict[str, Table] = {}
+    for split in sources:
+        source = sources[split]
+        if source is None:
+            source = defaults[split]
+        share = held_out_share(source)
+        if source is None or share is not None:
+            shares[split] = share
+        elif not is_none(source):
+            other = read_rows(source, needs, names, split=split, quotes=quotes, names_may_lack=True)
+            tables[split] = checked_like(other, table, split)
+
+    warnings = take_held_out(splits, table, shares, seed)
+    for split, other in tables.items():
+        splits.rows[split] = other.rows
+        splits.columns[split] = other.columns
+        splits.described[split] = other.note()
+        shared = shared_rows(splits.train, other.rows)
+        if shared:
+            warnings.append(
+                f"warning: {shared:,} rows of {split} are training rows too, so its score is too "
+                f"high: drop them"
+            )
+    for split in splits.rows:
+        splits.notes.append(f"{split:<6} {splits.described.setdefault(split, 'none')}")
+    splits.notes += warnings
+    return splits
+
+
+def training_table(
+    data: Any,
+    columns: Columns | Sequence[Columns],
+    names: str | None,
+    scale: float | None,
+    quotes: bool,
+    limit: int | None,
+) -> Table:
+    """The training rows before some are held out, their scores divided by the scale."""
+    needs = as_needs(columns)
+    has_scores = needs[0].label == "score"
+    # the highest score of all rows decides on the scale, also of a few of them
+    table = read_rows(
+        data, needs, names, split="train", quotes=quotes, limit=None if has_scores else limit
+    )
+    if has_scores:
+        if scale is None:
+            scale = choose_scale([row[-1] for row in table.rows], table.name)
+        table = divide_scores(table, scale).limited(limit)
+    if table.columns.label == "class":
+        check_classes(table)
+    return table
+
+
+# -------------------------------------------------------------------------- which rows are dev
+
+
+def default_sources(data: str, dev: Any, columns: Columns) -> dict[str, Any]:
+    """What dev and test are if nobody says it: a data set's name, "none", or None, which holds rows
+    out.
+    """
+    names = [name for name in data.split(",") if name in PUBLISHED]
+    if columns.texts == 1 or (names and columns.label is None):
+        # nothing says what a text alone should be near to: people's scores do
+        return {"dev": "stsb", "test": "stsb"}
+    for name in ("stsb", "snli"):
+        if name in names:
+            return {"dev": name, "test": name}
+    if is_none(dev):  # who wants no dev has no rows to spare
+        return {"dev": None, "test": "none"}
+    return {"dev": None, "test": None}
+
+
+def is_none(source: Any) -> bool:
+    return isinstance(source, str) and source == "none"
+
+
+def held_out_share(source: Any) -> float | None:
+    """The share of the training rows that ``--dev 0.1`` names; None for anything else."""
+    if not isinstance(source, str | float) or os.path.exists(str(source)):
+        return None
+    try:
+        share = float(source)
+    except ValueError:
+        return None
+    if not 0 < share < 0.5:
+        raise InputError(f"{source}: a share that is held out must be above 0 and below 0.5")
+    return share
+
+
+def checked_like(table: Table, train: Table, split: str) -> Table:
+    """Rows of dev or test that can be judged: on the scale and with the classes of training."""
+    label = table.columns.label
+    if label == "score":
+        if train.scale is not None:
+            table = divide_scores(table, train.scale)
+        if len({row[-1] for row in table.rows}) < 2:
+            raise InputError(
+                f"{split} {table.name}: a correlation needs at least two rows with different scores"
+            )
+    if label == "class" and train.columns.label == "class":
+        classes = train.classes()
+        for index, row in enumerate(table.rows):
+            if row[-1] not in classes:
+                raise InputError(
+                    f"{split} {table.place(index)}: the class {one_line(row[-1])} is not one of "
+                    f"{listed_names(classes)}, as in the training rows"
+                )
+    return table
+
+
+def check_classes(table: Table) -> None:
+    """Raise ``InputError`` for a single class, and if most classes stand in one row only."""
+    counts = Counter(row[-1] for row in table.rows)
+    if len(counts) < 2:
+        raise InputError(f"{table.name}: all rows have the class {one_line(table.rows[0][-1])}")
+    single = [name for name, count in counts.items() if count == 1]
+    if len(counts) > 20 and len(single) > len(table.rows) / 2:
+        raise InputError(
+            f"{table.name}: {len(counts):,} classes in {len(table.rows):,} rows, such as "
+            f"{one_line(single[0])}: name the texts first, then the class"
+        )
+
+
+# ----------------------------------------------------------------------------------- held out
+
+
+def take_held_out(
+    splits: Splits, table: Table, shares: dict[str, float | None], seed: int
+) -> list[str]:
+    """Move rows of the training file to the splits that get a share of them; return warnings."""
+    count = len(table.rows)
+    purposes = {"dev": "they choose the step", "test": "they report the gain"}
+    is_labelled = table.columns.label is not None
+    groups = linked_rows(table.rows, is_labelled) if shares else []
+    sizes, warnings = held_out_sizes(free_rows(groups), shares)
+    if sizes:
+        parts, remark = hold_out(table.rows, sizes, seed, is_labelled, groups)
+        splits.rows.update(parts)
+        for split in sizes:
+            rows = parts[split]
+            held_out = f"{len(rows):,} rows held out of {table.name}{remark}"
+            if table.columns.label == "score" and len({row[-1] for row in rows}) < 2:
+                raise InputError(
+                    f"{split}, {held_out}: all have the same score, and a correlation needs "
+                    f"different ones: give more rows, or --{split} FILE or none"
+                )
+            splits.columns[split] = table.columns
+            splits.described[split] = f"{held_out}; {purposes[split]}"
+        table = replace(table, rows=splits.train, total=count)
+    splits.described["train"] = table.note()
+    return warnings
+
+
+def free_rows(groups: Sequence[list[tuple]]) -> int:
+    """How many rows can be held out: all but the largest group of rows that share texts.
+
+    If that is most of the rows, the group has to be divided, and all rows count.
+    """
+    sizes = [len(group) for group in groups]
+    count = sum(sizes)
+    free = count - max(sizes, default=1) + 1
+    if free < count / 3:
+        return count
+    return free
+
+
+def held_out_sizes(count: int, shares: dict[str, float | None]) -> tuple[dict[str, int], list[str]]:
+    """How many of ``count`` rows each split gets, and what to say if they are too few.
+
+    A share of None is the default: a tenth, at least 50 and at most 2,000 rows. Of fewer than 200
+    rows there is no test, and dev gets 20 rows, or a third of fewer than 60.
+    """
+    sizes = {}
+    warnings = []
+    for split, share in shares.items():
+        few = max(1, min(20, count // (2 + len(shares))))
+        if share is not None:
+            sizes[split] = max(round(share * count), few)
+        elif count >= ENOUGH:
+            sizes[split] = min(max(round(SHARE * count), FEWEST), MOST)
+        elif split == "dev":
+            sizes[split] = max(1, min(20, count // 3))
+        else:
+            warnings.append(
+                f"{count:,} rows that share no text are too few to hold out a test: a gain on dev, "
+                f"which chooses the step, cannot be told from chance; {ENOUGH} rows would do, or "
+                f"--test FILE"
+            )
+    return sizes, warnings
+
+
+def hold_out(
+    rows: Sequence[tuple],
+    sizes: dict[str, int],
+    seed: int,
+    is_labelled: bool = False,
+    groups: Sequence[list[tuple]] = (),
+) -> tuple[dict[str, list[tuple]], str]:
+    """Divide rows into "train" and the splits of ``sizes``, which share no text with each other.
+
+    If rows hang together by texts that they share, so that this cannot be, only copies of a row
+    stay on one side, and the remark that is returned says so. The same seed holds out the same.
+    The last value of a row is no text if it ``is_labelled``; ``groups`` are its ``linked_rows``,
+    if they are known. Raises ``InputError`` if a split would
+    be empty.
+    """
+    parts = divide_groups(groups or linked_rows(rows, is_labelled), sizes, seed)
+    remark = ""
+    if not are_filled(parts, sizes, len(rows)):
+        copies: dict[frozenset[str], list[tuple]] = {}
+        for row in rows:
+            copies.setdefault(texts_of(row, is_labelled), []).append(row)
+        parts = divide_groups(list(copies.values()), sizes, seed)
+        remark = ", some of whose texts are in training too, because the rows share them"
+    if not are_filled(parts, sizes, len(rows)):
+        ways = " and ".join(f"--{split} FILE or none" for split in sizes)
+        raise InputError(
+            f"{len(rows)} rows are too few to hold some out as {' and '.join(sizes)}: give more, "
+            f"or {ways}"
+        )
+    return parts, remark
+
+
+def divide_groups(
+    groups: Sequence[list[tuple]], sizes: dict[str, int], seed: int
+) -> dict[str, list[tuple]]:
+    """Give each split groups of rows, in random order, until it has enough; the rest is "train".
+
+    A group that is larger than a split stays in training.
+    """
+    parts: dict[str, list[tuple]] = {split: [] for split in (*sizes, "train")}
+    order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed)).tolist()
+    for i in order:
+        side = "train"
+        for split, size in sizes.items():
+            if len(parts[split]) < size and len(groups[i]) <= size:
+                side = split
+                break
+        parts[side] += groups[i]
+    return parts
+
+
+def are_filled(parts: dict[str, list[tuple]], sizes: dict[str, int], count: int) -> bool:
+    """Whether each split has enough rows, and training a third of them."""
+    full = all(len(parts[split]) >= size for split, size in sizes.items())
+    return full and len(parts["train"]) >= count / 3
+
+
+def linked_rows(rows: Sequence[tuple], is_labelled: bool = False) -> list[list[tuple]]:
+    """Group rows so that rows of two groups have no text in common.
+
+    ``[("a", "b"), ("c", "d"), ("e", "b")]`` gives ``[[("a", "b"), ("e", "b")], [("c", "d")]]``.
+    """
+    parent: dict[str, str] = {}  # each text points towards one that stands for its group
+
+    def root(text: str) -> str:
+        while parent[text] != text:
+            parent[text] = parent[parent[text]]  # half the way for the next time
+            text = parent[text]
+        return text
+
+    for row in rows:
+        first, *others = texts_of(row, is_labelled)
+        parent.setdefault(first, first)
+        for other in others:
+            parent.setdefault(other, other)
+            parent[root(other)] = root(first)
+    groups: dict[str, list[tuple]] = {}
+    for row in rows:
+        groups.setdefault(root(row[0]), []).append(row)
+    return list(groups.values())
+
+
+def texts_of(row: tuple, is_labelled: bool = False) -> frozenset[str]:
+    """The texts of a row, without their order; a label is no text."""
+    if is_labelled:
+        row = row[:-1]
+    return frozenset(row)
+
+
+def shared_rows(train: Iterable[tuple], other: Iterable[tuple]) -> int:
+    """Count the rows of ``other`` whose first two texts share a row of ``train``, in either order.
+
+    ``shared_rows([("a", "b")], [("b", "a", "c"), ("a", "c")]) = 1``.
+    """
+    trained = {first_two_texts(row) for row in train}
+    return sum(first_two_texts(row) in trained for row in other)
+
+
+def first_two_texts(row: tuple) -> frozenset[str]:
+    return frozenset(value for value in row[:2] if isinstance(value, str))

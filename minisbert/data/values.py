@@ -1,0 +1,95 @@
+"""What a cell or a JSON value may be: a text, a score, 0 or 1, a class.
+
+Each function returns None (for a text "") if there is nothing, as in an empty cell, and raises
+``ValueError`` for what cannot be used.
+"""
+
+import math
+import re
+from decimal import Decimal  # a type of Parquet
+from numbers import Real  # of NumPy's numbers too
+from typing import Any
+
+from minisbert.core import one_line
+
+# a list in a cell, as pandas writes it, is no text; "[MASK] is a [token]" is one
+LIST = re.compile(r"\[(\s*['\"{].*)?\]", re.DOTALL)
+BYTES = re.compile(r"b(['\"]).*\1", re.DOTALL)  # bytes in a cell, as Python prints them
+NUMBER = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
+DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+")
+
+
+def parse_text(value: Any) -> str:
+    """A text without the white space around it; no list or bytes that somebody wrote as a text."""
+    if not isinstance(value, str):
+        if is_missing(value):
+            return ""
+        raise ValueError(f"a text is needed, not {one_line(value)}")
+    text = value.strip()
+    if text.startswith("[") and LIST.fullmatch(text):
+        raise ValueError(f"a text is needed, not {one_line(value)}")
+    if text.startswith("b") and BYTES.fullmatch(text):
+        raise ValueError(
+            f"a text is needed, not Python's bytes, {one_line(value)}: decode them first"
+        )
+    return text
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value is nothing: None, an empty text, or pandas' NaN in a column of texts."""
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+
+
+def number(value: Any, comma: bool = False) -> float | None:
+    """A cell or a JSON value as a finite number, if it is one: ``number("4.5") = 4.5``, else None.
+
+    With ``comma`` also ``number("4,5", comma=True) = 4.5``.
+    """
+    if isinstance(value, str):
+        if comma and DECIMAL_COMMA.fullmatch(value):
+            value = value.replace(",", ".")
+        if not NUMBER.fullmatch(value):
+            return None
+    elif isinstance(value, bool) or not isinstance(value, Real | Decimal):
+        return None
+    try:
+        finite = float(value)
+    except OverflowError:  # of a whole number with over 300 digits
+        return None
+    if not math.isfinite(finite):
+        return None
+    return finite
+
+
+def parse_score(value: Any, comma: bool = False) -> float | None:
+    """A score, which is any number: ``parse_score("4.5") = 4.5``."""
+    if value is None or value == "":
+        return None
+    score = number(value, comma)
+    if score is None:
+        raise ValueError(f"the score {one_line(value)} is not a number, such as 4.5")
+    return score
+
+
+def parse_binary(value: Any) -> int | None:
+    """0 or 1, also as ``1.0`` or ``True``."""
+    if value is None or value == "":
+        return None
+    label = number(value)
+    if str(value).lower() in ("true", "false"):
+        label = float(str(value).lower() == "true")
+    if label not in (0.0, 1.0):
+        raise ValueError(f"the label {one_line(value)} is not 0 or 1")
+    return int(label)
+
+
+def parse_class(value: Any) -> str | None:
+    """The name of a class: ``parse_class(3.0) = "3"``. "-" is SNLI's for no agreement, so none."""
+    if is_missing(value) or value == "-":
+        return None
+    whole = number(value)
+    if isinstance(value, str) and whole is None:
+        return value.strip()
+    if whole is None or whole % 1:
+        raise ValueError(f"the label {one_line(value)} is not one class")
+    return str(int(whole))

@@ -1,0 +1,94 @@
+"""What a training run says: before it, about its batches, and the table at its end."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from minisbert.system.console import cut_message, say
+from minisbert.system.devices import choose_dtype
+from minisbert.system.progress import Bar
+from minisbert.training import MODEL
+from minisbert.training.base_loss import Loss, RowNetwork
+from minisbert.training.distributed import say_once
+from minisbert.training.options import Settings
+from minisbert.training.run_data import RunData
+from minisbert.training.scores import Gain
+from minisbert.training.starting_model import count_parameters, encoder_of
+from minisbert.training.state import Progress
+
+# what rows of the table say
+MEANINGS = {
+    "accuracy@1": "queries whose first text is a right one",
+    "recall@10": "right texts among the first ten",
+    "mrr@10": "1 / rank of the first right text",
+    "ndcg@10": "right texts near the top of ten",
+    "map@100": "precision at each right text of a hundred",
+}
+
+
+def describe_run(settings: Settings, model: Any, data: RunData) -> None:
+    """Say what is trained on which rows."""
+    encoder = encoder_of(model)
+    parameters, trainable = count_parameters(model)
+    size = f"{parameters:,} parameters"
+    if trainable < parameters:
+        size += f" ({trainable:,} trainable)"
+    dtype, reason = choose_dtype(settings.dtype, encoder.device)
+    arithmetic = f"{str(dtype).removeprefix('torch.')} ({reason})"
+    name = settings.from_nothing or settings.model
+    say(f"model  {name}, {encoder.pooling_mode} pooling, {size}, {encoder.device}, {arithmetic}")
+    for note in data.notes:
+        say(note)
+
+
+def describe_batches(
+    loss: Loss, network: RowNetwork, batches: Sequence[Sequence[int]], batch_size: int
+) -> None:
+    """Say what the batches are not: of the size that was asked for, or of whole texts."""
+    usual = statistics.median(map(len, batches))
+    if loss.negatives_in_batch and 1.1 * usual < min(batch_size, len(network.lengths)):
+        why = "rows that share a text never meet"
+        say_once(f"most batches have {usual:.0f} rows, not {batch_size}: {why}")
+    truncated = sum(sum(column.truncated) for column in network.encoded)
+    if truncated:
+        limit = encoder_of(network.model).tokenizer.limit
+        say_once(cut_message(limit, truncated, sum(map(len, network.encoded))))
+
+
+def say_end(progress: Progress, out: Path) -> None:
+    """Say how long the training took, and which model was kept."""
+    folder = out / MODEL
+    print(f"\ntrained {progress.step} steps in {Bar.format_interval(progress.seconds)}")
+    if not progress.history:
+        print(f"no dev rows: the model of step {progress.step} is in {folder}")
+        return
+    score = f"{progress.metric} {100 * (progress.best or 0):.2f}"
+    if progress.best_step:
+        print(f"best on dev: step {progress.best_step}, {score}, in {folder}")
+    else:
+        advice = "try more --epochs, another --lr or --loss"
+        print(f"no step was better on dev than the untrained model, {score}, in {folder}: {advice}")
+
+
+def print_table(splits: Mapping[str, tuple[dict, dict]], gain: Gain | None) -> None:
+    """Print every score before training and of the best model, and what the gain is worth."""
+    if not splits:
+        return
+    print(f"\n{'x 100':<16}" + "".join(f"{split:>19}" for split in splits))
+    metrics: dict[str, None] = {}
+    for before, _ in splits.values():
+        metrics.update(dict.fromkeys(before))
+    for metric in metrics:
+        line = f"{metric:<16}"
+        for before, after in splits.values():
+            cell = ""
+            if metric in before:  # test may be of other rows than dev
+                cell = f"{100 * before[metric]:.2f} -> {100 * after[metric]:.2f}"
+            line += f"{cell:>19}"
+        print(f"{line}   {MEANINGS.get(metric, '')}".rstrip())
+    print()
+    if "dev" in splits:
+        print("dev chose the step, so its scores are too good")
+    if gain is not None:
+        print(gain.sentence())

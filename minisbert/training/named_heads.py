@@ -1,0 +1,100 @@
+"""The heads by their names, as ``--head`` takes them: they make a ``PairModel`` of an encoder."""
+
+from collections.abc import Callable, Sequence
+
+from torch import nn
+
+from minisbert.architectures.relatives import CLASSIFIERS
+from minisbert.core import InputError
+from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
+from minisbert.models.cross_encoder import ClassifierHead
+from minisbert.models.pair_heads import Head, head_settings
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import say
+
+
+def cross_encoder_head(encoder: SentenceEncoder, outputs: int) -> Head:
+    """Both texts go through the encoder as one, and a small network reads [CLS]."""
+    return JointHead(encoder.bert.config.hidden_size, outputs=outputs)
+
+
+def siamese_head(encoder: SentenceEncoder, outputs: int) -> Head:
+    """Each text becomes a vector, and a small network reads (|u - v|, u * v, u)."""
+    return siamese(encoder.width, outputs=outputs)
+
+
+def cross_attention_head(encoder: SentenceEncoder, outputs: int) -> Head:
+    """The tokens of one text attend to those of the other, after both have been encoded."""
+    return CrossHead(encoder.bert.config.hidden_size, outputs=outputs)
+
+
+def concat_head(encoder: SentenceEncoder, outputs: int) -> Head:
+    """Each text becomes a vector, and one linear layer reads (u, v, |u - v|), as SBERT does NLI."""
+    return ConcatHead(encoder.width, outputs=outputs)
+
+
+def classifier_head(encoder: SentenceEncoder, outputs: int) -> Head:
+    """BERT's pooler and a linear layer, as sentence-transformers' ``CrossEncoder`` has them.
+
+    The encoder's own pooler, if it has one, moves into the head.
+    """
+    bert = encoder.bert
+    family = bert.config.model_type
+    if family not in CLASSIFIERS:
+        raise InputError(f"--head classifier is for {', '.join(CLASSIFIERS)}, not for {family}")
+    head = ClassifierHead(bert.config.hidden_size, outputs=outputs, between=CLASSIFIERS[family][-1])
+    if bert.pooler is not None:
+        head.mlp[0] = bert.pooler
+        bert.pooler = None
+    return head
+
+
+HEADS: dict[str, Callable[[SentenceEncoder, int], Head]] = {
+    "cross-encoder": cross_encoder_head,
+    "siamese": siamese_head,
+    "cross-attention": cross_attention_head,
+    "concat": concat_head,
+    "classifier": classifier_head,
+}
+
+
+def add_head(
+    encoder: SentenceEncoder,
+    name: str,
+    task: str,
+    labels: Sequence[str] = (),
+    saved: PairModel | None = None,
+    make_head: Callable[[str, SentenceEncoder, int], Head] | None = None,
+) -> PairModel:
+    """Put a head around an encoder, with an output for each label, or one.
+
+    ``saved`` is the model that the encoder comes from: if its head is of the same kind and has the
+    same task, it is trained further. ``make_head`` makes another head than that of the name.
+    """
+    outputs = len(labels) or 1
+    try:
+        head = make_head(name, encoder, outputs) if make_head else HEADS[name](encoder, outputs)
+        if saved is not None:
+            head = continued(saved, head, task, labels)
+        return PairModel(encoder, head, task, labels)
+    except ValueError as error:  # settings that do not fit
+        raise InputError(f"--head {name}: {error}") from error
+
+
+def continued(saved: PairModel, head: Head, task: str, labels: Sequence[str]) -> Head:
+    """Return the saved head if it is of the kind and the task of the new one, else the new one."""
+    # binary and logit are one output, read in two ways
+    both_logits = {saved.task, task} <= {"binary", "logit"}
+    same_outputs = both_logits or (saved.task == task and saved.labels == tuple(labels))
+    settings = head_settings(head)
+    both_joint = isinstance(head, JointHead) and isinstance(saved.head, JointHead)
+    same_settings = head_settings(saved.head) | {"dropout": 0} == settings | {"dropout": 0}
+    if not same_outputs or not (both_joint or same_settings):
+        say(f"the model has another head, for {saved.task}: a new one is trained")
+        return head
+    # the saved weights go on, with the new head's dropout
+    for module in saved.head.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = settings["dropout"]
+    return saved.head.train()

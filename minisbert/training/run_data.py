@@ -1,0 +1,60 @@
+"""The rows of a run: what ``--data``, ``--dev``, ``--test`` and ``--retrieval`` name."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from minisbert.core import InputError
+from minisbert.data.rows import as_needs
+from minisbert.data.splits import read_splits
+from minisbert.evaluation.retrieval import load_retrieval_folder
+from minisbert.training.base_loss import Loss
+from minisbert.training.options import Settings
+
+
+@dataclass
+class RunData:
+    """Rows to train on, to choose the step by, and to report; dev and test may be searches."""
+
+    train: list[tuple]
+    dev: Any
+    test: Any
+    notes: list[str]  # lines that say what was read
+    classes: list[str]  # of the training rows
+
+
+def read_run(settings: Settings, loss: Loss) -> RunData:
+    """Read the rows that the settings name, in the columns that the loss reads."""
+    data = settings.data or loss.default_data
+    if data is None:
+        raise InputError(f"--data FILE is needed: rows of {as_needs(loss.columns)[0]}")
+    dev = settings.dev
+    test = settings.test
+    # classes do not say how near two texts should be, so an encoder alone is judged by scored pairs
+    judges_itself = settings.loss != "softmax" or settings.head is not None
+    if not judges_itself:
+        dev = dev or "stsb"
+        test = test or "stsb"
+    if settings.retrieval:
+        searches = load_retrieval_folder(settings.retrieval)
+        dev = "none"
+        test = "none"
+    splits = read_splits(
+        data,
+        dev,
+        test,
+        loss.columns,
+        settings.columns,
+        settings.scale,
+        judged_by=loss.judged_by,
+        judges_itself=judges_itself,
+        quotes=settings.quotes,
+        limit=settings.limit,
+        seed=settings.seed,
+    )
+    found = RunData(splits.train, splits.dev, splits.test, splits.notes, splits.classes)
+    if settings.retrieval:
+        found.dev = searches["dev"]
+        found.test = searches["test"] or []
+        queries = len(found.dev.queries)
+        found.notes.append(f"dev    the search in {settings.retrieval}: {queries:,} queries")
+    return found

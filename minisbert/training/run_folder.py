@@ -1,0 +1,182 @@
+"""A run's folder: made or refused, its log, and its results.
+
+runs/NAME/config.json             every setting
+runs/NAME/metrics.jsonl           a line every few steps and for every evaluation
+runs/NAME/model/                  the best model by dev
+runs/NAME/state.json, state-N..., best-N...  for ``--resume``, until the run is finished
+runs/NAME/results.json            scores before and after, once it is finished
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TextIO
+
+from minisbert.core import InputError, one_line
+from minisbert.core.loop import Diverged
+from minisbert.system import files
+from minisbert.system.assets import local_path
+from minisbert.system.console import Interrupts, say
+from minisbert.training import MODEL, RESULTS, RUN_CONFIG, RUN_LOG, STATE
+from minisbert.training.options import Settings
+from minisbert.training.scores import Gain
+from minisbert.training.state import Progress, remove_state
+
+# -----------------------------------------------------------------------------
+# the folder and its log
+
+
+def folder_of(settings: Settings) -> Path:
+    """The folder of a run: --out, or one in runs/ that is named after the loss and the model."""
+    if settings.out:
+        return Path(settings.out)
+    name = settings.recipe or settings.head or settings.loss
+    if settings.data and not settings.recipe:
+        name = f"{Path(settings.data).stem}-{name}"
+    return Path("runs", f"{name}-{Path(settings.model).name}")
+
+
+def new_folder(out: Path, settings: Settings) -> None:
+    """Make a run's folder with its ``config.json``; a resumed run has one.
+
+    ``--overwrite`` deletes the run that is there. Raises ``InputError`` for a run without
+    ``--overwrite``, for one that another process is training, and for a folder with other files and
+    no run.
+    """
+    if settings.resume is not None:
+        return
+    inputs = (settings.teacher, settings.data, settings.dev, settings.test)
+    files.check_output(out, local_path(settings.model), *inputs)
+    path = os.path.realpath(out)
+    if path.encode(errors="ignore") != os.fsencode(path):  # safetensors writes to no other path
+        raise InputError(f"--out {one_line(out)}: the path is not UTF-8; choose another one")
+    out.mkdir(parents=True, exist_ok=True)
+    found = {each.name for each in out.iterdir()}
+    if found and RUN_LOG not in found:
+        reason = f"it has no {RUN_LOG}"
+        raise InputError(f"{out} is not the folder of a run ({reason}): choose another --out")
+    with open_log(out) as log:
+        # a log alone is left by a run that ended before its first line
+        if found - {RUN_LOG} and not settings.overwrite:
+            advice = "--overwrite to delete that run"
+            if f"{STATE}.json" in found:
+                advice = f"--resume {out} to continue it, or {advice}"
+            raise InputError(f"{out} exists: choose another --out, or {advice}")
+        # the log is emptied and not deleted, since it holds the lock; the user's own files stay
+        log.truncate(0)
+        remove_state(out)
+        for name in (RESULTS, RUN_CONFIG):
+            (out / name).unlink(missing_ok=True)
+        shutil.rmtree(out / MODEL, ignore_errors=True)
+        files.write_json(out / RUN_CONFIG, asdict(settings))
+
+
+def remove_unused(out: Path) -> None:
+    """Delete what ``new_folder`` has made of a run that has not begun to train."""
+    if (out / f"{STATE}.json").exists():
+        return
+    (out / RUN_CONFIG).unlink(missing_ok=True)
+    if (out / RUN_LOG).exists() and not (out / RUN_LOG).stat().st_size:
+        (out / RUN_LOG).unlink()
+    with suppress(OSError):  # the user's own files are in it
+        out.rmdir()
+
+
+@contextmanager
+def open_log(out: Path) -> Iterator[TextIO]:
+    """Open a run's ``metrics.jsonl`` to append to, locked until it is closed; ``InputError`` if it
+    is locked.
+
+    Whoever holds it is alone in the folder, so what a killed process was writing there is removed.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / RUN_LOG
+    log = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed below, with the file's name
+    try:
+        files.lock(log)
+    except BlockingIOError as error:
+        log.close()
+        advice = "wait for it to finish, or stop it"
+        raise InputError(f"{out}: another process is training this run; {advice}") from error
+    try:
+        for left in out.glob(f".*.{files.PARTIAL}*"):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+        yield log
+    finally:
+        with files.naming(path):
+            log.close()
+
+
+def write_line(log: TextIO | None, progress: Progress, **values: Any) -> None:
+    """Write a line of ``metrics.jsonl``, if there is one, and count its bytes."""
+    if log is None:
+        return
+    line = {"step": progress.step} | values
+    with files.naming(log.name):
+        log.write(json.dumps(line) + "\n")
+        log.flush()
+    progress.logged = log.tell()
+
+
+def log_loss(log: TextIO | None, progress: Progress, lr: float, log_every: int) -> None:
+    """Every few steps log the mean loss since the line before, the learning rate and the speed."""
+    if progress.step % log_every and progress.step != progress.total:
+        return
+    loss = sum(progress.unlogged) / len(progress.unlogged)
+    speed = round(progress.tokens / max(progress.seconds, 1e-9))
+    write_line(log, progress, loss=loss, lr=lr, tokens_per_second=speed)
+    progress.unlogged = []
+
+
+def save_stopped(model: Any, progress: Progress, out: Path, error: BaseException) -> None:
+    """Save the best weights so far of a run that was stopped, and say how to go on.
+
+    A run that has not begun to train leaves no folder, or its folder as it was.
+    """
+    if not progress.total:
+        remove_unused(out)
+        return
+    with Interrupts() as interrupts, interrupts.defer():
+        model.save(out / MODEL)
+        weights = "the weights"
+        if progress.history:
+            weights = f"the best weights so far, of step {progress.best_step},"
+        advice = f"continue with --resume {out}"
+        if isinstance(error, Diverged):  # a resumed run would come to the same step
+            advice = "begin anew with --overwrite"
+        say(f"stopped at step {progress.step}: {weights} are in {out / MODEL}; {advice}")
+
+
+# -----------------------------------------------------------------------------
+# results
+
+
+def write_results(
+    out: Path, progress: Progress, splits: Mapping[str, tuple[dict, dict]], gain: Gain | None
+) -> None:
+    """Write ``results.json``: the scores of each split before and after, and the gain on test."""
+    results: dict[str, Any] = {"before": {}, "after": {}}
+    for split, (before, after) in splits.items():
+        results["before"][split] = before
+        results["after"][split] = after
+    if gain is not None:
+        results["gain"] = asdict(gain)
+    results |= {"steps": progress.step, "best_step": progress.best_step}
+    results["training_seconds"] = round(progress.seconds, 2)
+    with files.atomic_file(out / RESULTS) as new:
+        files.write_json(new, results)
+
+
+def dev_scores(progress: Progress, step: int) -> dict[str, float]:
+    """The dev scores of a step in the history of a run."""
+    for scores in progress.history:
+        if scores["step"] == step:
+            return {name: value for name, value in scores.items() if name != "step"}
+    raise ValueError(f"step {step} was not evaluated")

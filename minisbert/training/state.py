@@ -1,0 +1,272 @@
+"""What ``--resume`` continues from, in three files that one can read.
+
+state.json             how far the run is, its dev scores, and what must be the same to go on
+state-120.safetensors  tensors after step 120: ``network.*``, ``optimizer.*``, ``random.*``
+best-90.safetensors    the weights that were best on dev, those of step 90
+
+The tensors are written first, under a new name. Then state.json, which names them, is replaced in
+one step, and the former tensors are deleted. So a kill at any moment leaves a state that is whole:
+the former one or the new one.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from minisbert.checkpoints.weights import read_safetensors, write_safetensors
+from minisbert.core import InputError, read_json
+from minisbert.core.loop import Step
+from minisbert.system import files
+from minisbert.system.devices import set_random_state
+from minisbert.system.reading import reading
+from minisbert.training import BEST, STATE
+from minisbert.training.base_loss import Loss, RowNetwork
+from minisbert.training.distributed import processes, say_once
+from minisbert.training.scores import Evaluation
+
+Weights = dict[str, Tensor]
+
+
+@dataclass
+class Progress:
+    """How far a run is. ``train`` fills it in; state.json holds it."""
+
+    step: int = 0  # optimizer steps made
+    total: int = 0  # steps of the whole run
+    history: list[dict[str, Any]] = field(default_factory=list)  # dev scores: "step" and metrics
+    metric: str = ""  # the score that decides
+    best: float | None = None  # the best one, and its step; 0 is the untrained model
+    best_step: int = 0
+    waited: int = 0  # evaluations since the best
+    tokens: int = 0  # trained on, pads included
+    seconds: float = 0.0  # of training, without evaluation
+    unlogged: list[float] = field(default_factory=list)  # losses since the last line of the log
+    logged: int = 0  # bytes of metrics.jsonl
+
+    def must_evaluate(self, evaluations: Container[int]) -> bool:
+        """Whether dev is scored at this step, and has not been before the run was stopped."""
+        evaluated = -1
+        if self.history:
+            evaluated = self.history[-1]["step"]
+        return self.step in evaluations and evaluated < self.step
+
+    def is_best(self, evaluation: Evaluation) -> bool:
+        """Note the dev scores of this step; True if no former step was better."""
+        score = evaluation.score
+        better = self.best is None or score > self.best
+        kept = better or score == self.best  # of equal ones the later
+        self.history.append({"step": self.step, **evaluation.scores})
+        self.metric = evaluation.metric
+        self.waited = 0 if better else self.waited + 1
+        if kept:
+            self.best = score
+            self.best_step = self.step
+        return kept
+
+    def has_patience(self, patience: int | None) -> bool:
+        return patience is None or self.waited < patience
+
+    def count(self, step: Step, tokens: int, seconds: float) -> None:
+        """Note a step."""
+        self.step = step.number
+        self.unlogged.append(step.loss)
+        self.tokens += tokens
+        self.seconds += seconds
+
+
+class BestWeights:
+    """The weights that were best on dev: in a run's folder, or without one in memory."""
+
+    def __init__(self, folder: Path | None):
+        self.folder = folder
+        self.name = ""  # of the file in the folder
+        self.copy: Weights | None = None
+
+    def keep(self, model: nn.Module, step: int) -> None:
+        weights = model.state_dict()
+        if self.folder is None:
+            self.copy = {name: x.clone() for name, x in weights.items()}
+            return
+        # the former file stays until no saved state names it
+        self.name = f"{BEST}-{step}.safetensors"
+        with files.atomic_file(self.folder / self.name) as new:
+            write_safetensors(weights, new)
+
+    def restore(self, model: nn.Module) -> None:
+        """Put them into the model; without dev rows there are none, and the last ones stay."""
+        if self.folder is not None and self.name:
+            model.load_state_dict(read_safetensors(self.folder / self.name))
+        elif self.copy is not None:
+            model.load_state_dict(self.copy)
+
+
+def save_state(
+    folder: Path | None,
+    progress: Progress,
+    network: RowNetwork,
+    optimizer: Optimizer,
+    best: BestWeights,
+    randomness: dict[str, Tensor],
+    identity: str,
+) -> None:
+    """Replace the state in ``folder``, if any. ``identity`` is that of rows and settings."""
+    if folder is None:
+        return
+    tensors = {}
+    for name, tensor in network.state_dict().items():
+        tensors[f"network.{name}"] = tensor
+    for name, parameter in network.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"optimizer.{name}.{key}"] = value
+    for name, tensor in randomness.items():
+        tensors[f"random.{name}"] = tensor
+
+    former = [*folder.glob(f"{STATE}-*.safetensors"), *folder.glob(f"{BEST}-*.safetensors")]
+    path = folder / f"{STATE}-{progress.step}.safetensors"
+    while path in former:  # saved twice at one step: the file in use is not touched
+        path = path.with_name(f"{path.stem}-again.safetensors")
+    with files.atomic_file(path) as new:
+        write_safetensors(tensors, new)
+    about = {
+        "tensors": path.name,
+        "best": best.name,
+        "progress": dataclasses.asdict(progress),
+        "identity": identity,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "processes": processes(),
+    }
+    with files.atomic_file(folder / f"{STATE}.json") as new:
+        files.write_json(new, about)
+    for old in former:
+        if old.name != best.name:
+            old.unlink()
+
+
+def continue_run(
+    folder: Path | None,
+    log: TextIO | None,
+    progress: Progress,
+    network: RowNetwork,
+    optimizer: Optimizer,
+    best: BestWeights,
+    identity: str,
+) -> None:
+    """Go on from the state in ``folder``, if there is one.
+
+    Restores progress, network, optimizer, random generators and the number of threads (another
+    number splits sums differently, which changes their last bits), and cuts what the log holds of
+    later steps. Raises ``InputError`` if a file is damaged or belongs to another run; nothing is
+    changed then.
+    """
+    if folder is not None and (folder / f"{STATE}.json").exists():
+        load_state(folder, progress, network, optimizer, best, identity)
+    if log is not None:
+        size = Path(log.name).stat().st_size
+        if size < progress.logged:
+            was = f"it has {size} bytes, not {progress.logged}"
+            raise InputError(f"{log.name} was cut or replaced: {was}")
+        log.truncate(progress.logged)
+
+
+def load_state(
+    folder: Path,
+    progress: Progress,
+    network: RowNetwork,
+    optimizer: Optimizer,
+    best: BestWeights,
+    identity: str,
+) -> None:
+    """Restore what ``save_state`` saved, in place."""
+    path = folder / f"{STATE}.json"
+    about = read_json(path)
+    with reading(path):
+        saved = {item.name: about["progress"][item.name] for item in fields(Progress)}
+        stored = {name: about[name] for name in ("identity", "torch", "threads", "processes")}
+        tensors_path = folder / about["tensors"]
+        best_name = str(about["best"])
+    if stored["identity"] != identity:
+        changed = "the training rows, dev, the model or the settings have changed since it began"
+        raise InputError(f"{path}: {changed}; start it again, --overwrite")
+    tensors = read_safetensors(tensors_path)
+    moments = optimizer_state(optimizer, network, tensors)
+    try:
+        # strict, and into the existing memory
+        network.load_state_dict(with_prefix("network.", tensors))
+    except RuntimeError as error:
+        raise InputError(f"{tensors_path} is the state of another network: {error}") from error
+    if any(moments.values()):  # none before the first step
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
+    for name, value in saved.items():
+        setattr(progress, name, value)
+    best.name = best_name
+    set_random_state(with_prefix("random.", tensors), network.model.device)
+
+    if stored["torch"] != torch.__version__:
+        say_once(
+            f"torch is {torch.__version__}, before {stored['torch']}: the last bits may differ"
+        )
+    if stored["processes"] != processes():
+        before = f"processes: {processes()}, before {stored['processes']}"
+        say_once(f"{before}: the dropout masks will differ")
+    torch.set_num_threads(stored["threads"])
+
+
+def optimizer_state(
+    optimizer: Optimizer, network: nn.Module, tensors: dict[str, Tensor]
+) -> dict[int, dict[str, Tensor]]:
+    """Return the moments of each parameter by the number that the optimizer gives it."""
+    # the optimizer numbers its parameters group by group; their names do not depend on that order
+    names = {parameter: name for name, parameter in network.named_parameters()}
+    moments: dict[int, dict[str, Tensor]] = {}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            moments[len(moments)] = with_prefix(f"optimizer.{names[parameter]}.", tensors)
+    return moments
+
+
+def remove_state(folder: Path) -> None:
+    """Delete the state of a run that is finished, the JSON first."""
+    (folder / f"{STATE}.json").unlink(missing_ok=True)
+    for path in [*folder.glob(f"{STATE}-*.safetensors"), *folder.glob(f"{BEST}-*.safetensors")]:
+        path.unlink()
+
+
+def with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose name starts with ``prefix``, under the rest of the name."""
+    found = {}
+    for name, tensor in tensors.items():
+        if name.startswith(prefix):
+            found[name.removeprefix(prefix)] = tensor
+    return found
+
+
+def run_identity(
+    model: Any, loss: Loss, encoded: Sequence[Any], dev: Any, settings: Sequence[Any]
+) -> str:
+    """Hash what must be the same when a run is resumed: model, loss, rows as tokens, dev, settings.
+
+    Otherwise it would not end in the numbers of a run that nobody stopped.
+    """
+    encoder = getattr(model, "encoder", model)  # that of a model with a head
+    # not the index of a device: another GPU of the kind computes the same
+    about: list[Any] = [settings, encoder.device.type, loss.identity(), encoder.bert.config]
+    about += [encoder.pooling_mode, encoder.normalize, encoder.settings]
+    digest = hashlib.sha256(repr(about).encode())
+    for column in encoded:
+        for ids, types in zip(column.ids, column.token_types, strict=True):
+            digest.update(np.array([len(ids), *ids, *types], dtype=np.int32).tobytes())
+    # a teacher's targets may change in their last bits with the number of threads: its own hash,
+    # which is part of the loss's identity, stands for them
+    if loss.targets is not None and not loss.taught:
+        digest.update(loss.targets.cpu().numpy().tobytes())
+    digest.update(repr(dev).encode())
+    return digest.hexdigest()

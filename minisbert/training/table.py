@@ -1,0 +1,60 @@
+"""The losses by their names, as ``--loss`` and ``train(loss=...)`` take them.
+
+A loss of your own is a class like these, and ``train(encoder, rows, loss=MyLoss())`` takes it.
+"""
+
+from minisbert.core import InputError
+from minisbert.training.base_loss import Loss
+from minisbert.training.encoder_losses import CoSENT, Cosine, Ranking, SimCSE, Triplet
+from minisbert.training.head_losses import MSE, Binary, CandidateRanking, Softmax
+from minisbert.training.masked import MaskedWords
+from minisbert.training.options import Settings
+from minisbert.training.teachers import Distillation
+
+LOSSES: dict[str, type[Loss]] = {
+    "cosine": Cosine,
+    "cosent": CoSENT,
+    "ranking": Ranking,
+    "triplet": Triplet,
+    "simcse": SimCSE,
+    "softmax": Softmax,
+    "mse": MSE,
+    "binary": Binary,
+    "mlm": MaskedWords,
+    "distillation": Distillation,
+}
+
+
+def find_loss(name: str | Loss, head: bool = False) -> Loss:
+    """Return the loss of a name, with its default settings, or the loss that was given.
+
+    ``head``: the model has a head, so that "ranking" compares the scores of candidates.
+    """
+    if isinstance(name, Loss):
+        return name
+    if name == "ranking" and head:
+        return CandidateRanking()
+    if name not in LOSSES:
+        raise InputError(f"loss {name!r}: choose from {', '.join(LOSSES)}, or give a Loss")
+    return LOSSES[name]()
+
+
+def loss_of(settings: Settings, loss: Loss | None = None) -> Loss:
+    """Make the loss that the options of a run name, or take the one that is given; each has some of
+    these settings.
+    """
+    loss = find_loss(loss or settings.loss, head=settings.head is not None)
+    widths: tuple[int, ...] = ()
+    if settings.matryoshka:
+        widths = tuple(int(width) for width in settings.matryoshka.split(","))
+    given = {
+        "temperature": settings.temperature,
+        "projection": settings.projection,
+        "matryoshka": widths,
+        "teacher": settings.teacher,
+        "same_views": settings.dropout == 0,  # asked for
+    }
+    for name, value in given.items():
+        if hasattr(loss, name):
+            setattr(loss, name, value)
+    return loss
