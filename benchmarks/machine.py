@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from minisbert.backends.graphs import INSTRUCTIONS
+from minisbert.backends.graphs import SIGNED, UNSIGNED
 from minisbert.core.weights import BertConfig
 from minisbert.system import torch_internals as internals
 from minisbert.system.console import bounded, run_command
@@ -96,7 +96,7 @@ def precisions() -> list[str]:
 
 def package_dtypes() -> list[str]:
     """What packages are compiled for on this CPU."""
-    return precisions() + ([] if cpu_flags().isdisjoint(INSTRUCTIONS) else ["int8"])
+    return precisions() + ([] if cpu_flags().isdisjoint((SIGNED, UNSIGNED)) else ["int8"])
 
 
 def bfloat16_product(x: Tensor, weight: Tensor) -> Callable[[], Tensor]:
