@@ -52,8 +52,8 @@ def ranks(x: ArrayLike) -> np.ndarray:
 
     ``ranks([30, 10, 10, 20]) = [4, 1.5, 1.5, 3]``.
     """
-    # Equal values are a group, and the groups are numbered from the smallest value on. ``group`` (N,)
-    # has the number of each value's group, ``count`` the size of each group.
+    # Equal values are a group, and the groups are numbered from the smallest value on.
+    # ``group`` (N,) is the group of each value, ``count`` the size of each group.
     _, group, count = np.unique(np.asarray(x), return_inverse=True, return_counts=True)
     last = np.cumsum(count)  # rank of the last member of each group of equal values
     middle = last - (count - 1) / 2.0  # subtle: the middle of a group's ranks, not its first
