@@ -84,7 +84,7 @@ BOOK: dict[int, dict[str, tuple[str, ...] | None]] = {
         "encoder": ("read_modules", "read_pooling", "token_limit", "load_bert"),
     },
     4: {"bert": ("layer_norm", "LayerNorm", "Embeddings")},
-    5: {"bert": ("attention", "Attention")},
+    5: {"bert": ("attention", "attend", "Attention")},
     6: {"bert": ("gelu", "FeedForward", "Layer")},
     7: {"bert": ("Bert",)},
     8: {"pooling": None, "encoder": ("SentenceEncoder",)},

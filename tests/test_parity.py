@@ -20,7 +20,9 @@ from tests.reference.texts import SENTENCES, TEXTS
 FUSED = (
     "bert_forward",
     "bert_gradients",
+    "cross_heads",
     "distilbert",
+    "pair_models",
     "roberta",
     "training_trace",
     "feed_forward",

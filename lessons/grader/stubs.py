@@ -19,6 +19,9 @@ from lessons.grader.pieces import LESSONS, PIECES, ROOT, Piece, pieces_of
 from lessons.grader.result import place
 
 WIDTH = 116
+# A function of the book that chooses between a formula and PyTorch's operation for it. A learner
+# calls the formula.
+CHOOSES = {"attend": "attention"}
 
 
 class Source:
@@ -246,6 +249,7 @@ def helpers(pieces: list[Piece]) -> set[tuple[str, str]]:
     for piece in pieces:
         for name in names_used(piece) - set(piece.refused):
             home = source_of(piece.source).home(name)
+            name = CHOOSES.get(name, name)  # the formula stands in the same chapter
             helper = name.islower() and not name.startswith(("_", "check_"))  # constants are none
             if home and (helper or name in piece.needs):  # classes if the card has them
                 found.add((home, name))

@@ -15,9 +15,9 @@ from minisbert.core.checks import check_texts
 from minisbert.core.tokenizer import (
     Encoded,
     assemble,
+    backend_ids,
     check_limit,
     check_pairs,
-    library_ids,
     longest_first,
     special_tokens,
     template,
@@ -60,8 +60,8 @@ class ModelTokenizer:
         self.cut_start = cut_start
         self.forbidden = forbidden
         self.source = source
-        self.single_template = template(backend, "a")  # [CLS] 0 [SEP]
-        self.pair_template = template(backend, "a", "a")  # [CLS] 0 [SEP] 1 [SEP]
+        self.single_template = template(backend, pair=False)  # [CLS] 0 [SEP]
+        self.pair_template = template(backend, pair=True)  # [CLS] 0 [SEP] 1 [SEP]
         if not token_types:
             self.single_template = [slot._replace(token_type=0) for slot in self.single_template]
             self.pair_template = [slot._replace(token_type=0) for slot in self.pair_template]
@@ -115,7 +115,7 @@ class ModelTokenizer:
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
         """Turn each whole text into ids, without special tokens."""
         with reading(f"the tokenizer cannot encode {texts[:1]!r:.90} or a text after it"):
-            sentences = library_ids(self.backend, texts)
+            sentences = backend_ids(self.backend, texts)
         if self.forbidden is not None:
             for text, sentence in zip(texts, sentences, strict=True):
                 if self.forbidden in sentence:

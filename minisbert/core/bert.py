@@ -5,13 +5,14 @@ their weights. Dimension legend, used in every file of the project:
 
     B  batch              H  attention heads        L  layers
     T  tokens             K  width of one head      V  vocabulary
-    D  width (H * K)      F  feed-forward width
+    D  width (H * K)      F  feed-forward width     S  keys (T, if a text attends to itself)
 
-The library runs ``Bert``, and for BERT's relatives its layers. In place of the three formulas the
-modules take PyTorch's operations, which compute the same in one kernel each (``FUSED``); only
-``attention`` runs itself, in training, for its dropout. ``Bert`` and ``Embeddings`` compute one
-text a row: where texts share a row, the library takes them through the same tables and layers in
-``minisbert/architectures/packing.py``.
+The library runs ``Bert``, and builds BERT's relatives from its layers. In place of the three
+formulas the modules take PyTorch's operations, which compute the same in one kernel each
+(``FUSED``). Of the formulas only ``attention`` itself runs, in training, for its dropout.
+
+``Bert`` and ``Embeddings`` expect one text in each row. Where several texts share a row, the
+library calls their tables and layers from ``minisbert/architectures/packing.py``.
 """
 
 import math
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from .checks import check_integer
 from .weights import BertConfig
 
-# True: the modules take PyTorch's operations. False: they compute the formulas as written here
+# True: the modules take PyTorch's operations. False: they compute the formulas as written here.
 FUSED = True
 
 
@@ -44,9 +45,9 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention: softmax(q k^T / sqrt(K)) v (Vaswani et al. 2017, eq. 1).
 
-    query (B, H, T, K), key and value (B, H, S, K), mask (B, 1, 1, S) or (B, 1, T, S) boolean with
-    True where a query may look, or None for everywhere -> context (B, H, T, K) and probabilities
-    (B, H, T, S), before dropout. Every row of the mask must have a True, or that row's softmax is
+    query (B, H, T, K), key and value (B, H, S, K) -> context (B, H, T, K) and the probabilities
+    (B, H, T, S), before dropout. mask (B, 1, 1, S) or (B, 1, T, S) is True where a query may look;
+    None lets all look everywhere. Every row of the mask must have a True, or that row's softmax is
     0/0.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # (B, H, T, S)
@@ -65,10 +66,25 @@ def gelu(x: Tensor) -> Tensor:
     """Gaussian error linear unit, x * P(Z <= x) for a standard normal Z.
 
     Any shape in, the same shape out. ``gelu(1.0) = 0.8413``, ``gelu(-1.0) = -0.1587``. Hendrycks &
-    Gimpel 2016, section 2. The tanh approximation of the same paper is off by up to 5e-4: BERT's
-    weights were trained with this one.
+    Gimpel 2016, section 2. BERT's weights were trained with this exact formula; the same paper's
+    approximation by tanh is off by up to 5e-4.
     """
+    # P(Z <= x) = (1 + erf(x / sqrt(2))) / 2
     return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
+) -> tuple[Tensor, Tensor | None]:
+    """``attention`` as the modules call it: if ``FUSED``, by PyTorch's operation.
+
+    The arguments and the results are those of ``attention``. PyTorch's operation keeps no
+    probabilities, and None stands in their place.
+    """
+    if FUSED and not dropout:  # PyTorch's operation has no dropout on a CPU
+        context = nn.functional.scaled_dot_product_attention(query, key, value, mask)
+        return context, None
+    return attention(query, key, value, mask, dropout)
 
 
 class LayerNorm(nn.Module):
@@ -136,18 +152,14 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """x (B, T, D), mask as in ``attention`` -> (B, T, D) and the probabilities (B, H, T, T).
 
-        PyTorch's operation keeps no probabilities: None.
+        The probabilities are None if PyTorch's operation has run.
         """
         query = self.split(self.query(x))  # (B, H, T, K)
         key = self.split(self.key(x))
         value = self.split(self.value(x))
 
         dropout = self.dropout if self.training else 0.0
-        probabilities = None
-        if FUSED and not dropout:  # PyTorch's operation has no dropout on a CPU
-            context = nn.functional.scaled_dot_product_attention(query, key, value, mask)
-        else:
-            context, probabilities = attention(query, key, value, mask, dropout)
+        context, probabilities = attend(query, key, value, mask, dropout)  # (B, H, T, K)
         return self.output(self.merge(context)), probabilities  # (B, T, D), (B, H, T, T)
 
 
@@ -185,7 +197,8 @@ class Layer(nn.Module):
         """x (B, T, D), mask as in ``attention`` -> (B, T, D) and attention's probabilities."""
         attended, probabilities = self.attention(x, mask)  # (B, T, D), (B, H, T, T)
         x = self.attention_norm(x + self.dropout(attended))  # (B, T, D)
-        x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))  # (B, T, D)
+        transformed = self.feed_forward(x)  # (B, T, D)
+        x = self.feed_forward_norm(x + self.dropout(transformed))  # (B, T, D)
         return x, probabilities
 
 
@@ -204,8 +217,8 @@ class Bert(nn.Module):
         if pooler:
             self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
 
-        # New weights are normal numbers, and new biases 0. Google's modeling.py also truncates the
-        # numbers at two standard deviations
+        # New weights are drawn from a normal distribution, and new biases are 0. (Google's
+        # modeling.py also truncates that distribution at two standard deviations.)
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=config.initializer_range)
@@ -223,12 +236,12 @@ class Bert(nn.Module):
 
         ``mask=None`` says that every token is real, ``token_types=None`` that all are of the first
         sentence. A dict given as ``trace`` is filled with every intermediate result by name:
-        ``embeddings``, ``layers.0.attention`` (probabilities, (B, H, T, T); None if ``FUSED``),
-        ``layers.0`` (output), and so on.
+        ``embeddings``, ``layers.0.attention`` (the probabilities, or None where ``Attention`` gives
+        none), ``layers.0`` (the layer's output), and so on.
 
-        Values are not checked here, so that the compiler can follow: ``minisbert.SentenceEncoder``
-        does it, for each batch. Raises ``ValueError`` for a mask of floats, which may be an
-        additive one, read the wrong way round.
+        The ids are not checked here, so that ``torch.compile`` can follow:
+        ``minisbert.SentenceEncoder`` checks each batch. Raises ``ValueError`` for a mask of floats:
+        it may be one that is added to the scores, where 0 stands for a real token.
         """
         x = self.embeddings(ids, token_types)  # (B, T, D)
         if trace is not None:
@@ -237,12 +250,11 @@ class Bert(nn.Module):
         if mask is not None:
             if mask.is_floating_point():
                 raise ValueError(
-                    "mask must be boolean or 0 and 1 as integers, not floats (no additive masks "
-                    "here)"
+                    "mask must be boolean or 0 and 1 as integers, not floats "
+                    "(no additive masks here)"
                 )
-            mask = mask.bool()[
-                :, None, None, :
-            ]  # (B, T) -> (B, 1, 1, T), for all heads and queries
+            # One mask for all heads and queries: (B, T) -> (B, 1, 1, T)
+            mask = mask.bool()[:, None, None, :]
 
         for i, layer in enumerate(self.layers):
             x, probabilities = layer(x, mask)  # (B, T, D), (B, H, T, T)
@@ -257,7 +269,10 @@ class Bert(nn.Module):
         """The embeddings' output and every layer's: L + 1 tensors (B, T, D), in order."""
         trace: dict[str, Tensor] = {}
         self(ids, mask, token_types, trace)
-        return [trace["embeddings"]] + [trace[f"layers.{i}"] for i in range(len(self.layers))]
+        states = [trace["embeddings"]]
+        for i in range(len(self.layers)):
+            states.append(trace[f"layers.{i}"])
+        return states
 
     def pool(self, hidden: Tensor) -> Tensor:
         """BERT's own pooler, tanh of a dense layer over [CLS]: hidden (B, T, D) -> (B, D)."""

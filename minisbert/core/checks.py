@@ -22,17 +22,18 @@ class InputError(ValueError):
     """
 
 
-def one_line(text: object, most: int = 80) -> str:
-    """``repr`` for error messages: at most ``most`` characters, control characters escaped."""
+def one_line(text: object, limit: int = 80) -> str:
+    """``repr`` for error messages: at most ``limit`` characters, control characters escaped."""
     quoted = repr(text)
-    if len(str(text)) > most:
-        quoted = repr(str(text)[:most]) + "..."
+    if len(str(text)) > limit:
+        quoted = repr(str(text)[:limit]) + "..."
+
     line = ""
     for character in quoted:
         if character.isprintable():
             line += character
         else:
-            line += repr(character)[1:-1]  # "\n" as a backslash and an n
+            line += repr(character)[1:-1]  # a line break becomes a backslash and an n
     return line
 
 
@@ -113,15 +114,21 @@ def check_shape(name: str, x: Any, *sizes: int | None) -> None:
     """
     fits = len(x.shape) == len(sizes)
     for actual, wanted in zip(x.shape, sizes, strict=False):
-        if actual == 0 or wanted not in (None, actual):
+        if actual == 0:
             fits = False
+        if wanted is not None and wanted != actual:
+            fits = False
+
     if not fits:
-        expected = ", ".join("any" if size is None else str(size) for size in sizes)
-        raise ValueError(f"{name} must have shape ({expected}), not {tuple(x.shape)}")
+        words = []
+        for size in sizes:
+            words.append("any" if size is None else str(size))
+        raise ValueError(f"{name} must have shape ({', '.join(words)}), not {tuple(x.shape)}")
 
 
 def check_integer(name: str, value: object, least: int = 1) -> None:
     """Raise ``ValueError`` unless a size is an integer from ``least``, and below 2^31."""
+    # ``isinstance`` would take True for the integer 1.
     if type(value) is not int or not least <= value < 2**31:
         raise ValueError(f"{name} must be an integer from {least}, not {one_line(value)}")
 
@@ -129,10 +136,10 @@ def check_integer(name: str, value: object, least: int = 1) -> None:
 def check_number(name: str, value: object, least: float, below: float, above: bool = False) -> None:
     """Raise ``ValueError`` unless a number is at least ``least`` and below ``below``.
 
-    With ``above=True`` it must be above ``least``.
+    With ``above=True`` it must be above ``least``: it may not be equal to it.
     """
     fits = False
-    # True and False are integers in Python
+    # True and False are integers in Python.
     if isinstance(value, int | float) and not isinstance(value, bool):
         fits = least <= value < below
         if above and value == least:

@@ -4,9 +4,10 @@
     vectors = encoder.encode(["A cat sits.", "A kitten is sitting."])  # (2, 384) float32
     encoder.similarity(vectors, vectors)  # (2, 2) cosines
 
-The library runs ``normalize``, ``cosine`` and ``cosine_matrix``. In place of the class it runs
-``minisbert/models/sentence_encoder.py``, which has the same parts, other batches, and options; a
-folder is read by ``minisbert/checkpoints``. Their vectors are compared with those of this chapter.
+The library runs ``normalize``, ``cosine`` and ``cosine_matrix``. In place of the class it runs that
+of ``minisbert/models/sentence_encoder.py``, which is made of the same parts, but forms its batches
+in another way and has options. In place of the functions that read a folder it runs
+``minisbert/checkpoints``. Tests compare its vectors with those of this chapter.
 """
 
 from collections.abc import Sequence
@@ -28,9 +29,10 @@ def normalize(x: Tensor, eps: float = 1e-12) -> Tensor:
 
     A zero vector stays zero.
     """
-    # as in PyTorch, a length below eps counts as eps, and one whose square overflows (1e20 in
-    # float32) as infinite
-    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(eps)
+    # As in PyTorch, a length below eps is taken for eps. A length whose square overflows, such as
+    # 1e20 in float32, is infinite, and its vector becomes zero.
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)  # (..., 1)
+    return x / length.clamp_min(eps)
 
 
 def cosine(u: Tensor, v: Tensor) -> Tensor:
@@ -48,8 +50,8 @@ def cosine_matrix(u: Tensor, v: Tensor) -> Tensor:
 
 # --------------------------------------------------------------------------------- from a folder
 
-# The flags of sentence-transformers' older files for the poolings of the last chapter; the library
-# knows more
+# Older files of sentence-transformers have a flag for each pooling. These are the flags of the
+# three that the book has. The library knows more.
 POOLING_MODES = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
@@ -60,7 +62,8 @@ POOLING_MODES = {
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
     """The kind and the folder of each module of a model.
 
-    ``[("Transformer", folder), ("Pooling", folder / "1_Pooling"), ("Normalize", ...)]``.
+    For all-MiniLM-L6-v2 they are ``("Transformer", folder)``, ``("Pooling", folder / "1_Pooling")``
+    and ``("Normalize", folder / "2_Normalize")``.
     """
     path = folder / "modules.json"
     with reading(path):
@@ -69,7 +72,8 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
             if not isinstance(module, dict) or not isinstance(module["type"], str):
                 raise ValueError("each module must be an object with a type and a path")
             kind = module["type"]
-            # such as sentence_transformers.models.Transformer, whose middle differs by version
+            # Of sentence_transformers.models.Transformer the kind is the last part. What stands
+            # before it differs from version to version.
             if kind.startswith("sentence_transformers."):
                 kind = kind.rpartition(".")[-1]
             modules.append((kind, folder / str(module["path"])))
@@ -83,27 +87,33 @@ def read_pooling(folder: Path) -> str:
     """
     path = folder / "config.json"
     content = read_json(path)
-    if "pooling_mode" in content:  # files since 2025
+    if "pooling_mode" in content:
+        # Files since 2025 name the pooling.
         modes = content["pooling_mode"]
         if not isinstance(modes, list):
             modes = [modes]
     else:
+        # Older files have a flag for each. One that the book does not have stands for itself here,
+        # and is refused below.
         modes = []
-        for key, value in content.items():
-            if key.startswith("pooling_mode_") and value:
-                modes.append(POOLING_MODES.get(key, key))
+        for flag, value in content.items():
+            if flag.startswith("pooling_mode_") and value:
+                modes.append(POOLING_MODES.get(flag, flag))
 
     if len(modes) != 1 or modes[0] not in POOLING_MODES.values():
-        stated = " and ".join(str(mode) for mode in modes) or "none"
+        listed = "none"
+        if modes:
+            listed = " and ".join(str(mode) for mode in modes)
         raise InputError(
-            f"{path}: minisbert.core does not support the pooling {stated}, only one of "
+            f"{path}: minisbert.core does not support the pooling {listed}, only one of "
             f"{', '.join(POOLING_MODES.values())}; minisbert.SentenceEncoder may"
         )
     return modes[0]
 
 
 def token_limit(folder: Path, positions: int) -> int:
-    """The largest number of tokens of a text: what the folder states, at most ``positions``."""
+    """The largest number of tokens of a text: the folder's limit, but at most ``positions``."""
+    # The first file that has a limit counts.
     for name, key in (
         ("sentence_bert_config.json", "max_seq_length"),
         ("tokenizer_config.json", "model_max_length"),
@@ -112,7 +122,7 @@ def token_limit(folder: Path, positions: int) -> int:
         if not path.is_file():
             continue
         limit = read_json(path).get(key)
-        if limit:  # the first file that states one counts
+        if limit:
             with reading(path):
                 return min(int(limit), positions)
     return positions
@@ -133,8 +143,9 @@ def load_bert(folder: Path) -> Bert:
 
 
 class SentenceEncoder(nn.Module):
-    """``load`` a folder, ``encode`` texts, compare them by ``similarity``; training calls
-    ``forward``.
+    """A model that one can load from a folder, that turns texts into vectors and compares them.
+
+    Training calls ``forward``; everybody else ``load``, ``encode`` and ``similarity``.
     """
 
     def __init__(self, tokenizer: Tokenizer, bert: Bert, pooling: Pooling, normalize: bool):
@@ -159,14 +170,15 @@ class SentenceEncoder(nn.Module):
                 f"{folder}: minisbert.core does not support the modules {', '.join(kinds)}, only "
                 f"Transformer, Pooling and Normalize; minisbert.SentenceEncoder may"
             )
-        _, transformer = modules[0]
-        _, pooling = modules[1]
+        _, transformer_folder = modules[0]
+        _, pooling_folder = modules[1]
 
-        mode = read_pooling(pooling)
-        bert = load_bert(transformer)
-        limit = token_limit(transformer, bert.config.positions)
-        tokenizer = Tokenizer.load(transformer, limit, bert.config.pad_token_id)
-        return cls(tokenizer, bert, Pooling(mode), normalize="Normalize" in kinds).eval()
+        pooling = Pooling(read_pooling(pooling_folder))
+        bert = load_bert(transformer_folder)
+        limit = token_limit(transformer_folder, bert.config.positions)
+        tokenizer = Tokenizer.load(transformer_folder, limit, bert.config.pad_token_id)
+        encoder = cls(tokenizer, bert, pooling, normalize="Normalize" in kinds)
+        return encoder.eval()
 
     @torch.no_grad()
     def encode(self, texts: Sequence[str], batch_size: int = 32) -> np.ndarray:
@@ -176,16 +188,17 @@ class SentenceEncoder(nn.Module):
         dropout is noise here.
         """
         tokens = self.tokenizer.encode(texts)
-        # texts of like length side by side, so that few pads are computed
-        order = sorted(range(len(tokens)), key=lambda text: len(tokens.ids[text]))
+        # Texts of similar length share a batch, so that few pads are computed. A text is known here
+        # by its number in ``texts``.
+        order = sorted(range(len(tokens)), key=lambda number: len(tokens.ids[number]))
 
         dtype = self.bert.embeddings.word.weight.dtype  # float32, or float64 after ``double()``
         vectors = torch.empty(len(tokens), self.width, dtype=dtype)
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]  # the numbers of B texts
-            rows = [tokens.ids[text] for text in batch]
+            rows = [tokens.ids[number] for number in batch]
             ids, mask = pad_batch(rows, self.tokenizer.pad_id)  # (B, T)
-            vectors[batch] = self(ids, mask)  # (B, D), in the caller's order
+            vectors[batch] = self(ids, mask)  # (B, D): each vector goes to its text's row
         return vectors.numpy()
 
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -207,6 +220,8 @@ class SentenceEncoder(nn.Module):
         b = np.atleast_2d(b)
         for name, x in (("a", a), ("b", b)):
             check_shape(name, x, None, a.shape[1])
+
+        # float32 or finer
         dtype = np.result_type(a, b, np.float32)
         first = torch.tensor(a.astype(dtype, copy=False))
         second = torch.tensor(b.astype(dtype, copy=False))

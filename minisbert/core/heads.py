@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .bert import attention
+from .bert import attend
 from .checks import check_integer, check_number, check_one_of, one_line
 from .pooling import cls_pool, mean_pool
 
@@ -45,7 +45,7 @@ def mlp(width: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
     check_integer("width", width)
     check_integer("hidden", hidden, least=0)
     check_integer("outputs", outputs)
-    check_number("dropout", dropout, 0, 1)
+    check_number("dropout", dropout, least=0, below=1)
     if hidden == 0:
         check_one_of("dropout without a hidden layer", dropout, [0])
         return nn.Sequential(nn.Linear(width, outputs))
@@ -55,8 +55,9 @@ def mlp(width: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
 
 
 class JointHead(nn.Module):
-    """The cross-encoder's head: the encoder has already compared the pair, and [CLS] holds the
-    result (BERT, figure 4a).
+    """The cross-encoder's head over [CLS] (BERT, figure 4a).
+
+    The encoder has already compared the two sentences, and [CLS] holds the result.
     """
 
     def __init__(self, width: int, hidden: int = 256, outputs: int = 1, dropout: float = 0.0):
@@ -84,8 +85,9 @@ class ConcatHead(nn.Module):
         dropout: float = 0.0,
     ):
         super().__init__()
-        known = set(features) <= set(FEATURES)
-        if not features or not known or len(set(features)) < len(features):
+        unknown = [name for name in features if name not in FEATURES]
+        repeated = len(set(features)) < len(features)
+        if not features or unknown or repeated:
             choice = ", ".join(FEATURES)
             raise ValueError(f"features {one_line(features)}: name some of {choice}, each once")
         self.features = tuple(features)
@@ -102,10 +104,11 @@ def siamese(width: int, hidden: int = 256, outputs: int = 1, dropout: float = 0.
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention between two sentences (``torch.nn.MultiheadAttention``).
+    """Multi-head attention between two sentences, as in ``torch.nn.MultiheadAttention``.
 
-    It has the weights of ``bert.Attention``. There the queries, keys and values come from one
-    sentence; here the queries come from a, the keys and values from b.
+    The weights, ``split`` and ``merge`` are those of ``bert.Attention``, line by line. There the
+    queries, keys and values come from one sentence; here the queries come from a, the keys and
+    values from b.
     """
 
     def __init__(self, width: int, heads: int):
@@ -135,10 +138,11 @@ class CrossAttention(nn.Module):
         visible = None
         if mask is not None:
             visible = mask.bool()[:, None, None, :]  # (B, 1, 1, S)
+
         query = self.split(self.query(a))  # (B, H, T, K)
         key = self.split(self.key(b))  # (B, H, S, K)
         value = self.split(self.value(b))  # (B, H, S, K)
-        context, _ = attention(query, key, value, visible)  # (B, H, T, K)
+        context, _ = attend(query, key, value, visible)  # (B, H, T, K)
         return self.output(self.merge(context))  # (B, T, D)
 
 
@@ -160,6 +164,7 @@ class CrossHead(nn.Module):
         super().__init__()
         self.mlp = mlp(2 * width, hidden, outputs, dropout)
         self.attention = CrossAttention(width, heads)
+
         # With identity matrices each token of a finds, before any training, what resembles it in b,
         # so |a - found| is a distance from the first step on. STS-B dev Pearson after one epoch:
         # 86.9; from random matrices 64.4.

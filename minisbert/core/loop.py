@@ -1,13 +1,16 @@
 """The training loop: a schedule for the learning rate, AdamW, and ``fit``, which makes the steps.
 
+    def schedule(step):
+        return linear_schedule(step, warmup=18, total=180)
+
     optimizer = adamw(list(encoder.parameters()), lr=2e-5)
-    for step in fit(encoder, loss, batches, optimizer, lambda step: linear_schedule(step, 18, 180)):
+    for step in fit(encoder, loss, batches, optimizer, schedule):
         print(step.number, step.loss)
 
 What the library runs: all of this chapter, except
 
-- ``adamw_step``: PyTorch's AdamW in one fused kernel. Equal by the parity check ``adamw_steps`` and
-  by ``test_twenty_steps_equal_torchs_optimizer``.
+- ``adamw_step``: PyTorch's AdamW does the same in one kernel. Equal by the parity check
+  ``adamw_steps`` and by ``test_twenty_steps_equal_torchs_optimizer``.
 """
 
 import math
@@ -65,7 +68,8 @@ def adamw_step(
 def adamw(parameters: list, lr: float, weight_decay: float = 0.0) -> torch.optim.Optimizer:
     """PyTorch's optimizer: ``adamw_step`` for all parameters, in one kernel.
 
-    Betas are .9 and .999, eps 1e-8.
+    ``parameters`` are tensors, or groups of them as PyTorch's optimizers take them. Betas are .9
+    and .999, eps 1e-8.
     """
     return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=True)
 
@@ -125,7 +129,8 @@ def fit(
             scaled.backward()
             total += scaled.item()
 
-        # All gradients are shortened together, and the norm is the one that they had.
+        # If the norm of all gradients together is above ``clip``, they are scaled down to it. The
+        # function returns the norm that they had before.
         norm = nn.utils.clip_grad_norm_(parameters, clip)
         if not (math.isfinite(total) and norm.isfinite()):
             raise Diverged(

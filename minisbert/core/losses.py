@@ -6,8 +6,8 @@ argument outside its range.
 
 What the library runs: all of this chapter, each loss where it is asked for, except
 
-- ``contrastive_loss``: the lessons alone. Equal to sentence-transformers' by the parity check
-  ``contrastive_loss``.
+- ``contrastive_loss``: only the lessons run it. Equal to that of sentence-transformers by the
+  parity check ``contrastive_loss``.
 """
 
 import math
@@ -21,10 +21,12 @@ from .encoder import cosine, cosine_matrix
 
 def check_vectors(**vectors: Tensor) -> None:
     """Raise ``ValueError`` unless all are matrices (B, D) of one shape."""
-    shape: tuple[int | None, ...] = (None, None)  # of the first one: any
+    # The first matrix may have any shape, and the others must have the same.
+    rows: int | None = None
+    columns: int | None = None
     for name, x in vectors.items():
-        check_shape(name, x, *shape)
-        shape = tuple(x.shape)
+        check_shape(name, x, rows, columns)
+        rows, columns = x.shape
 
 
 def check_candidates(
@@ -49,7 +51,8 @@ def mse_loss(scores: Tensor, target: Tensor) -> Tensor:
     Both (B,): ``0.5`` for ``0.1`` gives 0.16.
     *Use it when* a head gives a score and people have given one too.
     """
-    check_shape("scores", scores, None)  # (B, 1) with (B,) would become (B, B)
+    # Scores (B, 1) minus a target (B,) would be (B, B), without an error.
+    check_shape("scores", scores, None)
     check_shape("target", target, len(scores))
     return (scores - target).pow(2).mean()
 
@@ -67,7 +70,10 @@ def softmax_cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
     check_shape("labels", labels, len(logits))
     if labels.is_floating_point():
         raise ValueError(f"labels must be whole numbers, not {labels.dtype}")
-    chosen = logits.gather(1, labels.long().unsqueeze(1)).squeeze(1)  # (B,)
+
+    # ``chosen`` is each row's logit in the column that its label names.
+    columns = labels.long().unsqueeze(1)  # (B, 1)
+    chosen = logits.gather(1, columns).squeeze(1)  # (B,)
     return (logits.logsumexp(dim=1) - chosen).mean()
 
 
@@ -92,9 +98,9 @@ def contrastive_loss(u: Tensor, v: Tensor, labels: Tensor, margin: float = 0.5) 
     """Mean of (y * d^2 + (1 - y) * max(margin - d, 0)^2) / 2 with d = 1 - cos(u, v).
 
     Hadsell et al. 2006, eq. 4. u and v (B, D), labels y (B,): 1 for pairs that belong together, 0
-    for others (in the paper it is the reverse, and d Euclidean; sentence-transformers has it as
-    here). For ``u = [1, 0], v = [1, 1]``, so d = 0.29289, label 1 gives 0.04289 and label 0 gives
-    (0.5 - 0.29289)^2 / 2 = 0.02145.
+    for others. (The paper has 0 for those that belong together, and Euclidean distances. Labels and
+    distances here are those of sentence-transformers.) For ``u = [1, 0], v = [1, 1]``, so
+    d = 0.29289, label 1 gives 0.04289 and label 0 gives (0.5 - 0.29289)^2 / 2 = 0.02145.
     *Use it when* each pair is labelled as belonging together or not, as duplicates are.
     """
     check_vectors(u=u, v=v)
@@ -103,9 +109,12 @@ def contrastive_loss(u: Tensor, v: Tensor, labels: Tensor, margin: float = 0.5) 
         raise ValueError(f"labels must be 0 or 1, not {one_line(labels)}")
     if not 0 < margin <= 2:
         raise ValueError(f"margin must be above 0 and at most 2, not {margin}")
+
     y = labels.to(u.dtype)
     d = 1 - cosine(u, v)  # (B,)
-    return (y * d.pow(2) + (1 - y) * (margin - d).clamp_min(0).pow(2)).mean() / 2
+    together = y * d.pow(2)  # 0 for pairs that do not belong together
+    apart = (1 - y) * (margin - d).clamp_min(0).pow(2)  # 0 for those that do
+    return (together + apart).mean() / 2
 
 
 def triplet_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0) -> Tensor:
@@ -116,7 +125,7 @@ def triplet_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: flo
     other rows play no part. With larger ones a ranking loss compares each anchor with all of them.
     """
     check_vectors(anchor=anchor, positive=positive, negative=negative)
-    check_number("margin", margin, 0, math.inf, above=True)
+    check_number("margin", margin, least=0, below=math.inf, above=True)
     to_positive = torch.linalg.vector_norm(anchor - positive, dim=1)  # (B,)
     to_negative = torch.linalg.vector_norm(anchor - negative, dim=1)  # (B,)
     return (to_positive - to_negative + margin).clamp_min(0).mean()
@@ -134,20 +143,21 @@ def multiple_negatives_ranking_loss(
     """Cross-entropy of picking each anchor's positive by s = scale * cos.
 
     The mean of -log(exp(s_ii) / (sum over j of exp(s_ij))), where j runs over all positives and
-    ``hard_negatives`` of the batch (Henderson et al. 2017, section 4.4, with plain dot products;
-    scale and cosine are sentence-transformers'). anchors, positives (B, D), hard_negatives (N, D).
-    Scale 20 is temperature 0.05. At scale 1 ``anchors = [[1, 0], [0, 1]], positives = [[1, 0],
-    [1, 1]]``, with cosines [[1, 0.70711], [0, 0.70711]], give 0.47911.
+    ``hard_negatives`` of the batch. Henderson et al. 2017, section 4.4, take plain dot products for
+    s; cosine and scale are those of sentence-transformers. Scale 20 is temperature 0.05.
+
+    anchors, positives (B, D), hard_negatives (N, D). At scale 1 ``anchors = [[1, 0], [0, 1]],
+    positives = [[1, 0], [1, 1]]``, with cosines [[1, 0.70711], [0, 0.70711]], give 0.47911.
     *Use it when* you have pairs that belong together, such as questions and answers, and no labels.
     No text may be in a batch twice: it would be its own negative.
     """
     check_candidates(anchors, positives, hard_negatives)
-    check_number("scale", scale, 0, math.inf, above=True)
+    check_number("scale", scale, least=0, below=math.inf, above=True)
     logits = scale * cosine_matrix(anchors, positives)  # (B, B)
     if hard_negatives is not None:
         # subtle: they are wrong for every anchor, not only for the one that they were found for
-        more = scale * cosine_matrix(anchors, hard_negatives)  # (B, N)
-        logits = torch.cat([logits, more], dim=1)  # (B, B + N)
+        negative_logits = scale * cosine_matrix(anchors, hard_negatives)  # (B, N)
+        logits = torch.cat([logits, negative_logits], dim=1)  # (B, B + N)
     labels = torch.arange(len(anchors), device=anchors.device)  # row i's answer is column i
     return softmax_cross_entropy_loss(logits, labels)
 
@@ -157,18 +167,21 @@ def simcse_loss(
 ) -> Tensor:
     """Cross-entropy of picking row i of ``v`` for row i of ``u`` by cos / temperature.
 
-    SimCSE (Gao et al. 2021), eq. 4 and 5. All (B, D). Unsupervised: u and v are the same texts
-    under two dropout masks. Supervised: v entailed by u, ``hard_negatives`` contradicting it; all
-    count for all rows. ``u = v = [[1, 0], [0, 1]]`` at temperature 1 gives log(1 + 1/e) = 0.31326;
-    with ``hard_negatives = [[0, 1], [1, 0]]`` log(2e + 2) - 1 = 1.00641.
+    SimCSE (Gao et al. 2021), eq. 4 and 5. All (B, D). The formula is that of the ranking loss with
+    temperature = 1 / scale; what is new is where the rows come from. Unsupervised, u and v are the
+    same texts under two dropout masks. Supervised, v is entailed by u in each row, and its hard
+    negative contradicts u. The hard negatives of all rows count for each row.
+
+    ``u = v = [[1, 0], [0, 1]]`` at temperature 1 gives log(1 + 1/e) = 0.31326; with
+    ``hard_negatives = [[0, 1], [1, 0]]`` it is log(2e + 2) - 1 = 1.00641.
     *Use it when* you have nothing but sentences (with dropout on), or NLI's three sentences a row.
     """
     check_candidates(u, v, hard_negatives)
-    check_number("temperature", temperature, 0, math.inf, above=True)
+    check_number("temperature", temperature, least=0, below=math.inf, above=True)
     logits = cosine_matrix(u, v) / temperature  # (B, B)
     if hard_negatives is not None:
-        check_shape("hard_negatives", hard_negatives, *u.shape)
-        more = cosine_matrix(u, hard_negatives) / temperature  # (B, B)
-        logits = torch.cat([logits, more], dim=1)  # (B, 2 B)
+        check_vectors(u=u, hard_negatives=hard_negatives)
+        negative_logits = cosine_matrix(u, hard_negatives) / temperature  # (B, B)
+        logits = torch.cat([logits, negative_logits], dim=1)  # (B, 2 B)
     labels = torch.arange(len(u), device=u.device)  # row i's answer is column i
     return softmax_cross_entropy_loss(logits, labels)

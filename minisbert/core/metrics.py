@@ -1,8 +1,8 @@
 """Metrics: how well scores agree with people's. Pearson's and Spearman's correlation, by hand.
 
 Both take lists, arrays or tensors on the CPU and return a Python float. They raise ``ValueError``
-where no correlation is defined: fewer than 2 values, two lengths, NaN or infinity, or values that
-are all equal.
+where no correlation is defined: fewer than 2 values, lengths that differ, NaN or infinity, or
+values that are all equal.
 
 What the library runs: all of this chapter.
 """
@@ -19,6 +19,7 @@ def pearson(x: ArrayLike, y: ArrayLike) -> float:
     ``pearson([1, 2, 3], [1, 2, 4]) = 0.98198``.
     """
     x, y = as_columns(x, y)
+    # The factor 1 / N of the covariance and of both variances cancels.
     x = x - x.mean()
     y = y - y.mean()
     r = x @ y / np.sqrt((x @ x) * (y @ y))
@@ -51,6 +52,8 @@ def ranks(x: ArrayLike) -> np.ndarray:
 
     ``ranks([30, 10, 10, 20]) = [4, 1.5, 1.5, 3]``.
     """
+    # Equal values are a group, and the groups are numbered from the smallest value on.
+    # ``group`` (N,) is the group of each value, ``count`` the size of each group.
     _, group, count = np.unique(np.asarray(x), return_inverse=True, return_counts=True)
     last = np.cumsum(count)  # rank of the last member of each group of equal values
     middle = last - (count - 1) / 2.0  # subtle: the middle of a group's ranks, not its first

@@ -1,11 +1,11 @@
 """A folder on disk to a config and named tensors: ``config.json`` and ``model.safetensors``.
 
-Our modules have other names than the files, so the names of both are in tables, written out. All
+Our modules have other names than those in the files, so this chapter lists both, side by side. All
 that a file holds is used or skipped by its name, and every parameter is filled: nothing is guessed.
 Only safetensors are opened, never a pickle.
 
-The library runs ``BertConfig`` and ``read_safetensors``. In place of the other functions it runs
-``minisbert/architectures/relatives.py``, which has such tables for ten families, and
+The library runs ``BertConfig`` and ``read_safetensors``. In place of the names here it has those of
+ten families, in ``minisbert/architectures/relatives.py``. In place of the other functions it runs
 ``minisbert/checkpoints/weights.py``, which also reads files in several parts and refuses damaged
 numbers.
 """
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from .checks import InputError, check_integer, check_number, check_one_of, read_json, reading
 
+# The settings that are whole numbers from 1.
 SIZES = [
     "vocab_size",
     "hidden_size",
@@ -35,8 +36,7 @@ SIZES = [
 class BertConfig:
     """The sizes and constants of one encoder; its fields are those of Hugging Face's config.json.
 
-    Raises ``ValueError`` for values that do not describe an encoder that the next chapter can
-    compute.
+    Raises ``ValueError`` for values with which the next chapter cannot compute an encoder.
     """
 
     vocab_size: int  # V
@@ -58,11 +58,11 @@ class BertConfig:
     def __post_init__(self) -> None:
         for name in SIZES:
             check_integer(name, getattr(self, name))
-        # 0 is for relatives of BERT that have no token types; the library opens them
+        # 0 is for relatives of BERT that have no token types. The library opens them.
         check_integer("type_vocab_size", self.type_vocab_size, least=0)
-        check_number("layer_norm_eps", self.layer_norm_eps, 0, 1, above=True)
+        check_number("layer_norm_eps", self.layer_norm_eps, least=0, below=1, above=True)
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"):
-            check_number(name, getattr(self, name), 0, 1)
+            check_number(name, getattr(self, name), least=0, below=1)
         check_one_of("hidden_act", self.hidden_act, ["gelu"])
         check_one_of("position_embedding_type", self.position_embedding_type, ["absolute"])
         if self.hidden_size % self.num_attention_heads:
@@ -78,17 +78,17 @@ class BertConfig:
 
 # ------------------------------------------------------------------------------------------- names
 
-# our module -> the module in the file, in four tables; the first has a weight each
+# Our module -> the module in the file. An embedding table has a weight and no bias.
 TABLES = {
     "embeddings.word": "embeddings.word_embeddings",
     "embeddings.position": "embeddings.position_embeddings",
     "embeddings.token_type": "embeddings.token_type_embeddings",
 }
-# all others have a weight and a bias each: one module before the layers,
+# All other modules have a weight and a bias. One of them stands before the layers.
 NORMS = {
     "embeddings.norm": "embeddings.LayerNorm",
 }
-# those of each layer, ours behind ``layers.0.``, the file's behind ``encoder.layer.0.``,
+# Each layer has these: ours after ``layers.0.``, the file's after ``encoder.layer.0.``.
 IN_LAYER = {
     "attention.query": "attention.self.query",
     "attention.key": "attention.self.key",
@@ -99,7 +99,7 @@ IN_LAYER = {
     "feed_forward.down": "output.dense",
     "feed_forward_norm": "output.LayerNorm",
 }
-# and the pooler, which some files lack
+# Some files have no pooler.
 POOLER = {
     "pooler": "pooler.dense",
 }
@@ -111,7 +111,7 @@ def tensor_names(layers: int, pooler: bool) -> dict[str, str]:
     ``tensor_names(6, True)["layers.0.attention.query.weight"]`` is
     ``encoder.layer.0.attention.self.query.weight``.
     """
-    # the modules that have a weight and a bias, each layer's among them
+    # All modules that have a weight and a bias.
     modules = dict(NORMS)
     for i in range(layers):
         for ours, theirs in IN_LAYER.items():
@@ -129,10 +129,11 @@ def tensor_names(layers: int, pooler: bool) -> dict[str, str]:
 
 
 def canonical(name: str) -> str:
-    """A name as a file has it -> as the tables have it.
+    """The name of a tensor in a file, written as the lists above have it.
 
-    A model with the heads of its pre-training has ``bert.`` before the encoder's names, and files
-    that come from TensorFlow, as BERT's of 2018, call a LayerNorm's weight gamma and its bias beta.
+    If a file also holds the heads of BERT's pre-training, ``bert.`` stands before the names of the
+    encoder. Files that come from TensorFlow, as BERT's of 2018 do, call a LayerNorm's weight gamma
+    and its bias beta.
     ``canonical("bert.embeddings.LayerNorm.gamma") = "embeddings.LayerNorm.weight"``.
     """
     name = name.removeprefix("bert.")
@@ -141,7 +142,7 @@ def canonical(name: str) -> str:
 
 
 def is_skipped(name: str) -> bool:
-    """Whether a tensor is of no use to an encoder: two kinds that some files have."""
+    """Whether a tensor is one of the two kinds in some files that an encoder has no use for."""
     is_constant = name == "embeddings.position_ids"  # 0, 1, 2, ..., which old versions saved
     is_head = name.startswith("cls.")  # of pre-training: masked words and next sentence
     return is_constant or is_head
@@ -151,8 +152,9 @@ def is_skipped(name: str) -> bool:
 
 
 def read_config(folder: Path) -> BertConfig:
-    """The sizes in ``config.json``. Raises ``InputError`` for another family, and for what is
-    missing or not supported.
+    """The sizes in ``config.json``.
+
+    Raises ``InputError`` for another family, and for what is missing or not supported.
     """
     path = folder / "config.json"
     content = read_json(path)
@@ -163,12 +165,14 @@ def read_config(folder: Path) -> BertConfig:
             f"minisbert.SentenceEncoder opens more"
         )
     with reading(path):
-        stated: dict[str, Any] = {}
-        for setting in fields(BertConfig):
-            # a size that has no default and is not there is a KeyError, which names it
-            if setting.name in content or setting.default is MISSING:
-                stated[setting.name] = content[setting.name]
-        return BertConfig(**stated)
+        settings: dict[str, Any] = {}
+        for field in fields(BertConfig):
+            has_default = field.default is not MISSING
+            if has_default and field.name not in content:
+                continue
+            # A size without a default must be there: ``reading`` makes its KeyError a message.
+            settings[field.name] = content[field.name]
+        return BertConfig(**settings)
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -180,8 +184,8 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Every tensor of an encoder under its canonical name, without those that are skipped."""
     tensors: dict[str, Tensor] = {}
-    for stored, tensor in read_safetensors(path).items():
-        name = canonical(stored)
+    for name_in_file, tensor in read_safetensors(path).items():
+        name = canonical(name_in_file)
         if name in tensors:
             raise InputError(f"{path} holds {name} twice, under two names")
         if not is_skipped(name):
@@ -197,25 +201,25 @@ def fill(
     Every tensor is used and every parameter filled. Raises ``InputError`` with the full list of
     what is missing, unexpected or misshapen, and then fills nothing.
     """
-    # under the file's names, which are those of the message
-    wanted = {names[ours]: parameter for ours, parameter in module.named_parameters()}
+    # The keys are the file's names, because the messages are about the file.
+    parameters = {names[ours]: parameter for ours, parameter in module.named_parameters()}
 
     problems = []
-    for name, parameter in wanted.items():
+    for name, parameter in parameters.items():
         if name not in tensors:
             problems.append(f"missing {name} {tuple(parameter.shape)}")
     for name, tensor in tensors.items():
-        if name not in wanted:
+        if name not in parameters:
             problems.append(f"unexpected {name} {tuple(tensor.shape)}")
-    for name, parameter in wanted.items():
+    for name, parameter in parameters.items():
         if name in tensors and tensors[name].shape != parameter.shape:
-            found = tuple(tensors[name].shape)
+            shape = tuple(tensors[name].shape)
             problems.append(
-                f"misshapen {name}: {found}, the config asks for {tuple(parameter.shape)}"
+                f"misshapen {name}: {shape}, the config asks for {tuple(parameter.shape)}"
             )
     if problems:
         raise InputError(f"{path} does not fit the config beside it:\n  " + "\n  ".join(problems))
 
     with torch.no_grad():
-        for name, parameter in wanted.items():
-            parameter.copy_(tensors[name])  # float32, whatever the file has
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[name])  # becomes float32, whatever type the file has

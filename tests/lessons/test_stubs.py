@@ -63,7 +63,7 @@ def test_helpers_are_functions_that_are_not_pieces_of_the_same_lesson():
     assert helpers_of(15) == [
         "from minisbert.core.bert import attention",
         "from minisbert.core.heads import difference",
-        "from minisbert.core.pooling import cls_pool, mean_pool",
+        "from minisbert.core.pooling import mean_pool",  # cls_pool would be a piece's answer
     ]
     assert helpers_of(6) == []  # gelu is a piece of this lesson
     assert (
