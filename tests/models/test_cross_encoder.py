@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from minisbert.training.pairs import joint_head
-from minisbert.training.settings import RunSettings
 from safetensors.torch import load_file, save_file
 
 from minisbert.architectures.relatives import CLASSIFIERS, ENCODER_FAMILIES
@@ -17,6 +15,7 @@ from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_heads import head_settings
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.training.named_heads import classifier_head
 from tests.parity import GRADIENT, PIECE, REFERENCE, assert_parity
 
 PAIRS = [
@@ -281,7 +280,7 @@ def test_the_pooler_moves_into_the_head(tiny):
     """As in transformers, whose classifier reads BERT's pooler."""
     encoder = SentenceEncoder.load(tiny)
     pooler = encoder.bert.pooler
-    head = joint_head(RunSettings(pooler_head=True), encoder)
+    head = classifier_head(encoder, 1)
     assert head.mlp[0] is pooler
     assert encoder.bert.pooler is None
     states = torch.ones(1, 1, 24)
@@ -292,9 +291,8 @@ def test_the_pooler_moves_into_the_head(tiny):
 def test_a_head_without_a_pooler_has_the_same_sizes(tiny):
     """It starts from random weights."""
     encoder = SentenceEncoder.load(tiny)
-    options = RunSettings(pooler_head=True)
-    with_pooler = joint_head(options, encoder)
-    without = joint_head(options, encoder)
+    with_pooler = classifier_head(encoder, 1)
+    without = classifier_head(encoder, 1)
     assert head_settings(without) == head_settings(with_pooler)
 
 

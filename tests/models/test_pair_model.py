@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from minisbert.training.settings import RunSettings
-from minisbert.training.train import load_trainable
 from safetensors.torch import load_file, save_file
 
+from minisbert.checkpoints.layout import read_folder
 from minisbert.core import InputError
 from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
 from minisbert.models.pair_heads import ClsCrossHead, head_settings
@@ -24,6 +23,8 @@ from minisbert.models.pair_model import (
     to_scores,
 )
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.training.options import Settings
+from minisbert.training.starting_model import load_encoder
 from tests.parity import MINILM_VECTOR, REFERENCE, assert_same_weights
 from tests.reference.texts import SENTENCES
 
@@ -466,20 +467,17 @@ def plain(tiny, tmp_path):
     return shutil.copytree(tiny, tmp_path / "plain", ignore=ignore)
 
 
-@pytest.mark.parametrize("objective", ["cross-encoder", "cross-attention"])
-def test_a_plain_bert_under_a_head_of_tokens_needs_no_pooling_and_keeps_cls(
-    plain, objective, tmp_path
-):
+@pytest.mark.parametrize("name", ["cross-encoder", "cross-attention"])
+def test_a_plain_bert_under_a_head_of_tokens_needs_no_pooling_and_keeps_cls(plain, name, tmp_path):
     """Such a head reads tokens; the pooling only matters if the encoder is used by itself."""
-    settings = RunSettings(model=str(plain), objective=objective)
-    encoder = load_trainable(settings, torch.device("cpu"))
+    encoder = load_encoder(Settings(head=name), read_folder(plain), torch.device("cpu"))
     assert encoder.pooling.mode == "cls"
-    head = JointHead(24) if objective == "cross-encoder" else CrossHead(24)
+    head = JointHead(24) if name == "cross-encoder" else CrossHead(24)
     PairModel(encoder, head).save(tmp_path / "saved")
     again = SentenceEncoder.load(tmp_path / "saved")
     assert (again.pooling.mode, again.normalize) == ("cls", False)
 
 
 def test_a_plain_bert_under_a_head_of_vectors_pools_the_mean(plain):
-    settings = RunSettings(model=str(plain), objective="siamese")
-    assert load_trainable(settings, torch.device("cpu")).pooling.mode == "mean"
+    encoder = load_encoder(Settings(head="siamese"), read_folder(plain), torch.device("cpu"))
+    assert encoder.pooling.mode == "mean"

@@ -10,6 +10,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
 from minisbert.training.base_loss import draw_batches
 from minisbert.training.encoder_losses import CoSENT, Cosine, Ranking, SimCSE, Triplet
+from minisbert.training.losses import symmetric_ranking_loss
 from minisbert.training.table import LOSSES, find_loss
 from tests import toys
 
@@ -40,7 +41,7 @@ FORMULAS = {
     "ranking, both ways": (
         Ranking,
         {"temperature": 0.5, "symmetric": True},
-        lambda u, v, n: RANKING(u, v, n, 2, True),
+        lambda u, v, n: symmetric_ranking_loss(u, v, n, 2),
     ),
     "simcse": (SimCSE, {}, lambda u: losses.simcse_loss(u, u, temperature=0.05)),
     "simcse, warm": (
