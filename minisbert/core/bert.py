@@ -7,12 +7,19 @@ their weights. Dimension legend, used in every file of the project:
     T  tokens             K  width of one head      V  vocabulary
     D  width (H * K)      F  feed-forward width     S  keys (T, if a text attends to itself)
 
-The library runs ``Bert``, and builds BERT's relatives from its layers. In place of the three
-formulas the modules take PyTorch's operations, which compute the same in one kernel each
-(``FUSED``). Of the formulas only ``attention`` itself runs, in training, for its dropout.
-
 ``Bert`` and ``Embeddings`` expect one text in each row. Where several texts share a row, the
 library calls their tables and layers from ``minisbert/architectures/packing.py``.
+
+What the library runs: ``Bert``, from whose layers it also builds BERT's relatives, with PyTorch's
+operations in the place of the formulas (``FUSED``); ``attention`` itself runs in training, for its
+dropout. Not run are
+
+- ``layer_norm``, ``gelu``: PyTorch's operations, which compute the same in one kernel each. Equal
+  by the parity checks ``layer_norm`` and ``gelu``.
+- ``Bert.pool``: the library makes a dense layer of the pooler, ``Dense`` in ``models/pooling.py``.
+  Equal by the parity check ``more_poolings``.
+- ``Bert.hidden_states``: lessons and comparisons read it. Equal by the parity check
+  ``bert_forward``.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 What the library runs: all of this chapter, except
 
-- ``read_json``: that of ``system/reading.py``, whose ``reading`` knows more that can be wrong with
+- ``reading``, ``read_json``: those of ``system/reading.py``, which know more that can be wrong with
   a file. They say the same by ``test_the_books_messages_are_the_same``.
 """
 

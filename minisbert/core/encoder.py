@@ -4,10 +4,14 @@
     vectors = encoder.encode(["A cat sits.", "A kitten is sitting."])  # (2, 384) float32
     encoder.similarity(vectors, vectors)  # (2, 2) cosines
 
-The library runs ``normalize``, ``cosine`` and ``cosine_matrix``. In place of the class it runs that
-of ``minisbert/models/sentence_encoder.py``, which is made of the same parts, but forms its batches
-in another way and has options. In place of the functions that read a folder it runs
-``minisbert/checkpoints``. Tests compare its vectors with those of this chapter.
+What the library runs: ``normalize``, ``cosine`` and ``cosine_matrix``. In place of
+
+- ``SentenceEncoder``: the class of this name in ``minisbert/models/sentence_encoder.py``, which is
+  made of the same parts, but forms its batches in another way and has options. Equal by
+  ``test_vectors_equal_those_of_the_fast_encoder``.
+- ``read_modules``, ``read_pooling``, ``token_limit``, ``load_bert``: ``minisbert/checkpoints``,
+  which reads the folders of all kinds of models. Equal by the same
+  ``test_vectors_equal_those_of_the_fast_encoder``.
 """
 
 from collections.abc import Sequence

@@ -6,9 +6,9 @@
                      (SBERT, Reimers & Gurevych 2019, table 6)
     cross-attention  a's tokens attend to b's, after each sentence has been encoded by itself
 
-``minisbert.PairModel`` runs every function of this chapter, when it scores pairs and when it is
-trained. Only published cross-encoders have another head: transformers' classifier, which
-``models/cross_encoder.py`` has in place of ``JointHead``.
+What the library runs: all of this chapter, in ``minisbert.PairModel``. Published cross-encoders
+have a head of their own, transformers' classifier, which ``models/cross_encoder.py`` has in place
+of ``JointHead``.
 """
 
 from collections.abc import Sequence

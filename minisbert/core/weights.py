@@ -4,10 +4,13 @@ Our modules have other names than those in the files, so this chapter lists both
 that a file holds is used or skipped by its name, and every parameter is filled: nothing is guessed.
 Only safetensors are opened, never a pickle.
 
-The library runs ``BertConfig`` and ``read_safetensors``. In place of the names here it has those of
-ten families, in ``minisbert/architectures/relatives.py``. In place of the other functions it runs
-``minisbert/checkpoints/weights.py``, which also reads files in several parts and refuses damaged
-numbers.
+What the library runs: ``BertConfig``. In place of
+
+- ``tensor_names``, ``canonical``, ``is_skipped``, ``read_config``: the tables of ten families in
+  ``minisbert/architectures/relatives.py``. Equal by the parity check ``name_tables``.
+- ``read_safetensors``, ``read_tensors``, ``fill``: ``minisbert/checkpoints/weights.py``, which also
+  reads files in several parts and refuses damaged numbers. Equal by
+  ``test_vectors_equal_those_of_the_fast_encoder``.
 """
 
 from collections.abc import Mapping

@@ -21,17 +21,21 @@ import pytest
 
 from minisbert import PairModel, SentenceEncoder
 from minisbert.core import InputError
-from minisbert.core.heads import ConcatHead, JointHead
+from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
 from minisbert.train import train
 from tests.conftest import ROOT
 
 CORE = ROOT / "minisbert" / "core"
 MARKER = "What the library runs:"
-# The chapters whose docstrings have the paragraph.
 CHAPTERS = [
     "checks",
     "tokenizer",
+    "weights",
+    "bert",
+    "pooling",
+    "encoder",
     "metrics",
+    "heads",
     "losses",
     "data",
     "loop",
@@ -52,12 +56,16 @@ ROWS = {
 
 
 def use_the_library(folder: Path) -> None:
-    """What most users do: load, encode, compare, score pairs, train two steps with each loss."""
+    """What users do: load, encode, compare, score pairs, train two steps with each loss."""
+    for pooling in ("mean", "cls", "max", "attention"):
+        SentenceEncoder.load(folder, pooling=pooling).encode(TEXTS)
     encoder = SentenceEncoder.load(folder)
     vectors = encoder.encode(TEXTS)
     encoder.similarity(vectors, vectors)
-    for head in (JointHead(encoder.width), ConcatHead(encoder.width)):
-        PairModel(encoder, head).predict(list(zip(TEXTS, OTHERS, strict=True)))
+    encoder.similarity_pairwise(vectors, vectors)
+    for make_head in (JointHead, ConcatHead, siamese, CrossHead):
+        model = PairModel(encoder, make_head(encoder.width))
+        model.predict(list(zip(TEXTS, OTHERS, strict=True)))
     with pytest.raises(InputError):
         encoder.encode(["a cat", 3])
     for loss, rows in ROWS.items():
