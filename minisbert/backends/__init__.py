@@ -1,5 +1,5 @@
-"""Other ways to run a model: compiled ahead of time to native code, or exported to ONNX. No
-parameters to train.
+"""Other ways to run a model: compiled to native code, recorded on a GPU, or exported to ONNX.
 
-The graphs are the book's own forward pass, exported. Imports the rooms up to ``models``.
+Nothing here has parameters to train. The graphs are the book's own forward pass, exported. Imports
+the rooms up to ``models``.
 """

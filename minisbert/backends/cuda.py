@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from minisbert.architectures.offset_encoder import OffsetEncoder
 from minisbert.architectures.packing import states_by_view
 from minisbert.architectures.relatives import RELATIVES
-from minisbert.backends.graphs import joined
+from minisbert.backends.graphs import joined_projections
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError, one_line
 from minisbert.core.bert import Attention, Bert
@@ -46,7 +46,7 @@ KEPT = 128  # so many graphs are kept; the one that was not used for longest goe
 
 
 @dataclass
-class Texts:
+class TextPlaces:
     """Where N texts are that follow each other in a row of S tokens.
 
     What is left of the row belongs to nobody.
@@ -59,12 +59,12 @@ class Texts:
     padded: Tensor  # (S,): of each token in ``places``, flattened
 
     @classmethod
-    def of(cls, lengths: Tensor, tokens: int, longest: int) -> "Texts":
+    def of(cls, lengths: Tensor, tokens: int, longest: int) -> "TextPlaces":
         """lengths (N,) on any device; a row of ``tokens``, S. Nothing looks at a value there."""
         ends = lengths.cumsum(0)
         edges = nn.functional.pad(ends, (1, 0))  # (N + 1,)
         token = torch.arange(tokens, device=lengths.device)
-        # tokens behind the last text count as its own
+        # Tokens behind the last text count as its own.
         text = torch.searchsorted(ends, token, right=True).clamp_max(len(lengths) - 1)  # (S,)
         positions = (token - edges[text]).clamp_max(longest - 1)
         column = torch.arange(longest, device=lengths.device)
@@ -72,13 +72,16 @@ class Texts:
         return cls(edges.int(), longest, positions, places, text * longest + positions)
 
 
-def padded_attention(query: Tensor, key: Tensor, value: Tensor, texts: Texts) -> Tensor:
+def padded_attention(query: Tensor, key: Tensor, value: Tensor, texts: TextPlaces) -> Tensor:
     """The book's attention within each text, (S, H, K) each, by way of a padded batch."""
-    query, key, value = (
-        x[texts.places.clamp_min(0)].transpose(1, 2) for x in (query, key, value)
-    )  # (N, H, T, K)
+    places = texts.places.clamp_min(0)  # (N, T): a pad is any token, since the mask hides it
+    padded_query = query[places].transpose(1, 2)  # (N, H, T, K)
+    padded_key = key[places].transpose(1, 2)
+    padded_value = value[places].transpose(1, 2)
     mask = (texts.places >= 0)[:, None, None, :]  # (N, 1, 1, T)
-    context = nn.functional.scaled_dot_product_attention(query, key, value, mask)
+    context = nn.functional.scaled_dot_product_attention(
+        padded_query, padded_key, padded_value, mask
+    )  # (N, H, T, K)
     return context.transpose(1, 2).flatten(0, 1)[texts.padded]  # (S, H, K)
 
 
@@ -91,10 +94,10 @@ class RaggedAttention(nn.Module):
     def __init__(self, attention: Attention):
         super().__init__()
         self.heads = attention.heads
-        self.qkv = joined(attention)
+        self.qkv = joined_projections(attention)
         self.output = attention.output
 
-    def forward(self, x: Tensor, texts: Texts) -> tuple[Tensor, None]:
+    def forward(self, x: Tensor, texts: TextPlaces) -> tuple[Tensor, None]:
         """x (1, S, D) -> (1, S, D), and no probabilities."""
         qkv = self.qkv(x[0]).unflatten(-1, (3, self.heads, -1))  # (S, 3, H, K)
         query, key, value = qkv.unbind(1)  # (S, H, K) each
@@ -116,24 +119,23 @@ class RaggedEncoder(nn.Module):
         bert = encoder.bert
         for layer in bert.layers:
             layer.attention = RaggedAttention(cast(Attention, layer.attention))
-        # pooling and the dense layers stay in float32: they add up many numbers
+        # Pooling and the dense layers stay in float32, because they add up many numbers.
         for module in (bert.embeddings, bert.layers):
             module.to(dtype)
 
-    def forward(self, ids: Tensor, lengths: Tensor, longest: int, skip: int = 0) -> Tensor:
+    def forward(self, ids: Tensor, lengths: Tensor, longest: int, unpooled: int = 0) -> Tensor:
         """ids (S,) and lengths (N,) -> vectors (N, W) in float32 or finer.
 
-        ``skip`` tokens at the start of each text are not pooled.
+        ``unpooled`` tokens at the start of each text are not pooled.
         """
-        encoder, texts = self.encoder, Texts.of(lengths, len(ids), longest)
-        # each layer reads where the texts are, in the place of a mask
-        bert = cast(Bert | OffsetEncoder, encoder.bert)
+        texts = TextPlaces.of(lengths, len(ids), longest)
+        # Each layer reads where the texts are, in the place of a mask.
+        bert = cast(Bert | OffsetEncoder, self.encoder.bert)
         x = states_by_view(bert, ids[None], texts.positions[None], texts)  # (1, S, D)
-        # whatever the layers compute in, what follows them does not compute in half precision
-        hidden, real = unpack(
-            x.to(torch.promote_types(x.dtype, torch.float32)), texts.places
-        )  # (N, longest, D)
-        return encoder.vectors(hidden[:, skip:], real[:, skip:])
+        # Whatever the layers compute in, what follows them does not compute in half precision.
+        states = x.to(torch.promote_types(x.dtype, torch.float32))
+        hidden, real = unpack(states, texts.places)  # (N, longest, D), (N, longest)
+        return self.encoder.vectors(hidden[:, unpooled:], real[:, unpooled:])
 
 
 def has_graph(folder: ModelFolder) -> bool:
@@ -186,7 +188,7 @@ class Recording:
 
 
 class Graphs:
-    """Replays of ``compute(ids, lengths, longest, skip)``.
+    """Replays of ``compute(ids, lengths, longest, unpooled)``.
 
     There is one for each number of texts and rounded length.
     """
@@ -204,22 +206,23 @@ class Graphs:
         self.limit = limit
         self.capture = capture
         self.most = most
-        # by the number of texts, the rounded length and ``skip``; the last used is the last
+        # By the number of texts, the rounded length and ``unpooled``; the last used comes last.
         self.kept: OrderedDict[tuple[int, int, int], Recording] = OrderedDict()
         self.pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self.lock = threading.Lock()  # two calls must not share a graph's tensors
 
-    def __call__(self, ids: np.ndarray, lengths: np.ndarray, skip: int = 0) -> Tensor:
-        """ids (S,) and lengths (N,) -> vectors (N, W) on the CPU. Raises ``RuntimeError`` if torch
-        cannot record.
+    def __call__(self, ids: np.ndarray, lengths: np.ndarray, unpooled: int = 0) -> Tensor:
+        """ids (S,) and lengths (N,) -> vectors (N, W) on the CPU.
+
+        Raises ``RuntimeError`` if torch cannot record.
         """
         count = len(lengths)
         rounded = math.ceil(int(lengths.max()) / LENGTH_STEP) * LENGTH_STEP
         longest = min(rounded, self.limit)
-        key = count, longest, skip
+        key = (count, longest, unpooled)
         with self.lock:
             if key not in self.kept:
-                self.kept[key] = self.record(count, longest, skip)
+                self.kept[key] = self.record(count, longest, unpooled)
                 if len(self.kept) > self.most:
                     self.kept.popitem(last=False)
             self.kept.move_to_end(key)
@@ -231,7 +234,7 @@ class Graphs:
             recording.inputs.copy_(recording.host, non_blocking=True)
             return recording.replay().cpu()  # which waits for the graph
 
-    def record(self, count: int, longest: int, skip: int) -> Recording:
+    def record(self, count: int, longest: int, unpooled: int) -> Recording:
         """Record the computation for so many texts of at most ``longest`` tokens."""
         pinned = self.device.type == "cuda"
         host = torch.zeros(count * longest + count, dtype=torch.int32, pin_memory=pinned)
@@ -241,7 +244,7 @@ class Graphs:
         lengths = inputs[-count:]  # (N,)
 
         def compute() -> Tensor:
-            return self.compute(ids, lengths, longest, skip)
+            return self.compute(ids, lengths, longest, unpooled)
 
         return Recording(host, inputs, self.capture(compute, self.pool))
 
@@ -256,7 +259,7 @@ class RaggedBatch:
     ids: np.ndarray  # (S,) int32
     lengths: np.ndarray  # (N,) int32
     texts: list[int]  # their numbers in the call
-    prompt: int  # so many tokens at the start of each text are not pooled
+    unpooled: int  # so many tokens at the start of each text, its prompt's, are not pooled
     vectors: Tensor | None = None  # on the CPU, or on their way there until ``done``
     done: torch.cuda.Event | None = None
 
@@ -324,7 +327,7 @@ class CudaEncoder(DenseEncoder):
         for texts in budgeted_batches(cast(Sequence[int], lengths), batch_tokens):
             ids = np.frombuffer(b"".join([tokens.ids[text] for text in texts]), dtype=np.intc)
             check_ids(self.config, ids, int(lengths[texts[0]]))
-            batch = RaggedBatch(ids, lengths[texts], texts, tokens.prompt)
+            batch = RaggedBatch(ids, lengths[texts], texts, tokens.unpooled)
             # Not the last of many batches: graphs are for calls with few texts.
             is_whole_call = len(texts) == len(tokens)
             if not (is_whole_call and self.replay(batch)):
@@ -343,7 +346,7 @@ class CudaEncoder(DenseEncoder):
         if self.graphs is None or len(batch.texts) > GRAPH_TEXTS:
             return False
         try:
-            batch.vectors = self.graphs(batch.ids, batch.lengths, batch.prompt)
+            batch.vectors = self.graphs(batch.ids, batch.lengths, batch.unpooled)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -355,7 +358,7 @@ class CudaEncoder(DenseEncoder):
         """Let the GPU compute a batch's vectors and copy them to the CPU; ``embed`` waits."""
         ids = self.sent(batch.ids)
         lengths = self.sent(batch.lengths)
-        computed = self.compute(ids, lengths, int(batch.lengths[0]), batch.prompt)
+        computed = self.compute(ids, lengths, int(batch.lengths[0]), batch.unpooled)
         batch.vectors = computed.to("cpu", non_blocking=True)
         if self.device.type == "cuda":
             batch.done = torch.cuda.current_stream().record_event()

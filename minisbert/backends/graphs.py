@@ -84,9 +84,6 @@ def package_dtype(name: str) -> str:
     return name
 
 
-# -------------------------------------------------------------------------------- layers for int8
-
-
 def stored(x: Tensor) -> Tensor:
     """Return ``x`` behind a view with explicit strides: the compiler stores it.
 
@@ -97,6 +94,17 @@ def stored(x: Tensor) -> Tensor:
     for size in x.shape[:0:-1]:  # not numel(), which would make the example's sizes constants
         strides.insert(0, strides[0] * size)
     return x.contiguous().as_strided(x.shape, strides)
+
+
+def replace_linear(bert: Encoder, kind: Callable[[nn.Linear], nn.Module]) -> None:
+    """Replace all linear layers of an encoder's layers in place, and nothing else."""
+    for module in list(bert.layers.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear):
+                setattr(module, name, kind(child))
+
+
+# -------------------------------------------------------------------------------- layers for int8
 
 
 def quantize_weight(weight: Tensor, most: int = WIDE) -> tuple[Tensor, Tensor]:
@@ -174,14 +182,6 @@ class QuantizedLinear(nn.Module):
         return y.unflatten(0, x.shape[:-1])  # (..., C)
 
 
-def replace_linear(bert: Encoder, kind: Callable[[nn.Linear], nn.Module]) -> None:
-    """Replace all linear layers of an encoder's layers in place, and nothing else."""
-    for module in list(bert.layers.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, nn.Linear):
-                setattr(module, name, kind(child))
-
-
 def quantize_layers(bert: Encoder) -> None:
     """Replace the linear layers of an encoder's layers in place by ``QuantizedLinear``."""
     replace_linear(bert, QuantizedLinear)
@@ -202,7 +202,7 @@ def written_attention(qkv: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
     k = matrices(key, dtype)
     v = matrices(value, dtype)
     scores = torch.bmm(q, k.transpose(1, 2)).view(rows, heads, tokens, tokens)
-    # not in the product: one loop with the softmax
+    # The scale is not in the product, so that it is in one loop with the softmax.
     scores = scores.float() * width**-0.5 + bias.float()
     probabilities = scores.softmax(dim=-1).to(dtype).view(-1, tokens, tokens)  # (R H, T, T)
     return torch.bmm(probabilities, v).view(rows, heads, tokens, width).to(qkv.dtype)
@@ -221,7 +221,7 @@ def bfloat16_attention(qkv: Tensor, bias: Tensor) -> Tensor:
     return written_attention(qkv, bias, torch.bfloat16)
 
 
-def fused(qkv: Tensor, bias: Tensor) -> Tensor:
+def fused_attention(qkv: Tensor, bias: Tensor) -> Tensor:
     """Compute the same by torch's operation, which never holds the scores of all pairs."""
     query, key, value = qkv.unbind(2)  # (R, T, H, K) each
     context = nn.functional.scaled_dot_product_attention(
@@ -250,13 +250,13 @@ def attention_by_length(qkv: Tensor, bias: Tensor) -> Tensor:
 def fused_from_many_scores(qkv: Tensor, bias: Tensor) -> Tensor:
     """Choose by the scores that ``bfloat16_attention`` holds: what is faster on AMD's CPUs."""
     fit = at_most(number_of_scores(qkv), MOST_SCORES)
-    return torch.cond(fit, bfloat16_attention, fused, (qkv, bias))
+    return torch.cond(fit, bfloat16_attention, fused_attention, (qkv, bias))
 
 
 def fused_from_some_tokens(qkv: Tensor, bias: Tensor) -> Tensor:
     """Choose by the length of the rows: what is faster with AMX."""
     short = at_most(qkv.shape[1], SHORT)
-    return torch.cond(short, bfloat16_attention, fused, (qkv, bias))
+    return torch.cond(short, bfloat16_attention, fused_attention, (qkv, bias))
 
 
 def number_of_scores(qkv: Tensor) -> int:
@@ -279,17 +279,17 @@ class RowAttention(nn.Module):
         self.heads = attention.heads
         self.output = attention.output
         self.merge = attention.merge
-        self.qkv = joined(attention)
+        self.qkv = joined_projections(attention)
 
     def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, None]:
         """x (R, T, D), mask (R, 1, 1 or T, T) boolean -> (R, T, D), and no probabilities."""
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (R, T, 3, H, K)
         bias = torch.zeros_like(mask, dtype=torch.bfloat16).masked_fill(~mask, float("-inf"))
-        # stored, or every head computes it again from the mask
+        # Stored, because otherwise every head computes it again from the mask.
         return self.output(self.merge(self.kernel(qkv, stored(bias)))), None
 
 
-def joined(attention: Attention) -> nn.Linear:
+def joined_projections(attention: Attention) -> nn.Linear:
     """Make one product of those of query, key and value: (..., D) -> (..., 3 D)."""
     linears = [attention.query, attention.key, attention.value]
     qkv = nn.Linear(linears[0].in_features, sum(linear.out_features for linear in linears))
@@ -311,6 +311,9 @@ def attend_by_length(
             return False
         layer.attention = RowAttention(attention, kernel)
     return True
+
+
+# ------------------------------------------------------------- layers for a library or for bfloat16
 
 
 class TransposedLinear(nn.Module):
@@ -383,7 +386,7 @@ class ScoreGraph(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor, token_types: Tensor) -> Tensor:
         """ids, mask (1 for real tokens) and token types, (B, T) each."""
-        types = token_types if self.model.types else None  # a head over RoBERTa has one type only
+        types = token_types if self.model.types else None  # RoBERTa has only one type
         with in_bfloat16(self.autocast):
             hidden = self.model.encoder.bert(ids, mask, types)  # (B, T, D)
         outputs = self.model.head(hidden.float())  # (B, C)
@@ -411,7 +414,7 @@ class OnnxGraph(nn.Module):
             # they go to the right.
             tokens = mask.shape[1]
             places = torch.arange(tokens) + mask.int().argmax(dim=1, keepdim=True)  # (B, T)
-            # the remainder of a division by ``tokens``, whose operation has no export
+            # The remainder of a division by ``tokens``; that operation has no export.
             places = torch.where(places < tokens, places, places - tokens)
             states = hidden.gather(1, places.unsqueeze(-1).expand_as(hidden))
             mask = mask.gather(1, places)
@@ -432,15 +435,18 @@ def prepare_layers(bert: Encoder, dtype: str) -> Preparation:
     bfloat16, _ = bfloat16_hardware(torch.device("cpu"))
     library, _ = fastest_products()
     if dtype == "int8":
-        # Attention in bfloat16, where the CPU has it: the scores are rounded anyway. Otherwise by
-        # torch's operation, for query, key and value as one product, which is 8 % of the time of a
-        # single text.
-        attend_by_length(bert, attention_by_length if bfloat16 else fused)
+        # Attention in bfloat16, where the CPU has it: the scores are rounded anyway.
+        kernel = attention_by_length
+        if not bfloat16:
+            # Otherwise by torch's operation. That query, key and value are one product then saves
+            # 8 % of the time of a single text.
+            kernel = fused_attention
+        attend_by_length(bert, kernel)
         quantize_layers(bert)
         return Preparation()
     if dtype == "bfloat16":
         if bfloat16 and attend_by_length(bert):
-            # not autocast: torch cannot export a choice within a choice under it
+            # Not by autocast, under which torch cannot export a choice within a choice.
             replace_linear(bert, BFloat16Linear)
             return Preparation()
         return Preparation(autocast=True)
@@ -498,14 +504,14 @@ def export_onnx(encoder: SentenceEncoder, path: Path) -> None:
         raise InputError(
             "include_prompt false cannot be exported: the graph does not know where a prompt ends"
         )
-    # sizes 0 and 1 would be exported as constants
+    # Sizes of 0 and 1 would be exported as constants.
     ids = torch.ones(2, 5, dtype=torch.int64)
     sizes = {
         0: torch.export.Dim("batch"),
         1: torch.export.Dim("tokens", max=encoder.tokenizer.limit),
     }
     graph = OnnxGraph(encoder)
-    # it warns about every package that it does not find
+    # It warns about every package that it does not find.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with evaluating(graph), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -530,7 +536,7 @@ def onnx_vectors(
 
     try:
         session = InferenceSession(path, providers=["CPUExecutionProvider"])
-    # the runtime's own exception classes are private; most often an opset that it lacks
+    # The runtime's own exception classes are private. Most often it lacks the opset.
     except Exception as error:
         raise InputError(f"{path}: ONNX Runtime cannot load it: {error}") from None
     features = encoder.tokenize(list(texts))
@@ -541,6 +547,11 @@ def onnx_vectors(
     return session.run(["sentence_embedding"], feed)[0]
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Compile what ``compile_apart`` names: a folder, a dtype, a pooling or "", and the package."""
     folder, dtype, pooling, path = sys.argv[1:]
-    run_command(lambda: compile_model(Path(folder), dtype, pooling or None, Path(path)))
+    compile_model(Path(folder), dtype, pooling or None, Path(path))
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -56,7 +56,7 @@ from minisbert.system.files import atomic_file, check_owner
 from minisbert.system.reading import reading
 from minisbert.system.torch_internals import package_runner
 
-# the oldest torch known to compile our models; 2.6 fails, 2.7 and 2.8 are untested
+# The oldest torch known to compile our models: 2.6 fails, 2.7 and 2.8 are untested.
 OLDEST = "2.9"
 AGAIN = "compile the model again: minisbert compile"
 COMPILERS = ("g++", "clang++", "cl" if sys.platform == "win32" else "c++")
@@ -74,7 +74,7 @@ INDUCTOR = {
     "aot_inductor.precompile_headers": False,
 }
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
-# the files of each module that make its graph
+# The files of a module from which its graph is made.
 GRAPH_FILES = ("config.json", "modules.json", "head.json", "*.safetensors*")
 PACKAGE = Path(__file__).parents[1]
 
@@ -83,20 +83,20 @@ PACKAGE = Path(__file__).parents[1]
 class About:
     """What a package says about itself."""
 
-    # the ``package_identity`` of its model
+    # What ``package_identity`` says of its model.
     kind: str = ""  # SentenceEncoder or PairModel
     dtype: str = ""
     weights: str = ""  # a hash
     minisbert: str = ""  # a hash
     pooling: str = ""
-    # where it was made, and from what
+    # Where it was made, and from what.
     model: str = "another model"  # the folder's name
     torch: str = ""
     cpu: list[str] = field(default_factory=list)
-    # of an encoder: columns of a vector, and of a token's hidden state
+    # For an encoder: the columns of a vector, and of a token's hidden state.
     width: int = 0
     hidden_size: int = 0
-    # of a PairModel
+    # For a PairModel.
     task: str = ""
     labels: list[str] = field(default_factory=list)
     types: bool = False  # the two texts of a row are told apart
@@ -107,8 +107,8 @@ def package_identity(folder: ModelFolder, dtype: str, pooling: str | None = None
 
     ``kind`` is PairModel for a folder with a head for pairs, which has no ``pooling``.
     """
-    # ModelTokenizer and prompts are read from the folder at run time, so they may change without a new
-    # package.
+    # The tokenizer and the prompts are read from the folder at run time, so they may change without
+    # a new package.
     folders = [folder.path]
     for _, place in folder.modules:
         folders.append(folder.path / place)
@@ -155,7 +155,7 @@ def check_compiler() -> None:
     """Raise ``InputError`` without a C++ compiler, or with a torch that is too old."""
     if torch.__version__ < OLDEST:  # torch compares its version as a version, not as text
         raise InputError(f"compiling needs torch {OLDEST} or newer, this is {torch.__version__}")
-    names = [*COMPILERS]
+    names = list(COMPILERS)
     if os.environ.get("CXX"):
         names.append(os.environ["CXX"])
     if not any(shutil.which(name) for name in names):
@@ -199,7 +199,7 @@ def compile_package(
         except (RuntimeError, OSError) as error:
             raise InputError(f"compiling {path.name} failed: {compiler_reason(error)}") from error
         shutil.copyfile(made, partial)
-        # nobody else may write to it, whatever the umask: see check_owner
+        # Nobody else may write to it, whatever the umask: ``check_owner`` refuses such a file.
         partial.chmod(partial.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
 
 
@@ -307,7 +307,7 @@ class CompiledEncoder(DenseEncoder):
         self.tokenizer = read_tokenizer(folder.encoder, limit)
         self.settings = EncoderSettings.read(folder)
         self.normalize = folder.normalize
-        self.config = folder.config[1]
+        _, self.config = folder.config
         self.long_tokens = math.inf  # of a batch of long rows
         if about.dtype != "float32" and products_attend():
             self.long_tokens = LONG_TOKENS
@@ -397,8 +397,8 @@ class CompiledEncoder(DenseEncoder):
 
     def embed(self, batch: PackedBatch) -> Tensor:
         """Run the package, which pools and scales, too: vectors (N, W)."""
-        # the places of a prompt that is not pooled are left out
-        places = batch.places[:, batch.prompt :].contiguous()
+        # The places of a prompt that is not pooled are left out.
+        places = batch.places[:, batch.unpooled :].contiguous()
         vectors = self.run(batch.ids, batch.positions, batch.text_index, places)[0]
         if vectors.shape[1] != self.width:
             raise InputError(
@@ -413,7 +413,6 @@ class CompiledPairModel(PairScorer):
     device = torch.device("cpu")
     dtype = torch.float32
     joint = True
-    pooling_mode = None
     activation_fn = None
 
     def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
@@ -458,8 +457,13 @@ class CompiledPairModel(PairScorer):
         run, about = open_package(package, folder, dtype)
         return cls(folder, run, about, max_length)
 
+    def compute_outputs(
+        self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool
+    ) -> Tensor:
+        return self.outputs_of_rows(firsts, seconds, batch_size, progress)
+
     def __call__(self, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
-        # the graph has no optional inputs
+        # The graph has no optional inputs.
         if mask is None:
             mask = torch.ones_like(ids)
         if types is None:

@@ -6,10 +6,9 @@ gives (B, D).
     mean   the average over the tokens               cls        the first token, [CLS]
     max    the largest value of each column          attention  an average whose weights are learned
 
-What the library runs: the four formulas. In place of
-
-- ``Pooling``: the class of this name in ``models/pooling.py``, which knows more poolings and joins
-  several. Equal by ``test_the_librarys_pooling_gives_the_same``.
+The library runs the four formulas. In place of the class it runs ``Pooling`` of
+``minisbert/models/pooling.py``, which knows more poolings and joins several;
+``test_the_librarys_pooling_gives_the_same`` compares the two.
 """
 
 from collections.abc import Callable
@@ -69,7 +68,7 @@ def attention_pool(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Te
     return (shares * hidden).sum(dim=1)  # (B, D)
 
 
-# the poolings without parameters, by name
+# The poolings without parameters, by name.
 POOLINGS: dict[str, Callable] = {"mean": mean_pool, "cls": cls_pool, "max": max_pool}
 
 

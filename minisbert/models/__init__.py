@@ -1,7 +1,7 @@
-"""The models that users load, call and save: encoders of five kinds, and heads that score pairs of
-texts.
+"""The models that users load, call and save: encoders, and heads that score pairs of texts.
 
-``sentence_encoder.py`` turns texts into vectors for all of them, in batches of ``batching.py``;
+``text_encoder.py`` is the way from texts to numbers for all encoders, in batches of
+``batching.py``; each kind has a file that says what a batch is computed with.
 ``properties.py`` has what a user sets: prompts, lengths, similarities. Imports ``core``,
 ``system``, ``architectures``, ``checkpoints``, ``search``.
 """

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from heapq import heapreplace
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,9 +23,9 @@ from torch import Tensor
 
 from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.core import InputError, one_line
-from minisbert.core.bert import BertConfig
 from minisbert.core.checks import check_shape, check_texts
 from minisbert.core.tokenizer import Encoded, check_limit
+from minisbert.core.weights import BertConfig
 
 # A batch of ``batch_size`` texts has as many tokens as so many texts of TEXT_TOKENS each. On two
 # cores no other size is faster than the default.
@@ -36,12 +36,12 @@ BATCH_TOKENS = BATCH_SIZE * TEXT_TOKENS
 CHARACTERS = 2**18
 # Texts of so many characters are tokenized at once: two such chunks keep all cores busy.
 TOKENIZED = 2**16
-# A longer text that is alone in a batch has no pads: for them decoders would build a mask of T x T
-# numbers.
-LONG = 512
-# Nor has a shorter text that is alone in a call: a pad takes 3 % of its time. Between the two,
-# there would be too many kernels.
-UNPADDED = 24
+# A text of more tokens that is alone in a batch gets no pads: they need a mask, for which decoders
+# would build T x T numbers.
+UNPADDED_ABOVE = 512
+# A text of at most so many tokens that is alone in a call gets no pads either: one would take 3 %
+# of its time. Between the two limits lengths are rounded up by pads, for fewer kernels.
+UNPADDED_UP_TO = 24
 # For rows up to this length compiled packages may compute attention in another way, so these and
 # longer ones share no batch.
 SHORT = 200
@@ -53,9 +53,6 @@ LONG_TOKENS = 512
 FEW_PADS = 32
 # Tokens of a row that short texts share, on average: 56 and 62 were within 2 % (float32, a Zen 4).
 ROW = 60
-
-
-OfTexts = TypeVar("OfTexts", Encoded, "Tokens")
 
 
 # ----------------------------------------------------------------------------------------- tokens
@@ -82,8 +79,8 @@ class Tokens:
 
     ids: list[array] = field(default_factory=list)
     truncated: list[bool] = field(default_factory=list)  # which texts were cut
-    prompt: int = 0  # so many tokens at the start of each text are its prompt's, and are not pooled
-    dtype: torch.dtype = torch.float32  # of the matrix products
+    unpooled: int = 0  # so many tokens at the start of each text, its prompt's, are not pooled
+    dtype: torch.dtype = torch.float32  # that of the matrix products
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -121,17 +118,22 @@ def tokenize(
     return tokens
 
 
-def valid_texts(texts: Iterable[str]) -> Iterator[str]:
+def valid_texts(texts: Any) -> Iterator[str]:
     """Yield the texts one by one; ``InputError`` gives the index of one that is not valid."""
+    # A generator is welcome here. ``check_texts`` refuses whatever else is no list of texts.
     is_table = isinstance(texts, dict | set) or hasattr(texts, "columns")
     if isinstance(texts, str) or is_table or not isinstance(texts, Iterable):
-        check_texts(texts)  # type: ignore[arg-type]  # which refuses them
+        check_texts(texts)
     for i, text in enumerate(texts):
         check_texts([text], i)
         yield text
 
 
-def check_tokens(encoded: OfTexts, texts: Sequence[str]) -> OfTexts:
+# The ids of texts, in lists or in arrays.
+AnyTokens = TypeVar("AnyTokens", Encoded, Tokens)
+
+
+def check_tokens(encoded: AnyTokens, texts: Sequence[str]) -> AnyTokens:
     """Return ``encoded``; ``InputError`` for a text without a token, which no encoder can read."""
     if all(map(len, encoded.ids)):
         return encoded
@@ -197,8 +199,8 @@ class PackedBatch:
     places: Tensor
     texts: list[int]
     tokens: int
-    prompt: int  # so many tokens at the start of each text are not pooled
-    dtype: torch.dtype  # of the matrix products
+    unpooled: int  # so many tokens at the start of each text, its prompt's, are not pooled
+    dtype: torch.dtype  # that of the matrix products
 
 
 def same_text(text_index: Tensor) -> Tensor:
@@ -291,14 +293,14 @@ def share_rows(lengths: Sequence[int], tokens: int = ROW) -> list[Row]:
 def rounded(tokens: int) -> int:
     """Round up the length of a row, for few shapes: oneDNN compiles and keeps a kernel for each."""
     step = 4 if tokens <= 2 * ROW else 8
-    return tokens + -tokens % step
+    return (tokens + step - 1) // step * step
 
 
 def single_batch(tokens: Tokens) -> PackedBatch:
     """Write the only text of a call into a row: ``make_batch``, in a fraction of its time."""
     count = len(tokens.ids[0])
     width = rounded(count)
-    if count <= UNPADDED or count > LONG:
+    if count <= UNPADDED_UP_TO or count > UNPADDED_ABOVE:
         width = count
     places = np.arange(count)[None]  # (1, S)
     ids = np.zeros((1, width), np.int64)
@@ -314,7 +316,7 @@ def single_batch(tokens: Tokens) -> PackedBatch:
         places=torch.from_numpy(places),
         texts=[0],
         tokens=count,
-        prompt=tokens.prompt,
+        unpooled=tokens.unpooled,
         dtype=tokens.dtype,
     )
 
@@ -335,7 +337,7 @@ def make_batch(tokens: Tokens, rows: Sequence[Row], width: int) -> PackedBatch:
             start += lengths[-1]
     longest = max(lengths)
     total = sum(lengths)
-    if len(texts) == 1 and longest > LONG:
+    if len(texts) == 1 and longest > UNPADDED_ABOVE:
         width = longest  # no pads
 
     # Of each of all S tokens: the number of its text in the batch, its position in that text, and
@@ -362,7 +364,7 @@ def make_batch(tokens: Tokens, rows: Sequence[Row], width: int) -> PackedBatch:
         places=torch.from_numpy(places),
         texts=texts,
         tokens=total,
-        prompt=tokens.prompt,
+        unpooled=tokens.unpooled,
         dtype=tokens.dtype,
     )
 

@@ -37,7 +37,8 @@ class TokenOptions(Options, total=False):
 class EncodeCall(Protocol):
     """A method with the arguments of ``DenseEncoder.encode``, which documents them."""
 
-    # one text, then several: every string is a sequence of strings, too
+    # Each overload for one text is above that for several, because a string is also a sequence of
+    # strings.
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self,
@@ -90,7 +91,7 @@ class EncodeCall(Protocol):
         convert_to_tensor: No = ...,
         **options: Unpack[TextOptions],
     ) -> np.ndarray: ...
-    # a flag that the checker cannot see, and arguments by position
+    # This is for flags whose values a type checker does not know, and for arguments by position.
     @overload
     def __call__(
         self,

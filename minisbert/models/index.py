@@ -21,6 +21,7 @@ from minisbert.checkpoints.weights import read_metadata, read_safetensors, write
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.weights import BertConfig
+from minisbert.models.pooling import Dense
 from minisbert.models.text_encoder import TextEncoder
 from minisbert.models.transformer_encoder import TransformerEncoder
 from minisbert.search.codes import from_codes
@@ -121,14 +122,15 @@ def model_hash(encoder: TextEncoder, model: TextEncoder | None = None) -> str:
     config = None
     if isinstance(model, TransformerEncoder):  # a table of static vectors has no config
         config = dataclasses.asdict(model.bert.config)
+        # Former versions hashed a position offset of BERT, too: with it their indexes stay valid.
         if type(model.bert.config) is BertConfig:
             config["position_offset"] = 0
-    # "Tokenizer" and the offset are what former versions hashed: their indexes stay this model's.
     description = {
+        # Former versions hashed the tokenizer's class, which had this name then.
         "classes": [type(model).__name__, "Tokenizer"],
         "bert": config,
         "pooling": model.pooling_mode,
-        "dense": [layer.activation for layer in model.modules() if type(layer).__name__ == "Dense"],
+        "dense": [layer.activation for layer in model.modules() if isinstance(layer, Dense)],
         "normalize": model.normalize,
         "limit": model.tokenizer.limit,
         "cut_start": model.tokenizer.cut_start,

@@ -41,9 +41,9 @@ from minisbert.models.transformer_encoder import evaluating
 from minisbert.system.files import write_json
 
 MASK = "[MASK]"
-# by family: transformers' class with the head
+# The class of transformers that has the head, by family.
 MASKED_CLASSES = {"bert": "BertForMaskedLM", "distilbert": "DistilBertForMaskedLM"}
-# by family: the names of the head's parameters in its files
+# The names of the head's parameters in files, by family.
 HEAD_NAMES = {
     "bert": {
         "dense.weight": "cls.predictions.transform.dense.weight",
@@ -62,7 +62,7 @@ HEAD_NAMES = {
         "bias": "vocab_projector.bias",
     },
 }
-# transformers prefers it to "cls.predictions.bias" if a file has both
+# If a file has both, transformers takes this one and not "cls.predictions.bias".
 DECODER_BIAS = "cls.predictions.decoder.bias"
 
 
@@ -81,7 +81,9 @@ class MaskedHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(words))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.norm(nn.functional.gelu(self.dense(hidden))) @ self.words.T + self.bias
+        x = nn.functional.gelu(self.dense(hidden))  # (..., D)
+        x = self.norm(x)
+        return x @ self.words.T + self.bias  # (..., V)
 
 
 def load_head(folder: ModelFolder, bert: Encoder) -> MaskedHead:
@@ -93,8 +95,9 @@ def load_head(folder: ModelFolder, bert: Encoder) -> MaskedHead:
     names = HEAD_NAMES[config.model_type]
     canonical = ENCODER_FAMILIES[config.model_type].canonical
     tensors: dict[str, Tensor] = {}
-    for path in weight_files(folder):
-        for name, tensor in read_weights(path).items():
+    files = weight_files(folder)
+    for file in files:
+        for name, tensor in read_weights(file).items():
             tensors[canonical(name)] = tensor
     # Most files leave out the table of words, which is the embeddings' again.
     words = bert.embeddings.word.weight
@@ -103,6 +106,7 @@ def load_head(folder: ModelFolder, bert: Encoder) -> MaskedHead:
         tensors.setdefault(names["words"], words)
     if DECODER_BIAS in tensors:
         tensors[names["bias"]] = tensors[DECODER_BIAS]
+    path = files[-1]  # for messages: most models have a single file
     for name in names.values():
         if name not in tensors:
             expected = MASKED_CLASSES[config.model_type]

@@ -60,7 +60,8 @@ from minisbert.system.progress import Bar, bar_of
 # PyLate's keys in config_sentence_transformers.json begin with these. sentence-transformers
 # converts such folders.
 PYLATE = ("query_", "document_", "skiplist_", "attend_to_", "do_query_")
-TOKENS = "token_embeddings"
+# What a module on vectors of tokens reads and writes, in sentence-transformers' words.
+TOKEN_VECTORS = "token_embeddings"
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class MultiVectorSettings(EncoderSettings):
     expansion: Expansion | None = None
     skiplist_words: list[str] = field(default_factory=list)
     skiplist_tasks: list[str] = field(default_factory=lambda: ["document"])
-    keep_only_token_ids: None = None  # for images
+    keep_only_token_ids: None = None  # models of images have some; these are not opened
 
     similarities: ClassVar[tuple[str, ...]] = ("maxsim",)
     model_types: ClassVar[tuple[str, ...]] = ("MultiVectorEncoder",)
@@ -155,7 +156,7 @@ def normalizes_tokens(folder: ModelFolder) -> bool:
         settings = folder.json(f"{place}/{CONFIG}")
         reads = settings.get("module_input_name")
         writes = settings.get("module_output_name")
-        if reads == TOKENS and writes in (None, TOKENS):
+        if reads == TOKEN_VECTORS and writes in (None, TOKEN_VECTORS):
             return True
     return False
 
@@ -176,7 +177,7 @@ class TokenBatch:
     ids: Tensor  # (B, T)
     mask: Tensor  # (B, T): the tokens to attend to
     compared: Tensor  # (B, T): the tokens that have a vector
-    dtype: torch.dtype  # of the matrix products
+    dtype: torch.dtype  # that of the matrix products
 
 
 class MultiVectorEncoder(TransformerEncoder):
@@ -218,7 +219,7 @@ class MultiVectorEncoder(TransformerEncoder):
         settings = read_multi_vector_settings(folder)
         normalize = normalizes_tokens(folder)
         bert = load_transformer(folder.encoder)
-        dense = load_dense_layer(folder, folder.places["Dense"][0], TOKENS)
+        dense = load_dense_layer(folder, folder.places["Dense"][0], TOKEN_VECTORS)
         tokenizer = read_tokenizer(folder.encoder, limit)
         return cls(tokenizer, bert, dense, settings, normalize).eval()
 
@@ -336,7 +337,8 @@ class MultiVectorEncoder(TransformerEncoder):
             queries_prompt = bool(prompt) and prompt == role_prompt(self.settings, "query")
             query = queries_prompt or prompt_name == "query"
         elif prompt is None and prompt_name is None:
-            prompt = role_prompt(self.settings, "query" if query else "document")
+            role = "query" if query else "document"
+            prompt = role_prompt(self.settings, role)
 
         if isinstance(texts, str):
             texts = [texts]
@@ -376,7 +378,7 @@ class MultiVectorEncoder(TransformerEncoder):
         if self.normalize:
             modules.append("Normalize")
         places = write_modules(folder, modules)
-        of_tokens = {"module_input_name": TOKENS, "module_output_name": TOKENS}
+        of_tokens = {"module_input_name": TOKEN_VECTORS, "module_output_name": TOKEN_VECTORS}
         cast(Dense, self.dense[0]).write(folder / places[1], **of_tokens)
         mask = {
             "skiplist_words": self.settings.skiplist_words,

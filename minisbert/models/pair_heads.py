@@ -37,8 +37,9 @@ class ClsCrossHead(nn.Module):
         self, a: Tensor, b: Tensor, mask_a: Tensor | None = None, mask_b: Tensor | None = None
     ) -> Tensor:
         """Hidden states and masks as ``CrossHead`` takes them -> (B, outputs)."""
-        found = self.attention(a[:, :1], b, mask_b)  # (B, 1, D): only [CLS] of a asks
-        return self.mlp(torch.cat([cls_pool(a), cls_pool(found)], dim=-1))  # (B, 2D) -> (B, ...)
+        context = self.attention(a[:, :1], b, mask_b)  # (B, 1, D): only [CLS] of a asks
+        features = torch.cat([cls_pool(a), cls_pool(context)], dim=-1)  # (B, 2D)
+        return self.mlp(features)  # (B, outputs)
 
 
 Head = JointHead | ConcatHead | CrossHead | ClsCrossHead
@@ -62,9 +63,7 @@ SETTINGS = {
 
 
 def head_settings(head: Head) -> dict[str, Any]:
-    """Return what it takes to make a head of the same kind and sizes again, as ``head.json`` says
-    it.
-    """
+    """Return the kind and the sizes of a head as ``head.json`` states them, to make it again."""
     layers: Any = head.mlp  # one Linear; or Linear, activation, dropout, Linear
     settings: dict[str, Any]
     if isinstance(head, JointHead):

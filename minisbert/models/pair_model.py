@@ -42,7 +42,7 @@ from minisbert.models.pair_heads import (
     head_settings,
     make_head,
 )
-from minisbert.models.properties import as_array, check_count
+from minisbert.models.properties import CutTexts, as_array, check_count
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.text_encoder import NotFinite
 from minisbert.models.transformer_encoder import evaluating
@@ -58,10 +58,12 @@ HEAD_WEIGHTS = "head.safetensors"
 HEAD_PAIRS = 4096  # pairs of vectors that a head gets at a time
 
 
-class PairScorer:
+class PairScorer(CutTexts):
     """Score pairs of texts in batches.
 
-    A subclass has a tokenizer and computes a batch when it is called.
+    A subclass has a tokenizer and says in ``compute_outputs`` how pairs become outputs. Where that
+    is ``outputs_of_rows``, it computes a batch when it is called. ``truncated`` counts the texts,
+    or the joined pairs, that the last call of this thread had to cut.
     """
 
     tokenizer: ModelTokenizer
@@ -70,8 +72,7 @@ class PairScorer:
     task: str
     labels: tuple[str, ...]
     activation_fn: Callable[[Tensor], Tensor] | None  # what ``predict`` computes instead of its own
-    truncated = 0  # how many texts, or joined pairs, the last call had to cut
-    __call__: Callable[..., Tensor]  # what ``batch`` gives -> (B,), or (B, C) logits
+    __call__: Callable[..., Tensor]  # computes (B,), or logits (B, C), from what ``batch`` returns
 
     @property
     def device(self) -> torch.device:
@@ -86,6 +87,12 @@ class PairScorer:
     def computing(self) -> AbstractContextManager:
         """Return the context in which scores are computed."""
         return torch.inference_mode()
+
+    def compute_outputs(
+        self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool
+    ) -> Tensor:
+        """Compute the outputs of N pairs, on the CPU, and count the cut texts; in ``computing``."""
+        raise NotImplementedError
 
     @property
     def max_length(self) -> int:
@@ -126,12 +133,14 @@ class PairScorer:
         scores = to_scores(outputs, self.task, activation, bool(apply_softmax))
 
         # As in sentence-transformers, a tensor wins over an array.
-        if convert_to_tensor:
-            return scores[0] if single else scores
-        if convert_to_numpy:
-            array = as_array(scores)
-            return array[0] if single else array
-        return scores[0] if single else list(scores)
+        results: Any = scores
+        if convert_to_numpy and not convert_to_tensor:
+            results = as_array(scores)
+        if single:
+            return results[0]
+        if not convert_to_numpy and not convert_to_tensor:
+            return list(results)
+        return results
 
     def rank(
         self,
@@ -191,15 +200,15 @@ class PairScorer:
                 f"{len(firsts)} first and {len(seconds)} second sentences do not make pairs"
             )
         with self.computing():
-            outputs = self._outputs(firsts, seconds, batch_size, progress)
+            outputs = self.compute_outputs(firsts, seconds, batch_size, progress)
         if not outputs.isfinite().all():
             raise NotFinite("a score is NaN or infinite: the model's weights are too large")
         return outputs
 
-    def _outputs(
+    def outputs_of_rows(
         self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool
     ) -> Tensor:
-        """Compute the outputs from rows of tokens."""
+        """Compute the outputs of N pairs from rows of tokens."""
         # All pairs are tokenized before the first is computed, because a batch is of pairs of
         # similar length.
         encoded = self.tokenize(firsts, seconds)
@@ -376,7 +385,8 @@ class PairModel(PairScorer, nn.Module):
             outputs = self.head(u, v)
         else:
             a, b = self.encoder.hidden(ids, mask, None, dtype).chunk(2)  # (B, T, D) each
-            mask_a = mask_b = None
+            mask_a = None
+            mask_b = None
             if mask is not None:
                 mask_a, mask_b = mask.chunk(2)  # (B, T) each
             outputs = self.head(a, b, mask_a, mask_b)
@@ -409,13 +419,26 @@ class PairModel(PairScorer, nn.Module):
     def dtype(self) -> torch.dtype:
         return next(self.head.parameters()).dtype
 
-    def _outputs(
+    def compute_outputs(
         self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool
     ) -> Tensor:
-        if not isinstance(self.head, ConcatHead):
-            return super()._outputs(firsts, seconds, batch_size, progress)
-        # This head reads two vectors, so that each distinct sentence is encoded once, however many
-        # pairs it is in. As in ``forward``, the vectors are not scaled to length 1.
+        if isinstance(self.head, ConcatHead):
+            return self.outputs_of_vectors(self.head, firsts, seconds, batch_size, progress)
+        return self.outputs_of_rows(firsts, seconds, batch_size, progress)
+
+    def outputs_of_vectors(
+        self,
+        head: ConcatHead,
+        firsts: Sequence[str],
+        seconds: Sequence[str],
+        batch_size: int,
+        progress: bool,
+    ) -> Tensor:
+        """Compute the outputs of N pairs with a head that reads two vectors.
+
+        Each distinct sentence is encoded once, however many pairs it is in.
+        """
+        # As in ``forward``, the vectors are not scaled to length 1.
         encoder = copy.copy(self.encoder)
         encoder.normalize = False
         vectors = encoder.encode(  # (2N, D)
@@ -428,7 +451,7 @@ class PairModel(PairScorer, nn.Module):
         )
         self.truncated = encoder.truncated
         u, v = vectors.to(self.device).chunk(2)  # (N, D) each
-        outputs = compare_in_blocks(self.head, u, v).cpu()  # (N, 1) or (N, C)
+        outputs = compare_in_blocks(head, u, v).cpu()  # (N, 1) or (N, C)
         if self.task in SEVERAL:
             return outputs
         return outputs.squeeze(-1)  # (N,)

@@ -42,7 +42,8 @@ def weighted_mean_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     weights = numbers.to(hidden.dtype).unsqueeze(-1)  # (T, 1)
     real = real_tokens(hidden, mask)  # (B, T)
     count = real.sum(dim=1, keepdim=True)  # (B, 1)
-    return mean_pool(hidden * weights, mask) * count / (real @ weights)
+    weighted_sum = mean_pool(hidden * weights, mask) * count  # (B, D)
+    return weighted_sum / (real @ weights)  # (B, D) / (B, 1)
 
 
 def real_tokens(hidden: Tensor, mask: Tensor | None) -> Tensor:
@@ -72,7 +73,7 @@ def first_last_pool(hidden: Tensor, mask: Tensor | None, first: Tensor) -> Tenso
     return mean_pool((first + hidden) / 2, mask)
 
 
-# the poolings without parameters, by name
+# The poolings without parameters, by name.
 POOLINGS: dict[str, Callable] = {
     "mean": mean_pool,
     "cls": cls_pool,
@@ -93,7 +94,7 @@ class Pooling(nn.Module):
     def __init__(self, mode: str, hidden_size: int | None = None):
         super().__init__()
         self.mode = mode
-        self.names = str(mode).split("+")
+        self.names = str(mode).split("+")  # what is no string is refused below, like any name
         known = [*POOLINGS, "attention"]
         for name in self.names:
             if name not in known:
@@ -150,7 +151,7 @@ DENSE_ACTIVATIONS = {
     "sigmoid": nn.Sigmoid(),
     "silu": nn.SiLU(),
 }
-# their classes, as sentence-transformers writes them: "torch.nn.modules.activation.Tanh"
+# The class of each, as sentence-transformers writes it: "torch.nn.modules.activation.Tanh".
 ACTIVATION_PATHS = {
     key: f"{type(layer).__module__}.{type(layer).__name__}"
     for key, layer in DENSE_ACTIVATIONS.items()

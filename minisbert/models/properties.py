@@ -61,8 +61,8 @@ class CutTexts:
         return _last_calls.truncated.get(self, 0)
 
     @truncated.setter
-    def truncated(self, texts: int) -> None:
-        _last_calls.truncated[self] = texts
+    def truncated(self, count: int) -> None:
+        _last_calls.truncated[self] = count
 
 
 class EncoderProperties(CutTexts):
@@ -185,9 +185,9 @@ PROMPT_NAMES = {"query": ("query",), "document": ("document", "passage", "corpus
 def role_prompt(settings: EncoderSettings, role: str) -> str:
     """Return the model's prompt for a "query" or a "document", or its default; "" for none.
 
-    Every model that was loaded has both, empty where its folder states none. So neither its default
-    prompt nor one that it calls "passage" is used, unless ``prompts`` was assigned:
-    sentence-transformers does the same when it runs.
+    A loaded model has a prompt called "query" and one called "document", empty ones where its
+    folder states none. These count, as in sentence-transformers. The default prompt, or one that is
+    called "passage", counts only for a model whose ``prompts`` were assigned without them.
     """
     for name in PROMPT_NAMES[role]:
         if name in settings.prompts:
@@ -224,6 +224,7 @@ def named_prompt(settings: EncoderSettings, name: str) -> str:
         names = ", ".join(map(one_line, settings.prompts))
         raise InputError(f"the model has no prompt {one_line(name)}; it has {names}")
     prompt = settings.prompts[name]
+    # Perhaps the model has a prompt for documents, under a name by which nobody asks for it.
     if name == "document" and not prompt:
         for other in PROMPT_NAMES["document"]:
             if settings.prompts.get(other):
@@ -250,10 +251,10 @@ def with_prompt(
 ) -> tuple[list[str], int]:
     """Put the prompt before each text; also return how many tokens of it are not pooled."""
     prompt = choose_prompt(settings, prompt, name)
-    skip = 0
+    unpooled = 0
     if prompt and not settings.include_prompt:
-        skip = prompt_tokens(tokenizer, prompt)
-    return [prompt + text for text in texts], skip
+        unpooled = prompt_tokens(tokenizer, prompt)
+    return [prompt + text for text in texts], unpooled
 
 
 def prompt_tokens(tokenizer: ModelTokenizer, prompt: str) -> int:
@@ -301,7 +302,7 @@ def similarity(a: AnyVectors, b: AnyVectors, name: str = "cosine") -> np.ndarray
     the "euclidean" or "manhattan" distance. Returns a tensor on the CPU if one of the two is a
     tensor, else an array.
     """
-    u, v = comparable(a, b)
+    u, v = comparable_tensors(a, b)
     if name == "dot":
         result = u @ v.T
     elif name == "cosine":
@@ -310,12 +311,12 @@ def similarity(a: AnyVectors, b: AnyVectors, name: str = "cosine") -> np.ndarray
         # subtle: by products of matrices, torch's default for many rows, a small distance would be
         # a rounding error
         result = -torch.cdist(u, v, DISTANCES[name], compute_mode="donot_use_mm_for_euclid_dist")
-    return as_given(result, a, b)
+    return in_callers_type(result, a, b)
 
 
 def similarity_pairwise(a: AnyVectors, b: AnyVectors, name: str = "cosine") -> np.ndarray | Tensor:
     """Compare row i of a (N, D) with row i of b (N, D) -> (N,), as ``similarity`` does."""
-    u, v = comparable(a, b)
+    u, v = comparable_tensors(a, b)
     if len(u) != len(v):
         raise InputError(f"{len(u)} and {len(v)} vectors do not make pairs")
     if name == "dot":
@@ -324,10 +325,10 @@ def similarity_pairwise(a: AnyVectors, b: AnyVectors, name: str = "cosine") -> n
         result = cosine(u, v)
     else:
         result = -torch.linalg.vector_norm(u - v, DISTANCES[name], dim=1)
-    return as_given(result, a, b)
+    return in_callers_type(result, a, b)
 
 
-def comparable(a: AnyVectors, b: AnyVectors) -> tuple[Tensor, Tensor]:
+def comparable_tensors(a: AnyVectors, b: AnyVectors) -> tuple[Tensor, Tensor]:
     """Convert both to tensors of one dtype, the finer; ``InputError`` for different widths."""
     a = as_rows(a)
     b = as_rows(b)
@@ -344,7 +345,7 @@ def comparable(a: AnyVectors, b: AnyVectors) -> tuple[Tensor, Tensor]:
     return u, v
 
 
-def as_given(result: Tensor, a: AnyVectors, b: AnyVectors) -> np.ndarray | Tensor:
+def in_callers_type(result: Tensor, a: AnyVectors, b: AnyVectors) -> np.ndarray | Tensor:
     """Return the result as a tensor if one of the vectors came as a tensor, else as an array."""
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return result

@@ -59,7 +59,7 @@ class SentenceEncoder(TransformerEncoder, DenseEncoder):
         settings: EncoderSettings | None = None,
     ):
         if bert is None or pooling is None:
-            # as sentence-transformers' class is called, with a name alone
+            # sentence-transformers' class is called with the name of a model alone.
             raise TypeError(f"use {type(self).__name__}.load({str(tokenizer)!r})")
         super().__init__(tokenizer, bert, settings)
         self.pooling = pooling
@@ -68,8 +68,10 @@ class SentenceEncoder(TransformerEncoder, DenseEncoder):
         # columns of a vector
         self.width = dense_width(dense, bert.config.hidden_size * len(pooling.names))
         if "pooler" in pooling.names:
-            alone = len(pooling.names) == 1 and dense and self.settings.include_prompt
-            if not alone:
+            # BERT's pooler is a dense layer on [CLS], which ``include_prompt: false`` leaves out.
+            alone = pooling.names == ["pooler"]
+            has_dense_layer = len(dense) > 0
+            if not alone or not has_dense_layer or not self.settings.include_prompt:
                 raise InputError(
                     f"pooling {pooling.mode}: 'pooler' needs its dense layer, no other beside it, "
                     f"and [CLS]"
@@ -152,6 +154,8 @@ class SentenceEncoder(TransformerEncoder, DenseEncoder):
         places = write_modules(folder, modules)
         include_prompt = self.settings.include_prompt
         write_pooling(self.pooling, folder / places[1], self.hidden_size, include_prompt)
-        for dense, place in zip(self.dense, places[2:], strict=False):
+        # A Normalize comes after the dense layers; it has no file.
+        dense_places = places[2 : 2 + len(self.dense)]
+        for dense, place in zip(self.dense, dense_places, strict=True):
             cast(Dense, dense).write(folder / place)
         write_settings(folder, self.settings, text_settings(self.tokenizer))

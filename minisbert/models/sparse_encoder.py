@@ -270,6 +270,7 @@ class SparseEncoder(TransformerEncoder):
 
         So many ``rows`` are computed at a time, because they are dense until zeros are left out.
         """
+        # Without texts the result has no rows, but all columns.
         parts = [torch.empty(0, self.width, dtype=self.dtype).to_sparse()]
         for start in range(0, len(tokens), rows):
             part = replace(tokens, ids=tokens.ids[start : start + rows])

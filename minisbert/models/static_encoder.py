@@ -1,7 +1,6 @@
 """Static vectors: one for each token, in any context; a text's vector is their mean.
 
-    # or what ``minisbert distill-static`` has written
-    encoder = StaticEncoder.load("minishlab/potion-base-8M")
+    encoder = StaticEncoder.load("minishlab/potion-base-8M")  # or a folder of distill-static
     encoder.encode(["A cat sits."])  # far faster than a BERT: there is nothing to compute
 
 Opens the folders of sentence-transformers' ``StaticEmbedding``, which Model2Vec writes too (its
@@ -45,7 +44,7 @@ from minisbert.models.text_encoder import DenseEncoder
 from minisbert.system.progress import Bar
 from minisbert.system.reading import reading
 
-# the tensor's name in a file of sentence-transformers, and in one of Model2Vec
+# The table's name in a file of sentence-transformers, and in one of Model2Vec.
 TABLE = "embedding.weight"
 MODEL2VEC_TABLE = "embeddings"
 UNLIMITED = 2**31 - 1
@@ -147,7 +146,7 @@ class StaticEncoder(StoredEncoder, DenseEncoder):
         table = read_table(inner / WEIGHTS, read_weights(inner / WEIGHTS))
 
         path = inner / TOKENIZER
-        has_file(path)  # refuses a device or a link to nowhere
+        has_file(path)  # called for what it refuses: a device, a link to nowhere
         with reading(path):
             backend = Backend.from_buffer(path.read_bytes())
             check_vocabulary(backend, len(table), inner)
@@ -209,15 +208,17 @@ def read_table(path: Path, tensors: dict[str, Tensor]) -> Tensor:
     rows than there are tokens: ``mapping`` (V,) then says which row each token has, and ``weights``
     (V,) scale the rows.
     """
-    expected = [MODEL2VEC_TABLE, "mapping", "weights"]
+    table_name = MODEL2VEC_TABLE
+    known = [MODEL2VEC_TABLE, "mapping", "weights"]
     if TABLE in tensors:
-        expected = [TABLE]
+        table_name = TABLE
+        known = [TABLE]
     with reading(path):
-        table = tensors[expected[0]]
-        if not tensors.keys() <= set(expected) or not table.is_floating_point():
+        table = tensors[table_name]
+        if not tensors.keys() <= set(known) or not table.is_floating_point():
             stored = {key: str(tensor.dtype) for key, tensor in tensors.items()}
             raise ValueError(
-                f"a table of floating point numbers is needed ({', '.join(expected)}), not {stored}"
+                f"a table of floating point numbers is needed ({', '.join(known)}), not {stored}"
             )
 
         if "mapping" in tensors:

@@ -18,14 +18,15 @@ from minisbert.models.text_encoder import TextEncoder
 from minisbert.system.devices import choose_device
 from minisbert.system.files import atomic_folder
 
-# what the card calls what an encoder gives for a text, by ``vectors_are``
+# How a model card names the result for a text, by the encoder's ``vectors_are``.
 VECTOR_NAMES = {"dense": "a vector", "sparse": "a sparse vector", "per token": "a vector per token"}
 
 
 class StoredEncoder(TextEncoder):
     """``load`` and ``save``. A kind defines ``from_folder`` and ``write``."""
 
-    folder_class: ClassVar[str]  # class whose folders ``load`` accepts, a user's subclass too
+    # The class that a folder must name. A user's subclass opens the same folders.
+    folder_class: ClassVar[str]
     base_model: str | None = None  # the Hub's name of what was loaded, for the model card
 
     @classmethod
@@ -130,5 +131,5 @@ class StoredEncoder(TextEncoder):
         kind = self.folder_class
         if kind in ("SentenceEncoder", "StaticEncoder"):
             kind = "SentenceTransformer"
-        opens_there = "attention" not in self.pooling_mode  # which sentence-transformers lacks
-        write_card(folder, kind, about, self.base_model, training, former, opens_there)
+        in_both = "attention" not in self.pooling_mode  # sentence-transformers has no such pooling
+        write_card(folder, kind, about, self.base_model, training, former, in_both=in_both)

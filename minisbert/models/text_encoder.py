@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -63,10 +63,11 @@ class TextEncoder(EncoderProperties, nn.Module):
     """
 
     vectors_are: ClassVar[Literal["dense", "sparse", "per token"]] = "dense"
-    reads_empty_texts = False  # texts without a single token
+    reads_empty_texts = False  # whether a text may have no token at all
     normalize: bool = False  # scale each vector to length 1
     hidden_size: int  # columns of a token's hidden state
-    _reminded = False  # that the model has prompts; two threads may both say so
+    # Whether a user was reminded that the model has prompts. Two threads may both do it.
+    _reminded = False
 
     # ------------------------------------------------------------------------- what a kind defines
 
@@ -86,7 +87,7 @@ class TextEncoder(EncoderProperties, nn.Module):
         raise NotImplementedError
 
     def computing(self, dtype: str | None) -> AbstractContextManager[torch.dtype]:
-        """Return the context in which batches are computed; it gives the dtype of the products.
+        """Return the context in which batches are computed; it gives the matrix products' dtype.
 
         Raises ``InputError`` for a ``dtype`` that the encoder cannot compute in.
         """
@@ -196,12 +197,12 @@ class TextEncoder(EncoderProperties, nn.Module):
     ) -> Tokens:
         """Put the prompt before each text, by default the model's, and tokenize them."""
         texts = check_texts(texts)
-        skip = 0
+        unpooled = 0
         default = self.settings.default_prompt_name
         if prompt is not None or prompt_name is not None or default is not None:
-            texts, skip = with_prompt(texts, self.settings, self.tokenizer, prompt, prompt_name)
+            texts, unpooled = with_prompt(texts, self.settings, self.tokenizer, prompt, prompt_name)
         tokens = tokenize(self.tokenizer, texts)
-        tokens.prompt = skip
+        tokens.unpooled = unpooled
         if not self.reads_empty_texts:
             check_tokens(tokens, texts)
         return tokens
@@ -217,7 +218,7 @@ class TextEncoder(EncoderProperties, nn.Module):
     ) -> Tensor:
         """Tokens of N texts -> vectors (N, D) on the CPU; options as for ``encode``."""
         columns = self.columns(truncate_dim)
-        if tokens.prompt and min(map(len, tokens.ids), default=math.inf) <= tokens.prompt:
+        if tokens.unpooled and min(map(len, tokens.ids), default=math.inf) <= tokens.unpooled:
             raise InputError(
                 "a text has no token of its own after its prompt, and include_prompt is false"
             )
@@ -226,10 +227,10 @@ class TextEncoder(EncoderProperties, nn.Module):
         # that were cut to the same start.
         distinct, places = distinct_rows(tokens.ids)
         if progress is not None:
-            progress.update(len(places) - len(distinct))
+            progress.update(len(places) - len(distinct))  # the repeated ones are done
         try:
-            with self.computing(dtype) as products:
-                computed = replace(tokens, ids=distinct, dtype=products)
+            with self.computing(dtype) as product_dtype:
+                computed = replace(tokens, ids=distinct, dtype=product_dtype)
                 array_of_vectors = self.encode_tokens(computed, batch_tokens, progress)
         except torch.OutOfMemoryError as error:
             batch_tokens = batch_tokens or BATCH_TOKENS
@@ -273,8 +274,8 @@ class TextEncoder(EncoderProperties, nn.Module):
     ) -> list[Tensor]:
         """Tokens of N texts -> the hidden states (T, D) of each; options as for ``encode``."""
         states: list[Tensor] = [torch.empty(0)] * len(tokens.ids)
-        with self.computing(dtype) as products:
-            computed = replace(tokens, dtype=products)
+        with self.computing(dtype) as product_dtype:
+            computed = replace(tokens, dtype=product_dtype)
             for batch in self.batches(computed, batch_tokens):
                 for text, matrix in zip(batch.texts, self.token_states(batch), strict=True):
                     states[text] = matrix.cpu()
@@ -342,8 +343,8 @@ class DenseEncoder(TextEncoder):
             self.remind_of_prompts()
 
         single = isinstance(texts, str)
-        if single:
-            texts = [cast(str, texts)]
+        if isinstance(texts, str):
+            texts = [texts]
         tokens = self.tokens_of(texts, prompt, prompt_name)
         self.truncated = sum(tokens.truncated)
 
@@ -396,12 +397,10 @@ def check_encode_options(
     check_choice("precision", precision, (None, *PRECISIONS))
     check_choice("normalize_embeddings", normalize_embeddings, (None, True, False))
     check_choice("dtype", dtype, (None, "auto", "float32", "bfloat16", "int8"))
-    if output_value == "token_embeddings":
-        of_texts = normalize_embeddings or truncate_dim is not None
-        if of_texts or precision not in (None, "float32"):
-            raise InputError(
-                "normalize_embeddings, truncate_dim, precision: for vectors of texts only"
-            )
+    if output_value == "sentence_embedding":
+        return
+    if normalize_embeddings or truncate_dim is not None or precision not in (None, "float32"):
+        raise InputError("normalize_embeddings, truncate_dim, precision: for vectors of texts only")
 
 
 def tokens_of_batch(batch_size: int | None) -> int | None:
@@ -447,15 +446,15 @@ def codes_of(vectors: Tensor, precision: str) -> Tensor:
         raise InputError(
             f"precision {precision} divides the range of each column, and one text has none"
         )
-    rows = as_array(vectors)
-    if not len(rows):
-        # No texts give no codes, in an array of the right dtype and width.
-        rows = np.zeros((CALIBRATED, vectors.shape[1]), np.float32)
-    return torch.from_numpy(quantize(rows, precision)[: len(vectors)])
+    if len(vectors) == 0:
+        # Without texts there are no codes, but still an array of their dtype and width.
+        zeros = np.zeros((CALIBRATED, vectors.shape[1]), np.float32)
+        return torch.from_numpy(quantize(zeros, precision)[:0])
+    return torch.from_numpy(quantize(as_array(vectors), precision))
 
 
 def as_asked(vectors: Tensor, single: bool, to_numpy: bool, to_tensor: bool) -> Any:
-    """Return vectors (N, D) as an array, a tensor or a list of tensors; of a single text one."""
+    """Return vectors (N, D) as an array, a tensor or a list of tensors; of a single text (D,)."""
     if single:
         vectors = vectors[0]
     if to_tensor or (single and not to_numpy):

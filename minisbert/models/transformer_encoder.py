@@ -92,14 +92,14 @@ class TransformerEncoder(StoredEncoder):
     @contextmanager
     def computing(self, dtype: str | None) -> Iterator[torch.dtype]:
         """Enter eval mode without gradients; give the dtype of the matrix products."""
-        products = torch.float32
+        product_dtype = torch.float32
         if dtype is not None:
-            products, _ = choose_dtype(dtype, self.device)
+            product_dtype, _ = choose_dtype(dtype, self.device)
         # Pooling, like the losses, is never in bfloat16, not even if the caller has switched
         # autocast on.
         no_autocast = torch.autocast(self.device.type, enabled=False)
         with evaluating(self), fastest_linear(), no_autocast:
-            yield products
+            yield product_dtype
 
 
 def text_states(bert: Encoder, batch: PackedBatch) -> tuple[Tensor, Tensor]:
@@ -125,17 +125,17 @@ def text_states(bert: Encoder, batch: PackedBatch) -> tuple[Tensor, Tensor]:
     with torch.autocast(device.type, torch.bfloat16, enabled=batch.dtype == torch.bfloat16):
         states = packed_states(bert, ids, mask, positions)  # (R, T, D)
         hidden, real = unpack(states.to(weight.dtype), places)  # (N, S, D), (N, S)
-    return hidden[:, batch.prompt :], real[:, batch.prompt :]
+    return hidden[:, batch.unpooled :], real[:, batch.unpooled :]
 
 
 def token_states(bert: Encoder, batch: PackedBatch) -> list[Tensor]:
     """Compute the hidden states (T, D) of each text, its prompt's included."""
-    hidden, mask = text_states(bert, replace(batch, prompt=0))
+    hidden, mask = text_states(bert, replace(batch, unpooled=0))
     return [states[real] for states, real in zip(hidden, mask, strict=True)]
 
 
 _lock = threading.Lock()
-# how many calls need a module in eval mode that was in train mode before the first of them
+# The modules that were switched from train to eval mode, and how many calls still need them so.
 _calls: dict[nn.Module, int] = {}
 
 
@@ -149,8 +149,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     switched = []
     with _lock:
         for module in model.modules():
-            # A module that is in eval mode stays as it is, unless it is so for another call, which
-            # may end before this one.
+            # A module in eval mode stays as it is. But if another call has switched it, that call
+            # may end first and must not switch it back, so this one is counted too.
             if module.training or module in _calls:
                 module.training = False
                 _calls[module] = _calls.get(module, 0) + 1

@@ -14,7 +14,7 @@ from minisbert.backends.graphs import (
     attention_by_length,
     bfloat16_attention,
     float32_attention,
-    fused,
+    fused_attention,
     prepare_layers,
 )
 from minisbert.backends.package import About, CompiledEncoder
@@ -41,7 +41,8 @@ def inputs(mask: Tensor) -> tuple[Tensor, ...]:
 @pytest.mark.exact("one bound is float32's rounding")
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize(
-    ("way", "bound"), [(bfloat16_attention, 2**-6), (float32_attention, 1e-6), (fused, 1e-6)]
+    ("way", "bound"),
+    [(bfloat16_attention, 2**-6), (float32_attention, 1e-6), (fused_attention, 1e-6)],
 )
 def test_each_way_is_the_formula(way, bound, name):
     """bfloat16 has 8 bits: products of numbers around 1 are off by some 2^-8 each."""
@@ -52,7 +53,7 @@ def test_each_way_is_the_formula(way, bound, name):
     assert (found - expected).abs().max() < bound
 
 
-@pytest.mark.parametrize("way", [bfloat16_attention, float32_attention, fused])
+@pytest.mark.parametrize("way", [bfloat16_attention, float32_attention, fused_attention])
 def test_what_the_mask_hides_changes_no_bit(way):
     """Texts that share a row must not see each other, and nobody sees a pad."""
     qkv, bias = inputs(MASKS["pads"])
@@ -85,10 +86,10 @@ AMD, AMX = (
         (AMD, 1, 40, bfloat16_attention),
         (AMD, 34, 60, bfloat16_attention),
         (AMD, 4, 512, bfloat16_attention),
-        (AMD, 1, 8192, fused),  # 1.6 GB of scores
+        (AMD, 1, 8192, fused_attention),  # 1.6 GB of scores
         (AMX, 1, 12, float32_attention),
         (AMX, 10, 200, bfloat16_attention),
-        (AMX, 1, 208, fused),
+        (AMX, 1, 208, fused_attention),
     ],
 )
 def test_vendor_flags_and_sizes_choose_the_kernel(flags, rows, tokens, kernel, monkeypatch):
@@ -96,8 +97,10 @@ def test_vendor_flags_and_sizes_choose_the_kernel(flags, rows, tokens, kernel, m
 
     def cond(fits: Tensor, first, second, inputs):
         way = first if fits else second
-        # The other branch is a choice, too.
-        return way if way in (float32_attention, bfloat16_attention, fused) else way(*inputs)
+        if way in (float32_attention, bfloat16_attention, fused_attention):
+            return way
+        # The branch is a choice, too.
+        return way(*inputs)
 
     monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
     monkeypatch.setattr(torch, "cond", cond)
@@ -133,7 +136,7 @@ def test_a_package_that_lies_about_its_columns_is_refused(width, tiny):
 
 
 @pytest.mark.parametrize(
-    ("flags", "kernel"), [(AMD, attention_by_length), ({"AuthenticAMD", "avx2"}, fused)]
+    ("flags", "kernel"), [(AMD, attention_by_length), ({"AuthenticAMD", "avx2"}, fused_attention)]
 )
 def test_with_avx2_alone_an_int8_package_attends_by_torchs_operation(
     flags, kernel, tiny, monkeypatch

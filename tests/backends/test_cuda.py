@@ -17,7 +17,7 @@ from minisbert.backends.cuda import (
     CudaEncoder,
     Graphs,
     RaggedEncoder,
-    Texts,
+    TextPlaces,
     choose_half,
     has_graph,
 )
@@ -58,7 +58,7 @@ def on_cpu(folder: Path, dtype=torch.float32, capture=replayed, **options) -> Cu
 
 def test_texts_by_hand():
     """Texts of 2 and 3 tokens in a row of 6: the last token is nobody's."""
-    texts = Texts.of(torch.tensor([2, 3]), tokens=6, longest=4)
+    texts = TextPlaces.of(torch.tensor([2, 3]), tokens=6, longest=4)
     assert texts.edges.tolist() == [0, 2, 5]
     assert texts.positions.tolist() == [0, 1, 0, 1, 2, 3]
     assert texts.places.tolist() == [[0, 1, -1, -1], [2, 3, 4, -1]]
@@ -133,7 +133,7 @@ def test_one_graph_for_each_shape():
     """Lengths are rounded up to 8; the graph that was not used for longest goes."""
     made = []
 
-    def compute(ids, lengths, longest, skip):
+    def compute(ids, lengths, longest, unpooled):
         made.append((len(lengths), longest))
         return torch.stack([row.sum() for row in ids[: lengths.sum()].split(lengths.tolist())])[
             :, None

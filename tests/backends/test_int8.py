@@ -15,7 +15,7 @@ from minisbert.backends.graphs import (
     QuantizedLinear,
     attend_by_length,
     attention_by_length,
-    fused,
+    fused_attention,
     quantize_layers,
     quantize_weight,
     quantized_linear,
@@ -180,7 +180,7 @@ def test_a_package_multiplies_by_the_fast_product(tiny, tmp_path):
     assert ours.compiled_dtype == "int8"
     vectors, expected = ours.encode(TEXTS), eager.encode(TEXTS)
     assert ((vectors * expected).sum(1) > 0.99).all()
-    attend_by_length(eager.bert, attention_by_length if by_length else fused)
+    attend_by_length(eager.bert, attention_by_length if by_length else fused_attention)
     quantize_layers(eager.bert)
     # A number between two codes may be rounded to either.
     assert abs(vectors - eager.encode(TEXTS)).max() < 2e-3
@@ -203,7 +203,7 @@ def test_a_package_without_vnni(tiny, tmp_path, monkeypatch):
     ours, eager = CompiledEncoder.load(tiny, tmp_path / "p.pt2"), SentenceEncoder.load(tiny)
     vectors, expected = ours.encode(TEXTS), eager.encode(TEXTS)
     assert ((vectors * expected).sum(1) > 0.99).all()
-    attend_by_length(eager.bert, fused)
+    attend_by_length(eager.bert, fused_attention)
     quantize_layers(eager.bert)
     # A number between two codes may be rounded to either.
     assert abs(vectors - eager.encode(TEXTS)).max() < 2e-3

@@ -169,7 +169,7 @@ def test_token_ids_are_encoded_as_their_text(encoder):
     np.testing.assert_array_equal(encoder.vectors_of(tokens).numpy(), encoder.encode(TEXTS))
     # the first two of four tokens are not pooled: the mean of "dog" and [SEP], of length 1
     states = encoder.encode("a dog", output_value="token_embeddings")[2:].mean(dim=0)
-    (vector,) = encoder.vectors_of(replace(tokenize(encoder.tokenizer, ["a dog"]), prompt=2))
+    (vector,) = encoder.vectors_of(replace(tokenize(encoder.tokenizer, ["a dog"]), unpooled=2))
     assert_parity("skip", vector, states / states.norm(), 2e-6)  # float32
     with pytest.raises(InputError, match="prompt"):
-        encoder.vectors_of(replace(tokens, prompt=3))
+        encoder.vectors_of(replace(tokens, unpooled=3))

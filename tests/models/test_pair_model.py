@@ -5,6 +5,7 @@ their numbers.
 import json
 import shutil
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -275,6 +276,24 @@ def test_cut_texts_are_counted(tiny, kind, expected):
     assert model.truncated == 0
     model.predict([("cat " * 40, "dog " * 40), ("sun", "moon")])
     assert model.truncated == expected
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("siamese", 2), ("joint", 1), ("compare", 2)])
+def test_a_thread_reads_how_many_texts_its_own_call_has_cut(tiny, kind, expected):
+    """While another thread scores long texts, none of this thread's short ones was cut."""
+    model = pair_model(tiny, kind)
+    counts = []
+
+    def score_long_texts():
+        model.predict([("cat " * 40, "dog " * 40)])
+        counts.append(model.truncated)
+
+    model.predict([("sun", "moon")])
+    thread = Thread(target=score_long_texts)
+    thread.start()
+    thread.join()
+    assert model.truncated == 0
+    assert counts == [expected]
 
 
 @pytest.mark.parametrize(
