@@ -55,7 +55,7 @@ def classifier(folder: Path, family: str, labels: int = 1) -> torch.nn.Module:
     """Write a classifier with random weights, as transformers does; its model, in float64."""
     transformers = pytest.importorskip("transformers", reason="needs the reference extra")
     copy_tokenizer(family, folder)
-    name = CLASSIFIERS[family][0].removesuffix("ForSequenceClassification")
+    name = CLASSIFIERS[family].architecture.removesuffix("ForSequenceClassification")
     config = getattr(transformers, f"{name}Config")(
         **sizes_of(family), max_position_embeddings=33, num_labels=labels
     )

@@ -141,7 +141,7 @@ def joint_head(options: RunSettings, encoder: SentenceEncoder, outputs: int = 1)
     family = bert.config.model_type
     if family not in CLASSIFIERS:
         raise InputError(f"--pooler-head is for {', '.join(CLASSIFIERS)}, not for {family}")
-    head = ClassifierHead(width, outputs=outputs, between=CLASSIFIERS[family][-1])
+    head = ClassifierHead(width, outputs=outputs, between=CLASSIFIERS[family].between)
     if bert.pooler is not None:
         head.mlp[0], bert.pooler = bert.pooler, None
     return head
