@@ -58,7 +58,7 @@ class Family:
     def canonical(self, name: str) -> str:
         """Turn a tensor's name in the file into the one in our tables, without the prefix.
 
-        BERT's files of 2018 call a norm's weight and bias ``gamma`` and ``beta``, as TensorFlow does.
+        BERT's files of 2018 call a norm's weight and bias ``gamma`` and ``beta``, as in TensorFlow.
         """
         name = name.removeprefix(self.prefix)
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight")

@@ -1,8 +1,8 @@
 """EmbeddingGemma: Gemma 3, a decoder whose mask was taken away, with its own norms and windows.
 
 It changes ``qwen3.py``: no causal mask; of six layers five see a window, and turn faster; four
-norms in a layer, each of weight 1 + w; GELU in the gate; embeddings times sqrt(D); scores divided by
-the root of a setting instead of sqrt(K).
+norms in a layer, each of weight 1 + w; GELU in the gate; embeddings times sqrt(D); scores divided
+by the root of a setting instead of sqrt(K).
 """
 
 import math

@@ -64,9 +64,9 @@ class ModernEncoder(nn.Module):
         self.config = config
         self.embeddings: Any = embeddings  # called with ids, token types and positions
         self.layers = nn.ModuleList(layers)
-        self.norm = norm
         if norm is None:
-            self.norm = nn.Identity()
+            norm = nn.Identity()
+        self.norm = norm
         self.pooler = None
         if pooler:
             self.pooler = nn.Linear(config.hidden_size, config.hidden_size)

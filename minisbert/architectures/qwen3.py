@@ -64,8 +64,8 @@ def repeat_heads(x: Tensor, times: int) -> Tensor:
 def causal_mask(mask: Tensor | None, tokens: int, device: torch.device) -> Tensor:
     """Mark the keys that a query may attend to: its own and earlier ones, if ``mask`` allows them.
 
-    -> (1 or B, 1, T, T). ``mask`` is (B, 1, 1, T), True for real tokens; or (B, 1, T, T), True where
-    query and key are of the same text; or None.
+    ``mask`` is (B, 1, 1, T), True for real tokens; or (B, 1, T, T), True where query and key are of
+    the same text; or None. -> (1 or B, 1, T, T).
     """
     before = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
     if mask is None:
