@@ -49,8 +49,8 @@ class Family:
         for ours, theirs in self.tables.items():
             names[f"{ours}.weight"] = f"{theirs}.weight"
         for ours, theirs in modules.items():
-            copies = range(layers) if "{i}" in ours else range(1)
-            for i in copies:
+            copies = layers if "{i}" in ours else 1
+            for i in range(copies):
                 for part in ("weight", "bias"):
                     names[f"{ours.format(i=i)}.{part}"] = f"{theirs.format(i=i)}.{part}"
         return names

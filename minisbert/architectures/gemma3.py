@@ -118,7 +118,7 @@ class ScaledEmbeddings(nn.Module):
 
 
 class Gemma(WindowedEncoder):
-    """The encoder of EmbeddingGemma."""
+    """The encoder of EmbeddingGemma; it has no pooler, whatever the argument says."""
 
     def __init__(self, config: GemmaConfig, pooler: bool = False):
         layers = [GemmaLayer(config) for _ in range(config.num_hidden_layers)]

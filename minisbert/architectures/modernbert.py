@@ -198,7 +198,7 @@ class NormedEmbeddings(nn.Module):
 
 
 class ModernBert(WindowedEncoder):
-    """The encoder of ModernBERT."""
+    """The encoder of ModernBERT; it has no pooler, whatever the argument says."""
 
     def __init__(self, config: ModernBertConfig, pooler: bool = False):
         layers = []

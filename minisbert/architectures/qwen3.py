@@ -214,7 +214,7 @@ class DecoderLayer(PreNormLayer):
 
 
 class Decoder(ModernEncoder):
-    """Qwen3 without its head for the next word."""
+    """Qwen3 without its head for the next word; it has no pooler, whatever the argument says."""
 
     causal = True  # tells the heads that read [CLS]: here the first token has seen no other
 

@@ -1,9 +1,10 @@
 """Read and write an encoder's weights, strictly, for every family.
 
 Every tensor is used or skipped by its name, every parameter is filled, and numbers that cannot be
-weights are refused. No random weights are drawn first, since the file's replace them at once. Only
-safetensors are opened. What is loaded is a copy of the file's: a model may be saved over its own
-source, or its files changed in place by another program (``rsync --inplace``), while it is in use.
+weights are refused. A module is built without random weights, since it gets those of the file at
+once. Only safetensors are opened. What is loaded is a copy of the file's: a model may be saved over
+its own source, or its files changed in place by another program (``rsync --inplace``), while it is
+in use.
 The book reads BERT's in ``core/weights.py``. Imports ``core``, ``system``, ``architectures``, and
 the folder's layout.
 """

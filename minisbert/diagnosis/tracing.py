@@ -156,10 +156,10 @@ def read_states(path: Path, double: bool) -> dict[str, Tensor]:
         return states
 
 
-def unknown_names(ours: dict[str, Tensor], other: dict[str, Tensor], source: str) -> list[str]:
-    """Return the names that only the other side has, once the two sides can be compared.
+def check_comparable(ours: dict[str, Tensor], other: dict[str, Tensor], source: str) -> None:
+    """Raise ``InputError`` if the two sides share no name, or tensors of one name differ in shape.
 
-    Raises ``InputError`` if shapes differ or no name is shared.
+    ``source`` is where the other side comes from.
     """
     shared = [name for name in ours if name in other]
     if not shared:
@@ -172,6 +172,10 @@ def unknown_names(ours: dict[str, Tensor], other: dict[str, Tensor], source: str
             wrong += f"\n  {name} is {is_shape}, should be {should_be}"
     if wrong:
         raise InputError(f"{source} does not fit this model and these texts:{wrong}")
+
+
+def names_only_in(other: dict[str, Tensor], ours: dict[str, Tensor]) -> list[str]:
+    """Return the names of the other side's tensors that ours does not have."""
     return [name for name in other if name not in ours and name not in TRACE_INPUTS]
 
 
