@@ -30,7 +30,7 @@ from minisbert.system.console import say
 from minisbert.system.devices import choose_device, move_to
 
 Encoder = TextEncoder  # of any kind
-# by ``ModelFolder.model_class``
+# The classes by their names in ``ModelFolder.model_class``.
 ENCODER_CLASSES: dict[str, type[StoredEncoder]] = {
     "SentenceEncoder": SentenceEncoder,
     "SparseEncoder": SparseEncoder,
@@ -54,14 +54,16 @@ def load(
 ) -> Any:
     """Open a model in eval mode with the class that fits its folder.
 
-    That is an encoder, or a ``PairModel`` if the folder holds a head. ``compiled`` and ``dtype`` as
-    for ``CompiledEncoder.load``: True for the package in the cache folder, or the path of one. On a
-    GPU, True and "auto" are a ``CudaEncoder``, for models that it can open. The other options as
-    for ``SentenceEncoder.load``. To an editor the result may be anything: where types matter, call
-    ``load`` of the class. Raises ``InputError`` for anything missing, damaged or not supported.
+    That is an encoder, or a ``PairModel`` if the folder holds a head for pairs.
+
+    ``compiled`` is True for the package in the cache folder, "auto" for that package where there
+    is one, or the path of a package; ``dtype`` is that of ``CompiledEncoder.load``. On a GPU, True
+    and "auto" open a ``CudaEncoder`` if the model has one. The other options are those of
+    ``SentenceEncoder.load``. The result's type is ``Any``: where types matter, call ``load`` of the
+    class. Raises ``InputError`` for anything missing, damaged or not supported.
     """
     folder = read_folder(find_model(model))
-    # what a head for pairs does not have
+    # A head for pairs has none of these options.
     encoder_options: dict[str, Any] = {
         "pooling": pooling,
         "truncate_dim": truncate_dim,
@@ -81,10 +83,8 @@ def load(
 
     for name, value in encoder_options.items():
         if value is not None:
-            raise InputError(
-                f"{name} {one_line(value)}: {folder.path} holds a head for pairs, which has no "
-                f"{name}"
-            )
+            head = f"{folder.path} holds a head for pairs"
+            raise InputError(f"{name} {one_line(value)}: {head}, which has no {name}")
     if compiled == "auto" and choose_device(device).type == "cuda":
         compiled = False  # a package would compute on the CPU
     check_compiled(compiled, dtype, device)
@@ -117,9 +117,8 @@ def open_encoder(
             half = choose_half(dtype, choose_device(device))
             encoder = SentenceEncoder.load_folder(folder, device=device, **options)
             return CudaEncoder(encoder, folder.path, half)
-        say(
-            f"not compiled: {folder.path} is no BERT or relative of it, and only those are on a GPU"
-        )
+        reason = "is no BERT or relative of it, and only those are on a GPU"
+        say(f"not compiled: {folder.path} {reason}")
         return encoder_class.load_folder(folder, device=device, **options)
 
     check_compiled(compiled, dtype, device)
@@ -136,10 +135,8 @@ def check_compiled(
     A model that is not compiled has no ``dtype``, and a compiled one no ``device`` but the CPU.
     """
     if dtype is not None and not compiled:
-        raise InputError(
-            f"dtype {one_line(dtype)} is for compiled models: add compiled=True, or pass it to "
-            f"encode"
-        )
+        advice = "add compiled=True, or pass it to encode"
+        raise InputError(f"dtype {one_line(dtype)} is for compiled models: {advice}")
     if compiled and str(device) not in ("auto", "cpu"):
         raise InputError(f"a compiled model runs only on the CPU, not on {device}")
 
@@ -187,10 +184,7 @@ def load_tokenizer(model: str | Path, limit: int | None = None) -> ModelTokenize
 
 
 def uncompiled(encoder: Encoder) -> Encoder:
-    """Return the encoder itself, or load the model that a compiled one was made from.
-
-    That is read from the folder which the compiled encoder names.
-    """
+    """Return the encoder itself; of a compiled one, load the model that it was made from."""
     if not isinstance(encoder, CompiledEncoder | CudaEncoder):
         return encoder
     folder = read_folder(encoder.folder)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from minisbert.architectures.families import ENCODER_ONLY, Family, dense
+from minisbert.architectures.families import ENCODER_ONLY, Family, weights_and_biases
 from minisbert.architectures.offset_encoder import OffsetConfig, OffsetEncoder
 from minisbert.core.bert import Layer
 
@@ -36,7 +36,10 @@ class DistilBertFamily(Family):
     """DistilBERT's names and settings."""
 
     def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """Read as transformers does: three sizes under BERT's names too, which then win."""
+        """Return the settings; three sizes may also have BERT's names.
+
+        If a file has both, BERT's name counts, as in transformers.
+        """
         content = super().fields(raw)
         for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
             if key in raw:
@@ -67,7 +70,7 @@ DISTILBERT = DistilBertFamily(
     prefix="distilbert.",
     skipped=frozenset(
         {"embeddings.position_ids"}
-        | dense("vocab_transform", "vocab_layer_norm", "vocab_projector")
+        | weights_and_biases("vocab_transform", "vocab_layer_norm", "vocab_projector")
     ),
     settings={
         "hidden_size": "dim",
@@ -78,6 +81,7 @@ DISTILBERT = DistilBertFamily(
         "attention_probs_dropout_prob": "attention_dropout",
         "hidden_act": "activation",
     },
+    # the book's settings that DistilBERT's code fixes
     constants={
         "type_vocab_size": 0,
         "position_offset": 0,

@@ -1,10 +1,11 @@
-"""What the checkpoints of one model family call our tensors and settings: a ``Family``, one table.
+"""How the files of a model family name its tensors and settings: one ``Family`` for each.
 
-It is used in both directions, for reading and for writing. Imports ``core``.
+Its tables are used in both directions, for reading and for writing. Imports ``core``.
 """
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from minisbert.core import one_line
@@ -14,8 +15,9 @@ from minisbert.core import one_line
 class Family:
     """The names of one family.
 
-    A table maps the name of our module to the one in the file; a name with ``{i}`` is repeated for
-    every layer. ``tables`` (embeddings) have a weight each, ``modules`` a weight and a bias.
+    ``tables``, ``modules`` and ``pooler`` map the name of our module to the one in the file; a name
+    with ``{i}`` is repeated for every layer. An embedding in ``tables`` has a weight, each of
+    ``modules`` a weight and a bias. A bias that our module does not have is never looked up.
     """
 
     model_type: str  # in config.json
@@ -25,15 +27,16 @@ class Family:
     tables: dict[str, str] = field(default_factory=dict)
     modules: dict[str, str]
     pooler: dict[str, str] = field(default_factory=dict)  # as ``modules``, but not in every file
-    prefix: str  # of every name, in files that also hold pre-training heads
+    prefix: str  # begins every name in files that also hold the heads of pre-training
     skipped: frozenset[str]  # tensors in some files, of no use to an encoder
     # our config field -> the file's key, where they differ
     settings: dict[str, str] = field(default_factory=dict)
-    # our config fields that the family never states
+    # our config fields that are no keys in the family's files, with their values
     constants: dict[str, Any] = field(default_factory=dict)
-    # the only supported values of keys in config.json, of which the first is the default
+    # the supported values of keys in config.json: the first is the default, the last is what the
+    # message for any other value names
     accepted: dict[str, tuple] = field(default_factory=dict)
-    # only distances between tokens count: pads before a text move nothing
+    # The encoder counts only distances between tokens, so padding may also stand before a text.
     relative: bool = False
 
     def names(self, layers: int, pooler: bool) -> dict[str, str]:
@@ -46,16 +49,16 @@ class Family:
         for ours, theirs in self.tables.items():
             names[f"{ours}.weight"] = f"{theirs}.weight"
         for ours, theirs in modules.items():
-            copies = range(layers) if "{i}" in ours else range(1)
-            for i in copies:
+            copies = layers if "{i}" in ours else 1
+            for i in range(copies):
                 for part in ("weight", "bias"):
                     names[f"{ours.format(i=i)}.{part}"] = f"{theirs.format(i=i)}.{part}"
         return names
 
     def canonical(self, name: str) -> str:
-        """Turn a name as the file has it into the table's: no prefix, and no gamma and beta.
+        """Turn a tensor's name in the file into the one in our tables, without the prefix.
 
-        These two are TensorFlow's names, in BERT of 2018.
+        BERT's files of 2018 call a norm's weight and bias ``gamma`` and ``beta``, as in TensorFlow.
         """
         name = name.removeprefix(self.prefix)
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
@@ -75,7 +78,8 @@ class Family:
         renamed = {theirs: ours for ours, theirs in self.settings.items()}
         content = {}
         for key, value in raw.items():
-            # our name of a setting that the family calls something else is not read
+            # A key that happens to be our name for a setting which this family calls something else
+            # is not that setting.
             if key not in self.settings:
                 content[renamed.get(key, key)] = value
         return content | self.constants
@@ -87,23 +91,25 @@ class Family:
         """
         self.check(raw)
         content = self.fields(raw)
-        stated = {}
-        for each in fields(self.config):
-            if each.name in content or each.default is MISSING:
-                stated[each.name] = content[each.name]
-        return self.config(**stated)
+        arguments = {}
+        for setting in dataclasses.fields(self.config):
+            # A size without a default must be in the file: a missing one raises KeyError here.
+            if setting.name in content or setting.default is dataclasses.MISSING:
+                arguments[setting.name] = content[setting.name]
+        return self.config(**arguments)
 
     def write(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields for ``config.json``, without those that the family never states."""
+        """Return the contents of ``config.json`` for the fields of a config, less the constants."""
         content = {}
         for name, value in config.items():
-            # an empty tuple is a list of layers' kinds that was not stated either
+            # Empty ``layer_types`` say that the file that was read had none; none are written.
             if name not in self.constants and value != ():
                 content[self.settings.get(name, name)] = value
         return content
 
 
-# of BERT and its relatives: what config.json may say that would make another model of them
+# Keys in config.json that would make something else than an encoder of BERT and its relatives, with
+# the values that leave it one.
 ENCODER_ONLY: dict[str, tuple] = {
     "is_decoder": (False,),
     "add_cross_attention": (False,),
@@ -111,9 +117,17 @@ ENCODER_ONLY: dict[str, tuple] = {
 }
 
 
-def dense(*modules: str) -> set[str]:
-    """The names of weight and bias of each of these modules."""
+def weights_and_biases(*modules: str) -> set[str]:
+    """Return the names of the weight and the bias of each of these modules."""
     names = set()
     for module in modules:
         names |= {f"{module}.weight", f"{module}.bias"}
     return names
+
+
+# Tensors that no encoder needs in files of RoBERTa and MPNet: the head for masked words, and a
+# constant (0, 1, 2, ...) that old versions saved.
+ROBERTA_SKIPPED = frozenset(
+    {"embeddings.position_ids", "lm_head.bias"}
+    | weights_and_biases("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder")
+)

@@ -1,8 +1,8 @@
 """EmbeddingGemma: Gemma 3, a decoder whose mask was taken away, with its own norms and windows.
 
 It changes ``qwen3.py``: no causal mask; of six layers five see a window, and turn faster; four
-norms in a layer, each of weight 1 + w; GELU in the gate; embeddings times sqrt(D); scores by the
-root of a setting instead of K.
+norms in a layer, each of weight 1 + w; GELU in the gate; embeddings times sqrt(D); scores divided
+by the root of a setting instead of sqrt(K).
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from minisbert.architectures.modern import GLOBAL, LOCAL, PreNormLayer
-from minisbert.architectures.modernbert import WindowedEncoder, WindowedFamily
+from minisbert.architectures.modernbert import Spacing, WindowedEncoder, WindowedFamily
 from minisbert.architectures.qwen3 import (
     QWEN3,
     DecoderConfig,
@@ -48,7 +48,7 @@ class GemmaConfig(DecoderConfig):
 
 
 class GemmaNorm(RMSNorm):
-    """``rms_norm`` by ``scale`` (1 + weight); the weight (D,) starts at 0."""
+    """``rms_norm`` whose factor is ``scale`` * (1 + weight); the weight (D,) starts at 0."""
 
     def __init__(self, width: int, eps: float, scale: float = 1.0):
         super().__init__(width, eps)
@@ -79,21 +79,25 @@ class GemmaLayer(PreNormLayer):
     """Attention, then feed-forward, each normalised before it and once more before it is added."""
 
     def __init__(self, config: GemmaConfig):
-        width, eps = config.hidden_size, config.rms_norm_eps
+        width = config.hidden_size
+        eps = config.rms_norm_eps
         # subtle: the book divides scores by sqrt(K), Gemma by the root of a setting, which in
-        # EmbeddingGemma is K
+        # EmbeddingGemma is K; the queries are scaled by the quotient of the two
         scale = (config.head_dim / config.query_pre_attn_scalar) ** 0.5
         query_norm = GemmaNorm(config.head_dim, eps, scale)
         key_norm = GemmaNorm(config.head_dim, eps)
         attention = GroupedAttention(config, query_norm, key_norm, causal=False)
         super().__init__(
-            GemmaNorm(width, eps), attention, GemmaNorm(width, eps), GemmaFeedForward(config)
+            attention_norm=GemmaNorm(width, eps),
+            attention=attention,
+            feed_forward_norm=GemmaNorm(width, eps),
+            feed_forward=GemmaFeedForward(config),
         )
         self.attention_after = GemmaNorm(width, eps)
         self.feed_forward_after = GemmaNorm(width, eps)
 
     def forward(self, x: Tensor, view: tuple) -> tuple[Tensor, Tensor | None]:
-        """x (B, T, D), what attention reads besides -> (B, T, D) and attention's probabilities."""
+        """x (B, T, D), view: what attention reads besides -> (B, T, D), the probabilities."""
         attended, probabilities = self.attention(self.attention_norm(x), view)
         x = x + self.attention_after(attended)
         fed = self.feed_forward(self.feed_forward_norm(x))
@@ -114,7 +118,7 @@ class ScaledEmbeddings(nn.Module):
 
 
 class Gemma(WindowedEncoder):
-    """The encoder of EmbeddingGemma."""
+    """The encoder of EmbeddingGemma; it has no pooler, whatever the argument says."""
 
     def __init__(self, config: GemmaConfig, pooler: bool = False):
         layers = [GemmaLayer(config) for _ in range(config.num_hidden_layers)]
@@ -153,6 +157,6 @@ GEMMA = GemmaFamily(
     settings=QWEN3.settings | {"hidden_act": "hidden_activation"},
     constants=QWEN3.constants,
     accepted={"attn_logit_softcapping": (None,)},
-    spacing=("sliding_window_pattern", 6, -1),
+    spacing=Spacing(key="sliding_window_pattern", default=6, first=-1),  # the last of every six
     relative=True,
 )

@@ -1,4 +1,4 @@
-"""Share one forward among the encoders of this folder: what each layer reads, and rotations.
+"""What the encoders of this folder share: one forward pass, layers, and rotated positions.
 
 Imports ``core``.
 """
@@ -64,7 +64,9 @@ class ModernEncoder(nn.Module):
         self.config = config
         self.embeddings: Any = embeddings  # called with ids, token types and positions
         self.layers = nn.ModuleList(layers)
-        self.norm = nn.Identity() if norm is None else norm
+        if norm is None:
+            norm = nn.Identity()
+        self.norm = norm
         self.pooler = None
         if pooler:
             self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
@@ -104,6 +106,7 @@ class ModernEncoder(nn.Module):
                 trace[f"layers.{i}.attention"] = probabilities
                 trace[f"layers.{i}"] = x
 
+        # As in transformers, the last layer's hidden states are those after the norm.
         x = self.norm(x)
         if trace is not None:
             trace[f"layers.{len(self.layers) - 1}"] = x
@@ -112,8 +115,10 @@ class ModernEncoder(nn.Module):
     def view(
         self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype
     ) -> Sequence[Tensor | tuple | None]:
-        """Return what each layer reads besides x: for a mask (B, 1, 1 or T, T) or None, and
-        positions (B or 1, T).
+        """Return what each layer reads besides x.
+
+        It is computed once for a batch: from the mask (B, 1, 1 or T, T), None if there is no
+        padding, and the positions (B or 1, T). ``dtype`` is that of x.
         """
         raise NotImplementedError
 
@@ -123,12 +128,11 @@ class ModernEncoder(nn.Module):
         """Return the embeddings' output and every layer's: L + 1 tensors (B, T, D), in order."""
         trace: dict[str, Tensor] = {}
         self(ids, mask, token_types, trace)
-        return [trace["embeddings"]] + [trace[f"layers.{i}"] for i in range(len(self.layers))]
+        outputs = [trace[f"layers.{i}"] for i in range(len(self.layers))]
+        return [trace["embeddings"], *outputs]
 
     def pool(self, hidden: Tensor) -> Tensor:
-        """Apply the pooler of the pre-training, tanh of a dense layer over [CLS]: (B, T, D) ->
-        (B, D).
-        """
+        """Apply pre-training's pooler, tanh of a dense layer over [CLS]: (B, T, D) -> (B, D)."""
         if self.pooler is None:
             raise ValueError("this checkpoint has no pooler weights")
         return torch.tanh(self.pooler(hidden[:, 0]))  # (B, D)
@@ -138,7 +142,7 @@ Encoder = Bert | ModernEncoder  # what a family's ``encoder`` makes
 
 
 class PreNormLayer(nn.Module):
-    """Attention, then feed-forward; each reads its input normalised and is added to it as it was.
+    """Attention, then feed-forward. Each reads x normalised, and its output is added to x itself.
 
     That order is called pre-norm.
     """
@@ -157,7 +161,7 @@ class PreNormLayer(nn.Module):
         self.feed_forward = feed_forward
 
     def forward(self, x: Tensor, view: tuple) -> tuple[Tensor, Tensor | None]:
-        """x (B, T, D), what attention reads besides -> (B, T, D) and attention's probabilities."""
+        """x (B, T, D), view: what attention reads besides -> (B, T, D), the probabilities."""
         attended, probabilities = self.attention(self.attention_norm(x), view)
         x = x + attended
         x = x + self.feed_forward(self.feed_forward_norm(x))
@@ -165,7 +169,7 @@ class PreNormLayer(nn.Module):
 
 
 class AttentionHeads(nn.Module):
-    """What the attentions of this folder share: heads of K columns, side by side, and dropout."""
+    """What the attentions of this folder share: splitting into heads of K columns, and dropout."""
 
     def __init__(self, head_dim: int, dropout: float):
         super().__init__()
@@ -184,16 +188,19 @@ class AttentionHeads(nn.Module):
 def rotary(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Compute cosine and sine of each position's angles: (B, T) -> twice (B, 1, T, K).
 
-    All heads turn alike. Pair i of K/2 turns by ``base ** (-2i / K)`` a token, the first pair by 1
-    radian (section 3.4.3 of the paper, whose base is 10,000). ``rotary([[2]], 4, 10000, float64)``:
-    angles 2, .02, 2, .02.
+    ``rotate`` turns pairs of columns, K/2 of them in a head of K = ``width``, in all heads alike.
+    From a token to the next one pair i turns by ``base ** (-2i / K)``, the first pair by 1 radian
+    (RoFormer, Su et al. 2021, section 3.4.3, whose base is 10,000).
+    ``rotary([[2]], 4, 10000, float64)``: angles 2, .02, 2, .02.
     """
-    # subtle: at position 8,000 bfloat16 is off by whole turns, so the angles never are in it
-    kind = torch.float64 if dtype == torch.float64 else torch.float32
-    # subtle: base ** -x rounds otherwise in float32, by up to .002 radians at position 32,768
-    columns = torch.arange(0, width, 2, device=positions.device).to(kind)  # (K/2,)
+    # subtle: bfloat16 would be off by whole turns at position 8,000, so angles are computed in
+    # float32 at least
+    precise = torch.float64 if dtype == torch.float64 else torch.float32
+    # subtle: the formula base ** -x rounds differently from 1 / base ** x in float32, by up to .002
+    # radians at position 32,768; transformers computes the latter
+    columns = torch.arange(0, width, 2, device=positions.device).to(precise)  # (K/2,)
     rates = 1.0 / base ** (columns / width)  # (K/2,)
-    angles = (positions.to(kind)[..., None] * rates)[:, None]  # (B, 1, T, K/2)
+    angles = (positions.to(precise)[..., None] * rates)[:, None]  # (B, 1, T, K/2)
     angles = torch.cat([angles, angles], dim=-1)  # (B, 1, T, K)
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
@@ -204,8 +211,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     x (B, H, T, K), cos and sin (B, 1, T, K) -> (B, H, T, K). A quarter turn takes (3, 4) to
     (-4, 3).
     """
-    # subtle: column i is paired with column i + K/2, not with i + 1 as in the paper; weights are
-    # made for one of them
+    # subtle: column i is paired with column i + K/2, not with i + 1 as in the paper; a model's
+    # weights are made for one of the two
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-second, first], dim=-1) * sin
 
@@ -219,7 +226,7 @@ LOCAL = "sliding_attention"
 class RotaryConfig:
     """The sizes and constants that encoders with rotated positions share.
 
-    Raises ``ValueError`` as ``BertConfig``.
+    Raises ``ValueError`` for values that no encoder can have, as ``BertConfig`` does.
     """
 
     vocab_size: int  # V
@@ -260,19 +267,23 @@ class RotaryConfig:
 
 
 def read_optional(raw: dict[str, Any], key: str, kind: type = dict) -> Any:
-    """Return an object or a list of a config; an empty one if it is null or missing."""
+    """Return the value of a key in a config: an object or, if ``kind`` says so, a list.
+
+    It is empty if the value is null or missing.
+    """
     value = raw.get(key)
     if value is None:
         return kind()
+    # A tuple is a list that ``Family.write`` has returned and that never was JSON.
     if not isinstance(value, kind | tuple):
         raise ValueError(f"{key} must be a JSON {kind.__name__}, not {one_line(value)}")
     return value
 
 
 def check_default_rope(*ropes: dict[str, Any]) -> None:
-    """Raise ``ValueError`` for a rotation that is scaled, as for texts longer than the training's.
+    """Raise ``ValueError`` for a scaled rotation, which extends a model to longer texts.
 
-    Each is an object of ``rope_parameters``, or ``rope_scaling`` in older files.
+    Each of ``ropes`` is an object from ``rope_parameters``, or ``rope_scaling`` in older files.
     """
     for rope in ropes:
         kind = rope.get("rope_type") or rope.get("type")

@@ -6,7 +6,7 @@
                    affordable
     geglu          for GELU (Shazeer 2020, arXiv 2002.05202): one half of the layer decides how much
                    of the other passes
-    pre-norm       each block reads its input normalised and is added to it as it was; one more norm
+    pre-norm       each block reads x normalised, and its output is added to x itself; one more norm
                    at the end
     no biases      in published models; the settings allow them
 
@@ -16,12 +16,12 @@ K width of one head, F feed-forward width.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from minisbert.architectures.families import Family, dense
+from minisbert.architectures.families import Family, weights_and_biases
 from minisbert.architectures.modern import (
     GLOBAL,
     LOCAL,
@@ -38,14 +38,14 @@ from minisbert.core import bert
 from minisbert.core.bert import attention, gelu, layer_norm
 from minisbert.core.checks import check_integer, check_number, check_one_of
 
-MOST_LAYERS = 1000  # whose kinds are worked out; no published model has so many
+MAX_SPACED_LAYERS = 1000  # more than any published model has
 
 
 def geglu(x: Tensor, activation: str = "gelu") -> Tensor:
-    """gelu(first half) * second half, (..., 2F) -> (..., F) (Shazeer 2020). ``geglu([1, 2]) =
-    [1.6827]``.
+    """gelu(first half) * second half, (..., 2F) -> (..., F) (Shazeer 2020).
 
-    ``silu`` as the activation makes it SwiGLU: ``geglu([1, 2], "silu") = [1.4621]``.
+    ``geglu([1, 2]) = [1.6827]``. ``silu`` as the activation makes it SwiGLU:
+    ``geglu([1, 2], "silu") = [1.4621]``.
     """
     activated, gate = x.chunk(2, dim=-1)  # subtle: the first half is activated
     if activation == "silu":
@@ -65,8 +65,8 @@ def local_mask(positions: Tensor, mask: Tensor | None, half: int) -> Tensor:
     near = distances <= half
     if mask is None:
         return near
-    # subtle: a pad far from the text sees nothing, its softmax is 0/0, and 0 times that is not 0:
-    # it may see itself
+    # subtle: every token may see itself, because a pad far from the text sees nothing else: its
+    # softmax would be 0/0, NaN, which a weight of 0 in the next layer does not remove
     return (mask & near) | torch.eye(near.shape[-1], dtype=torch.bool, device=near.device)
 
 
@@ -125,10 +125,7 @@ class ModernBertNorm(nn.Module):
 
 
 class RotaryAttention(AttentionHeads):
-    """Multi-head attention with rotated queries and keys.
-
-    One matrix makes queries, keys and values.
-    """
+    """Multi-head attention with rotated queries and keys; one matrix makes q, k and v."""
 
     def __init__(self, config: ModernBertConfig):
         super().__init__(config.head_dim, config.attention_probs_dropout_prob)
@@ -170,19 +167,19 @@ class GeGLUFeedForward(nn.Module):
 
 
 class WindowedEncoder(ModernEncoder):
-    """Every token sees those on both sides: all, or in local layers those of a window."""
+    """Global layers see the whole text, local layers a window to both sides of each token."""
 
     def view(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
         """Return the mask and the rotation of each position, by the kind of each layer."""
         config = self.config
-        views = {
-            GLOBAL: (mask, rotary(positions, config.head_dim, config.rope_theta, dtype)),
-            LOCAL: (
-                local_mask(positions, mask, config.sliding_window // 2),
-                rotary(positions, config.head_dim, config.rope_local_base_freq, dtype),
-            ),
-        }
-        kinds = config.layer_types or [GLOBAL] * len(self.layers)
+        global_rotation = rotary(positions, config.head_dim, config.rope_theta, dtype)
+        local_rotation = rotary(positions, config.head_dim, config.rope_local_base_freq, dtype)
+        window = local_mask(positions, mask, config.sliding_window // 2)
+        views = {GLOBAL: (mask, global_rotation), LOCAL: (window, local_rotation)}
+
+        kinds = config.layer_types
+        if not kinds:
+            kinds = [GLOBAL] * len(self.layers)
         return [views[kind] for kind in kinds]
 
 
@@ -201,53 +198,71 @@ class NormedEmbeddings(nn.Module):
 
 
 class ModernBert(WindowedEncoder):
-    """The encoder of ModernBERT."""
+    """The encoder of ModernBERT; it has no pooler, whatever the argument says."""
 
     def __init__(self, config: ModernBertConfig, pooler: bool = False):
         layers = []
         for i in range(config.num_hidden_layers):
-            # the embeddings' norm has normalised the input of layer 0
-            norm = ModernBertNorm(config) if i else nn.Identity()
+            attention_norm: nn.Module = ModernBertNorm(config)
+            if i == 0:  # its input comes from the norm of the embeddings
+                attention_norm = nn.Identity()
             attention = RotaryAttention(config)
+            feed_forward_norm = ModernBertNorm(config)
             feed_forward = GeGLUFeedForward(config)
-            layers.append(PreNormLayer(norm, attention, ModernBertNorm(config), feed_forward))
+            layers.append(PreNormLayer(attention_norm, attention, feed_forward_norm, feed_forward))
         super().__init__(config, NormedEmbeddings(config), layers, ModernBertNorm(config))
+
+
+class Spacing(NamedTuple):
+    """Which layers are global in older files: one of n, evenly spaced."""
+
+    key: str  # in config.json, whose value is n
+    default: int  # n for a file without the key
+    first: int  # layer i is global if i and ``first`` leave the same remainder when divided by n
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowedFamily(Family):
     """The settings of a ``WindowedEncoder``."""
 
-    # how often a layer is global, in older files: the key, its default, the first of n
-    spacing: tuple[str, int, int]
+    spacing: Spacing
 
     def read(self, raw: dict[str, Any]) -> Any:
         """Read a config; newer files state layers' kinds, and the bases in ``rope_parameters``."""
         ropes = read_optional(raw, "rope_parameters")
-        of_kinds = {kind: read_optional(ropes, kind) for kind in (GLOBAL, LOCAL)}
-        check_default_rope(
-            read_optional(raw, "rope_scaling"), ropes, of_kinds[GLOBAL], of_kinds[LOCAL]
-        )
+        global_rope = read_optional(ropes, GLOBAL)
+        local_rope = read_optional(ropes, LOCAL)
+        check_default_rope(read_optional(raw, "rope_scaling"), ropes, global_rope, local_rope)
 
-        kinds = read_optional(raw, "layer_types", list) or self.spaced_kinds(raw)
+        kinds = read_optional(raw, "layer_types", list)
+        if not kinds:
+            kinds = self.spaced_kinds(raw)
         content = raw | {"layer_types": tuple(kinds)}
-        for kind, ours in ((GLOBAL, "rope_theta"), (LOCAL, "rope_local_base_freq")):
-            if "rope_theta" in of_kinds[kind]:
-                content[self.settings.get(ours, ours)] = of_kinds[kind]["rope_theta"]
+
+        # The bases move to the keys that older files have for them.
+        if "rope_theta" in global_rope:
+            key = self.settings.get("rope_theta", "rope_theta")
+            content[key] = global_rope["rope_theta"]
+        if "rope_theta" in local_rope:
+            key = self.settings.get("rope_local_base_freq", "rope_local_base_freq")
+            content[key] = local_rope["rope_theta"]
         return super().read(content)
 
     def spaced_kinds(self, raw: dict[str, Any]) -> list[str]:
         """Return the kind of each layer by ``spacing``, as older files state it."""
-        key, default, first = self.spacing
         layers = raw["num_hidden_layers"]
         check_integer("num_hidden_layers", layers)
-        every = raw.get(key, default)
-        check_integer(key, every)
+        every = raw.get(self.spacing.key, self.spacing.default)
+        check_integer(self.spacing.key, every)
 
-        # A damaged number of layers must not fill the memory: the config then refuses so few kinds
+        # A damaged number of layers must not fill the memory with kinds. The config refuses it,
+        # because it then has fewer kinds than layers.
         kinds = []
-        for i in range(min(layers, MOST_LAYERS)):
-            kinds.append(GLOBAL if i % every == first % every else LOCAL)
+        for i in range(min(layers, MAX_SPACED_LAYERS)):
+            if i % every == self.spacing.first % every:
+                kinds.append(GLOBAL)
+            else:
+                kinds.append(LOCAL)
         return kinds
 
 
@@ -255,13 +270,16 @@ class ModernBertFamily(WindowedFamily):
     """ModernBERT's names and settings."""
 
     def write(self, config: dict[str, Any]) -> dict[str, Any]:
-        """In the older form, which every version reads if the global layers are evenly spaced."""
-        # layer_types are written too: they decide where they are read
+        """Return the settings with the key of older files, which every version reads.
+
+        It is right only for evenly spaced global layers. The ``layer_types`` are written too, and
+        versions that read them ignore the key.
+        """
         kinds = config["layer_types"]
-        spacing = max(len(kinds), 1)
+        every = max(len(kinds), 1)
         if GLOBAL in kinds[1:]:
-            spacing = kinds.index(GLOBAL, 1)  # the first global layer after layer 0
-        return super().write(config) | {"global_attn_every_n_layers": spacing}
+            every = kinds.index(GLOBAL, 1)  # the first global layer after layer 0
+        return super().write(config) | {"global_attn_every_n_layers": every}
 
 
 MODERNBERT = ModernBertFamily(
@@ -281,7 +299,8 @@ MODERNBERT = ModernBertFamily(
         "norm": "final_norm",
     },
     prefix="model.",
-    skipped=frozenset(dense("head.dense", "head.norm", "decoder")),  # for masked words
+    # the head for masked words
+    skipped=frozenset(weights_and_biases("head.dense", "head.norm", "decoder")),
     settings={
         "hidden_dropout_prob": "embedding_dropout",
         "attention_probs_dropout_prob": "attention_dropout",
@@ -290,6 +309,6 @@ MODERNBERT = ModernBertFamily(
         "sliding_window": "local_attention",
     },
     constants={"type_vocab_size": 0},
-    spacing=("global_attn_every_n_layers", 3, 0),
+    spacing=Spacing(key="global_attn_every_n_layers", default=3, first=0),
     relative=True,
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from minisbert.architectures.families import Family, dense
+from minisbert.architectures.families import ROBERTA_SKIPPED, Family
 from minisbert.architectures.modern import AttentionHeads
 from minisbert.architectures.offset_encoder import OffsetConfig, OffsetEncoder
 from minisbert.core import bert
@@ -34,7 +34,8 @@ def relative_buckets(distances: Tensor) -> Tensor:
     one bucket too low.
     """
     starts = torch.tensor(STARTS, device=distances.device)
-    # subtle: from 91 on all distances are alike: T5's 128 is where a bucket 16 would begin
+    # subtle: all distances from 91 on are in the last bucket; T5's "maximum distance" of 128 is
+    # where the next one would begin
     bucket = torch.bucketize(distances.abs(), starts, right=True) - 1
     return bucket + (distances > 0) * (BUCKETS // 2)
 
@@ -42,8 +43,7 @@ def relative_buckets(distances: Tensor) -> Tensor:
 def biased_attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """softmax(q k^T / sqrt(K) + bias) v: the book's ``attention`` with a number added to each
-    score.
+    """softmax(q k^T / sqrt(K) + bias) v: the book's ``attention``, its scores plus a bias.
 
     query, key, value (B, H, T, K), bias (B or 1, H, T, T), minus infinity for masked keys ->
     context (B, H, T, K) and probabilities (B, H, T, T).
@@ -115,35 +115,33 @@ class MPNetLayer(nn.Module):
 
 
 class MPNet(OffsetEncoder):
-    """RoBERTa's embeddings, these layers, the book's pooler, and one table of biases."""
+    """RoBERTa's embeddings, MPNet's layers, the book's pooler, and one table of biases."""
 
     def __init__(self, config: MPNetConfig, pooler: bool = True):
         layers = [MPNetLayer(config) for _ in range(config.num_hidden_layers)]
+        # The pooler follows the table of biases, so the parent does not make it.
         super().__init__(config, pooler=False, layers=layers)
         self.relative = nn.Embedding(BUCKETS, config.num_attention_heads)
         if pooler:
             self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
-        self.initialise()  # the two that were just added
+        self.initialise()  # again, because the parent's call knew neither of the two
 
     def view(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[Tensor]:
-        """Compute what each layer adds to its scores, (B, H, T, T): a bias, and minus infinity for
-        masked keys.
+        """Compute what each layer adds to its scores (B, H, T, T).
+
+        It is the bias of the distance, and minus infinity for masked keys.
         """
-        # key's position minus query's
+        # [b, i, j] is the position of key j minus that of query i.
         distances = positions[:, None, :] - positions[:, :, None]  # (B, T, T)
         bias = self.relative(relative_buckets(distances))  # (B, T, T, H)
-        # every layer reads it, and attention is slow where the last axis has gaps
+        # One copy here is worth it: all layers read the bias, and attention is slow if the numbers
+        # of its last axis are not side by side.
         bias = bias.permute(0, 3, 1, 2).contiguous()  # (B, H, T, T)
         if mask is not None:
             bias = bias.masked_fill(~mask, float("-inf"))
         return [bias] * len(self.layers)
 
 
-# the head for masked words, which is RoBERTa's too
-SKIPPED = frozenset(
-    {"embeddings.position_ids", "lm_head.bias"}
-    | dense("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder")
-)
 MPNET = Family(
     model_type="mpnet",
     architecture="MPNetModel",
@@ -165,9 +163,9 @@ MPNET = Family(
     },
     pooler={"pooler": "pooler.dense"},
     prefix="mpnet.",
-    skipped=SKIPPED,
+    skipped=ROBERTA_SKIPPED,
     constants={"type_vocab_size": 0, "position_offset": 2, "position_embedding_type": "absolute"},
-    # transformers computes with these whatever the file says
+    # transformers computes with 1 and 32 whatever the file says.
     accepted={
         "pad_token_id": (None, 1),
         "relative_attention_num_buckets": (None, BUCKETS),

@@ -18,18 +18,19 @@ from minisbert.core.weights import BertConfig
 
 @dataclass(frozen=True)
 class OffsetConfig(BertConfig):
-    """The book's settings, and where positions start. A ``type_vocab_size`` of 0: no such table."""
+    """The book's settings, and where positions start.
 
-    position_offset: int = 0  # rows at the start of the position table that no token has
+    If ``type_vocab_size`` is 0, the encoder has no table of token types.
+    """
+
+    position_offset: int = 0  # rows at the start of the position table that no token uses
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_integer("position_offset", self.position_offset, least=0)
         if self.positions < 1:
-            raise ValueError(
-                f"max_position_embeddings {self.max_position_embeddings} leaves no position for a "
-                f"token"
-            )
+            rows = f"max_position_embeddings {self.max_position_embeddings}"
+            raise ValueError(f"{rows} leaves no position for a token")
 
     @property
     def positions(self) -> int:
@@ -55,8 +56,9 @@ class OffsetEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, ids: Tensor, token_types: Tensor | None, positions: Tensor) -> Tensor:
-        """ids (B, T), token_types (B, T) or None for all zero, positions (B or 1, T), from 0 on ->
-        (B, T, D).
+        """ids (B, T), positions (B or 1, T) that count from 0 -> (B, T, D).
+
+        token_types (B, T) are all 0 if they are None.
         """
         x = self.word(ids) + self.position(positions + self.offset)  # (B, T, D)
         if self.token_type is not None:
@@ -67,7 +69,10 @@ class OffsetEmbeddings(nn.Module):
 
 
 class OffsetEncoder(ModernEncoder):
-    """BERT with these embeddings; the layers are the book's, or such as read what the book's do."""
+    """BERT with ``OffsetEmbeddings``.
+
+    Its layers are the book's; a subclass may give it others, which are called in the same way.
+    """
 
     def __init__(
         self, config: OffsetConfig, pooler: bool = True, layers: Iterable[nn.Module] | None = None
@@ -79,5 +84,5 @@ class OffsetEncoder(ModernEncoder):
     def view(
         self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype
     ) -> Sequence[Tensor | None]:
-        """Return the mask (B, 1, 1 or T, T) for each layer, which knows no positions."""
+        """Return the mask (B, 1, 1 or T, T) for each layer; positions are in the embeddings."""
         return [mask] * len(self.layers)

@@ -1,8 +1,8 @@
 """The forward pass of any encoder over rows that hold several texts each.
 
 A text's own tokens are the only ones that it may see, and its positions start at 0 wherever it is
-in its row. The book's ``Bert`` computes one text a row, so here its parts are walked through with
-these two changed; the other encoders take both as arguments. Imports ``core``.
+in its row. The other encoders take such a mask and such positions as arguments. The book's ``Bert``
+takes one text a row, so its embeddings and layers are called one by one here. Imports ``core``.
 """
 
 from typing import Any
@@ -48,8 +48,9 @@ def states_by_view(
 
 
 def embed(embeddings: Embeddings, ids: Tensor, positions: Tensor) -> Tensor:
-    """Compute the book's ``Embeddings.forward`` at given positions: ids and positions (R, T) ->
-    (R, T, D).
+    """Compute the book's ``Embeddings.forward`` at these positions.
+
+    ids (R, T), positions (R, T) -> (R, T, D).
     """
     x = embeddings.word(ids) + embeddings.position(positions)  # (R, T, D)
     x = x + embeddings.token_type(torch.zeros_like(ids))

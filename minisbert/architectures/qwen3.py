@@ -64,8 +64,8 @@ def repeat_heads(x: Tensor, times: int) -> Tensor:
 def causal_mask(mask: Tensor | None, tokens: int, device: torch.device) -> Tensor:
     """Mark the keys that a query may attend to: its own and earlier ones, if ``mask`` allows them.
 
-    ``mask`` (B, 1, 1, T) is True for real tokens, (B, 1, T, T) if two tokens are of the same text,
-    or None -> (1 or B, 1, T, T).
+    ``mask`` is (B, 1, 1, T), True for real tokens; or (B, 1, T, T), True where query and key are of
+    the same text; or None. -> (1 or B, 1, T, T).
     """
     before = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
     if mask is None:
@@ -85,7 +85,7 @@ def grouped_attention(
 ) -> tuple[Tensor, Tensor]:
     """Compute the book's ``attention`` with keys and values (B, G, T, K).
 
-    ``causal`` counts if ``mask`` is None.
+    If ``causal``, and no ``mask`` says it already, a token attends only to itself and those before.
     """
     if causal and mask is None:
         mask = causal_mask(None, query.shape[2], query.device)
@@ -146,8 +146,9 @@ class GroupedAttention(AttentionHeads):
         self, config: DecoderConfig, query_norm: RMSNorm, key_norm: RMSNorm, causal: bool = True
     ):
         super().__init__(config.head_dim, config.attention_probs_dropout_prob)
-        self.causal = causal  # a token sees those before it, if no mask says more
-        width, bias = config.hidden_size, config.attention_bias
+        self.causal = causal  # as in ``grouped_attention``
+        width = config.hidden_size
+        bias = config.attention_bias
         inner = config.num_attention_heads * config.head_dim  # H * K
         kv_inner = config.num_key_value_heads * config.head_dim  # G * K
         self.query = nn.Linear(width, inner, bias)
@@ -169,8 +170,8 @@ class GroupedAttention(AttentionHeads):
         dropout = self.dropout if self.training else 0.0
         probabilities = None
         if bert.FUSED and not dropout:
-            # Told that the mask is causal, PyTorch's operation does half of the work; it repeats no
-            # heads
+            # With ``is_causal`` in place of a mask PyTorch's operation does half of the work, and
+            # with ``enable_gqa`` it need not repeat heads.
             context = nn.functional.scaled_dot_product_attention(
                 query, key, value, mask, is_causal=self.causal and mask is None, enable_gqa=True
             )
@@ -199,19 +200,23 @@ class DecoderLayer(PreNormLayer):
     """Grouped attention, then feed-forward, each after an RMSNorm."""
 
     def __init__(self, config: DecoderConfig):
-        width, eps = config.hidden_size, config.rms_norm_eps
+        width = config.hidden_size
+        eps = config.rms_norm_eps
         query_norm = RMSNorm(config.head_dim, eps)
         key_norm = RMSNorm(config.head_dim, eps)
         attention = GroupedAttention(config, query_norm, key_norm)
         super().__init__(
-            RMSNorm(width, eps), attention, RMSNorm(width, eps), GatedFeedForward(config)
+            attention_norm=RMSNorm(width, eps),
+            attention=attention,
+            feed_forward_norm=RMSNorm(width, eps),
+            feed_forward=GatedFeedForward(config),
         )
 
 
 class Decoder(ModernEncoder):
-    """Qwen3 without its head for the next word."""
+    """Qwen3 without its head for the next word; it has no pooler, whatever the argument says."""
 
-    causal = True  # the first token has seen no other
+    causal = True  # tells the heads that read [CLS]: here the first token has seen no other
 
     def __init__(self, config: DecoderConfig, pooler: bool = False):
         layers = [DecoderLayer(config) for _ in range(config.num_hidden_layers)]
@@ -235,12 +240,14 @@ class QwenFamily(Family):
     def read(self, raw: dict[str, Any]) -> DecoderConfig:
         """Read a config; newer files state the base of the rotation in ``rope_parameters``."""
         rope = read_optional(raw, "rope_parameters")
-        scaling = read_optional(raw, "rope_scaling")  # the same in older files
+        scaling = read_optional(raw, "rope_scaling")  # the older name of rope_parameters
         check_default_rope(rope, scaling)
+
         content = raw | {"layer_types": tuple(read_optional(raw, "layer_types", list))}
-        for settings in (rope, scaling):
-            if "rope_theta" in settings:
-                content["rope_theta"] = settings["rope_theta"]
+        if "rope_theta" in rope:
+            content["rope_theta"] = rope["rope_theta"]
+        if "rope_theta" in scaling:
+            content["rope_theta"] = scaling["rope_theta"]
         return super().read(content)
 
 
@@ -265,7 +272,7 @@ QWEN3 = QwenFamily(
         "norm": "norm",
     },
     prefix="model.",
-    # the head for the next word, mostly the table of words itself
+    # The head for the next word; in most files it is a copy of the word embeddings.
     skipped=frozenset({"lm_head.weight"}),
     settings={"attention_probs_dropout_prob": "attention_dropout"},
     constants={"hidden_dropout_prob": 0.0, "type_vocab_size": 0},

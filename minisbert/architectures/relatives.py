@@ -1,9 +1,11 @@
 """All families by name: BERT, its relatives, and what came after them.
 
-bert         the book's encoder; its table of names here has all that some files add
-electra      BERT as a discriminator (of embeddings as wide as the hidden states), without a pooler
+bert         the book's encoder
+electra      BERT, trained as a discriminator, without a pooler; only those whose embeddings are as
+             wide as the hidden states
 roberta      BERT's names; positions start after the padding index, one token type
-xlm-roberta  RoBERTa for many languages: only the name differs; so does camembert, in French
+xlm-roberta  RoBERTa for many languages: only its own name differs
+camembert    RoBERTa for French: only its own name differs
 others       have their own encoders, each in its file
 
 Imports ``core`` and the files beside this one.
@@ -12,15 +14,20 @@ Imports ``core`` and the files beside this one.
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from minisbert.architectures.distilbert import DISTILBERT
-from minisbert.architectures.families import ENCODER_ONLY, Family, dense
+from minisbert.architectures.families import (
+    ENCODER_ONLY,
+    ROBERTA_SKIPPED,
+    Family,
+    weights_and_biases,
+)
 from minisbert.architectures.gemma3 import GEMMA
 from minisbert.architectures.modernbert import MODERNBERT
-from minisbert.architectures.mpnet import MPNET, SKIPPED
+from minisbert.architectures.mpnet import MPNET
 from minisbert.architectures.offset_encoder import OffsetConfig, OffsetEncoder
 from minisbert.architectures.qwen3 import QWEN3
 from minisbert.core import InputError, read_json
@@ -55,8 +62,9 @@ BERT = Family(
     skipped=frozenset(
         {"embeddings.position_ids"}  # 0, 1, 2, ...: a constant that old versions saved
         | {"cls.predictions.bias"}  # the heads of pre-training: masked words and next sentence
-        | dense("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm")
-        | dense("cls.predictions.decoder", "cls.seq_relationship")
+        | weights_and_biases("cls.predictions.transform.dense")
+        | weights_and_biases("cls.predictions.transform.LayerNorm")
+        | weights_and_biases("cls.predictions.decoder", "cls.seq_relationship")
     ),
     accepted=ENCODER_ONLY,
 )
@@ -66,9 +74,9 @@ class ElectraFamily(Family):
     """ELECTRA's settings."""
 
     def write(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return BERT's fields, and the width of the embeddings, which in transformers is 128.
+        """Return BERT's fields, and the width of the embeddings: that of the hidden states.
 
-        Only models whose embeddings are as wide as the hidden states are opened.
+        It must be written, because transformers takes 128 for a file without it.
         """
         return {"embedding_size": config["hidden_size"]} | super().write(config)
 
@@ -78,13 +86,14 @@ class RobertaFamily(Family):
 
     def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Return the settings, and the positions' offset, which follows from the padding index."""
+        # A key that is null counts as missing: the padding index is then 1.
         content = {"pad_token_id": 1}
         for key, value in super().fields(raw).items():
             if value is not None:
                 content[key] = value
         check_integer("pad_token_id", content["pad_token_id"], least=0)
-        # subtle: the first token has the position after the padding's, which is the padding's id
-        # (fairseq's habit)
+        # subtle: fairseq, where RoBERTa was made, gives padding the position equal to its id, and
+        # the first token the next one
         content["position_offset"] = content["pad_token_id"] + 1
         return content
 
@@ -105,8 +114,8 @@ ELECTRA = ElectraFamily(
     prefix="electra.",
     skipped=frozenset(
         {"embeddings.position_ids"}
-        | dense("discriminator_predictions.dense")
-        | dense("discriminator_predictions.dense_prediction")
+        | weights_and_biases("discriminator_predictions.dense")
+        | weights_and_biases("discriminator_predictions.dense_prediction")
     ),
     accepted=ENCODER_ONLY,
 )
@@ -119,7 +128,7 @@ ROBERTA = RobertaFamily(
     modules=BERT.modules,
     pooler=BERT.pooler,
     prefix="roberta.",
-    skipped=SKIPPED,
+    skipped=ROBERTA_SKIPPED,
     accepted=ENCODER_ONLY,
 )
 XLM_ROBERTA = replace(ROBERTA, model_type="xlm-roberta", architecture="XLMRobertaModel")
@@ -144,44 +153,65 @@ def read_config(
     path = folder / "config.json"
     if raw is None:
         raw = read_json(path)
-    family = families.get(str(raw.get("model_type")))
+    model_type = raw.get("model_type")
+    family = families.get(str(model_type))
     if family is None:
-        raise InputError(
-            f"{path}: model_type {raw.get('model_type')!r} is not supported; {', '.join(families)} "
-            f"are"
-        )
+        supported = ", ".join(families)
+        raise InputError(f"{path}: model_type {model_type!r} is not supported; {supported} are")
     with reading(path):
         return family, family.read(raw)
 
 
-# transformers' classifier on [CLS]: its class, its two layers as files name them, and what is
-# between them
-CLASSIFIERS: dict[str, tuple[str, str, str, type[nn.Module]]] = {
-    "bert": ("BertForSequenceClassification", "bert.pooler.dense", "classifier", nn.Tanh),
-    "distilbert": ("DistilBertForSequenceClassification", "pre_classifier", "classifier", nn.ReLU),
-    "roberta": (
-        "RobertaForSequenceClassification",
-        "classifier.dense",
-        "classifier.out_proj",
-        nn.Tanh,
+class Classifier(NamedTuple):
+    """transformers' head for classes, which reads the hidden state of [CLS]."""
+
+    architecture: str  # the class, as config.json names it
+    dense: str  # the first layer, as files name it
+    out: str  # the second layer
+    between: type[nn.Module]  # the activation between the two
+
+
+CLASSIFIERS: dict[str, Classifier] = {
+    "bert": Classifier(
+        architecture="BertForSequenceClassification",
+        dense="bert.pooler.dense",
+        out="classifier",
+        between=nn.Tanh,
     ),
-    "xlm-roberta": (
-        "XLMRobertaForSequenceClassification",
-        "classifier.dense",
-        "classifier.out_proj",
-        nn.Tanh,
+    "distilbert": Classifier(
+        architecture="DistilBertForSequenceClassification",
+        dense="pre_classifier",
+        out="classifier",
+        between=nn.ReLU,
     ),
-    "camembert": (
-        "CamembertForSequenceClassification",
-        "classifier.dense",
-        "classifier.out_proj",
-        nn.Tanh,
+    "roberta": Classifier(
+        architecture="RobertaForSequenceClassification",
+        dense="classifier.dense",
+        out="classifier.out_proj",
+        between=nn.Tanh,
     ),
-    "electra": (
-        "ElectraForSequenceClassification",
-        "classifier.dense",
-        "classifier.out_proj",
-        nn.GELU,
+    "xlm-roberta": Classifier(
+        architecture="XLMRobertaForSequenceClassification",
+        dense="classifier.dense",
+        out="classifier.out_proj",
+        between=nn.Tanh,
     ),
-    "mpnet": ("MPNetForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.Tanh),
+    "camembert": Classifier(
+        architecture="CamembertForSequenceClassification",
+        dense="classifier.dense",
+        out="classifier.out_proj",
+        between=nn.Tanh,
+    ),
+    "electra": Classifier(
+        architecture="ElectraForSequenceClassification",
+        dense="classifier.dense",
+        out="classifier.out_proj",
+        between=nn.GELU,
+    ),
+    "mpnet": Classifier(
+        architecture="MPNetForSequenceClassification",
+        dense="classifier.dense",
+        out="classifier.out_proj",
+        between=nn.Tanh,
+    ),
 }

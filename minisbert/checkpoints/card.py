@@ -18,8 +18,8 @@ CARD = "README.md"
 LAST_LINE = (
     "<!-- written by minisbert, {}: saving replaces this page as long as nobody edits it -->\n"
 )
-# What the Hub files a model under, by its class in sentence-transformers, which has none for heads
-# over pairs but the cross-encoder's.
+# What the Hub files a model under, by its class in sentence-transformers. Our ``PairModel`` has
+# heads that no class there has.
 PIPELINE_TAGS = {
     "SentenceTransformer": "sentence-similarity",
     "SparseEncoder": "feature-extraction",
@@ -27,7 +27,7 @@ PIPELINE_TAGS = {
     "CrossEncoder": "text-ranking",
     "PairModel": "text-classification",
 }
-# the same classes as sentence-transformers writes them among the tags
+# The same classes, as sentence-transformers writes them among the tags.
 CLASS_TAGS = {
     "SentenceTransformer": "sentence-similarity",
     "SparseEncoder": "sparse-encoder",
@@ -77,10 +77,9 @@ def write_card(
         lines += loading_section("sentence_transformers", kind, kind)
     text = "\n".join([*lines, "", ""]) + training
 
+    text += LAST_LINE.format(digest(text))
     with naming(folder / CARD):
-        (folder / CARD).write_text(
-            text + LAST_LINE.format(digest(text)), encoding="utf-8", errors="backslashreplace"
-        )
+        (folder / CARD).write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def keep_own_card(folder: Path, former: Path | None) -> bool:
@@ -96,7 +95,9 @@ def keep_own_card(folder: Path, former: Path | None) -> bool:
 def loading_section(package: str, call: str, kind: str) -> list[str]:
     """The lines of a card that load the model with a function or class of a package."""
     opening = f'model = {call}("path/to/this/folder")  # or owner/name on the Hub'
-    use = PREDICT if kind in ("CrossEncoder", "PairModel") else ENCODE
+    use = ENCODE
+    if kind in ("CrossEncoder", "PairModel"):
+        use = PREDICT
     return ["", "```python", f"from {package} import {call}", "", opening, use, "```"]
 
 
@@ -134,7 +135,8 @@ def is_own(path: Path) -> bool:
     if not path.is_file():
         return False
     content = path.read_text(encoding="utf-8", errors="replace")
-    text, _, _ = content.rpartition(LAST_LINE[:20])
+    beginning_of_last_line = LAST_LINE[:20]  # "<!-- written by mini"
+    text, _, _ = content.rpartition(beginning_of_last_line)
     return content != text + LAST_LINE.format(digest(text))
 
 

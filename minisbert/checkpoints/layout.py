@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 from minisbert.architectures.families import Family
-from minisbert.architectures.relatives import BERT, ENCODER_FAMILIES, read_config
-from minisbert.checkpoints.module_names import OWN, pooling_modes
+from minisbert.architectures.relatives import ENCODER_FAMILIES, read_config
+from minisbert.checkpoints.module_names import MODULE_PREFIX, pooling_modes
 from minisbert.core import InputError, one_line
 from minisbert.system.assets import assets, download_model, ensure, is_hub_name
 from minisbert.system.console import say
@@ -75,8 +75,9 @@ POOLING_NAMES = (
 )
 
 SENTENCE_ENCODER = "SentenceEncoder"  # opens any folder that no other class claims
-# What marks the folder of another class: a ``model_type`` in config.json or
-# config_sentence_transformers.json, a key of the latter, an architecture, or a module.
+# The marks by which the folders of other classes are recognised. A mark is a ``model_type`` in
+# config.json or config_sentence_transformers.json, any key of the latter, one of the
+# ``architectures`` in config.json, or the class of a module.
 CLASS_MARKS = {
     "SparseEncoder": {
         "SparseEncoder",
@@ -85,7 +86,8 @@ CLASS_MARKS = {
         "IDF",
         "SparseAutoEncoder",
     },
-    # The last three are marks of PyLate and Stanford, whose folders this class refuses.
+    # The last three mark folders of PyLate and of Stanford's ColBERT: ``MultiVectorEncoder`` is
+    # chosen for them so that it can refuse them in its own words.
     "MultiVectorEncoder": {
         "MultiVectorEncoder",
         "MultiVectorMask",
@@ -125,7 +127,7 @@ def has_file(path: Path) -> bool:
 
     Raises ``InputError`` for what is not a regular file, or is far too large.
     """
-    # not Path.exists, which raises OSError for a name that is too long
+    # Path.exists would raise OSError for a name that is too long.
     if not os.path.lexists(path):
         return False
     if not path.is_file():
@@ -167,10 +169,10 @@ class JsonSettings:
         if type(value) is not kind and not (kind is float and type(value) is int):
             raise self.error(key, JSON_TYPES[kind])
         if items is not None:
-            inside: Any = value
+            contents: Any = value
             if isinstance(value, dict):
-                inside = value.values()
-            if any(type(item) is not items for item in inside):
+                contents = value.values()
+            if any(type(item) is not items for item in contents):
                 raise self.error(key, f"{JSON_TYPES[kind]}, each item {JSON_TYPES[items]}")
         return value
 
@@ -180,10 +182,9 @@ class JsonSettings:
         Raises ``InputError`` for a size below 1, and for none at all if it is ``needed``.
         """
         value = self.get(key, int)
-        if value is None:
-            if needed:
-                raise self.error(key, "an integer from 1")
-        elif not 0 < value <= LARGEST_SIZE:
+        if value is None and not needed:
+            return None
+        if value is None or not 0 < value <= LARGEST_SIZE:
             raise self.error(key, "an integer from 1")
         return value
 
@@ -197,8 +198,8 @@ class JsonSettings:
             raise self.error(key, expected)
         return value
 
-    def place(self, key: str) -> Path:
-        """Return the file that states a key."""
+    def file_of(self, key: str) -> Path:
+        """Return the file that has a key."""
         if key not in self.values:
             return self.path
         path, _ = self.values[key]
@@ -207,7 +208,7 @@ class JsonSettings:
     def error(self, key: str, expected: str) -> InputError:
         """Make the error for the value of a key."""
         _, value = self.values.get(key, (self.path, None))
-        return InputError(f"{self.place(key)}: {key} must be {expected}, not {one_line(value)}")
+        return InputError(f"{self.file_of(key)}: {key} must be {expected}, not {one_line(value)}")
 
 
 class JsonFiles:
@@ -253,7 +254,8 @@ class ModelFolder:
     model_type: str  # the encoder's, such as "bert"
     architectures: list[str]  # the encoder's classes in transformers, of which the first counts
     holds_pair_model: bool  # there is a head for pairs, a ``PairModel``'s or a CrossEncoder's
-    # sentence-transformers reads its own settings here; in other folders they are leftovers
+    # The folder is one of sentence-transformers, whose settings files describe the model. In other
+    # folders such files are leftovers, and are not read.
     described: bool
     model_class: str  # the class that opens the model, a key of ``MODULE_ORDERS``
     encoder_folder: "ModelFolder | None" = None  # the encoder's, if it is in a subfolder
@@ -284,9 +286,9 @@ class ModelFolder:
         return "feature-extraction"
 
     @cached_property
-    def places(self) -> dict[str, list[str]]:
-        """The subfolders of each class of modules; none for a class that is not there."""
-        places: dict[str, list[str]] = defaultdict(list)
+    def places(self) -> defaultdict[str, list[str]]:
+        """The subfolders of each class of modules: an empty list for a class that is not there."""
+        places: defaultdict[str, list[str]] = defaultdict(list)
         for name, place in self.modules:
             places[name].append(place)
         return places
@@ -369,13 +371,14 @@ def read_folder(path: str | Path) -> ModelFolder:
 
     # config_sentence_transformers.json counts beside modules.json; in a CrossEncoder's folder only
     # if it says that it is a CrossEncoder's.
-    calls_itself_cross_encoder = files.read(SENTENCE).get("model_type") == "CrossEncoder"
+    sentence_settings = files.read(SENTENCE)
+    calls_itself_cross_encoder = sentence_settings.get("model_type") == "CrossEncoder"
     described = has_modules and (not classifier or calls_itself_cross_encoder)
 
     marks = {model_type, *architectures, *names}
     if described:
-        marks.add(str(files.read(SENTENCE).get("model_type")))
-        marks.update(files.read(SENTENCE))
+        marks.add(str(sentence_settings.get("model_type")))
+        marks.update(sentence_settings.keys())
     model_class = choose_class(marks)
 
     # A newer CrossEncoder has one Transformer, which includes the classifier.
@@ -419,19 +422,21 @@ def read_modules(files: JsonFiles) -> list[tuple[str, str]]:
     path = files.folder / MODULES_FILE
     modules = []
     for module in files.read(MODULES_FILE, list):
-        kind = subfolder = None
+        kind = None
+        subfolder = None
         if isinstance(module, dict):
             kind = module.get("type")
             subfolder = module.get("path")
         if not isinstance(kind, str) or not isinstance(subfolder, str):
-            needed = f"each module must state 'type' and 'path', not {one_line(module)}"
-            raise InputError(f"{path}: {needed}")
+            raise InputError(
+                f"{path}: each module must state 'type' and 'path', not {one_line(module)}"
+            )
         place = Path(subfolder)
         if place.is_absolute() or ".." in place.parts:
             raise InputError(f"{path}: path {one_line(subfolder)} leads out of the folder")
 
         # MLMTransformer is a Transformer with another head.
-        name = OWN.sub("", kind).removeprefix("MLM")
+        name = MODULE_PREFIX.sub("", kind).removeprefix("MLM")
         if name != "Dropout":  # it changes no vector
             modules.append((name, place.as_posix()))
     return modules
@@ -440,7 +445,9 @@ def read_modules(files: JsonFiles) -> list[tuple[str, str]]:
 def read_classes(files: JsonFiles) -> tuple[str, list[str]]:
     """Read ``model_type`` and ``architectures`` in config.json, each empty if it is missing."""
     config = files.settings(CONFIG)
-    return config.get("model_type", str, ""), config.get("architectures", list, [], items=str)
+    model_type = config.get("model_type", str, "")
+    architectures = config.get("architectures", list, [], items=str)
+    return model_type, architectures
 
 
 def classifier_of(architectures: list[str]) -> str:
@@ -462,8 +469,8 @@ def check_order(path: Path, names: list[str], model_class: str) -> None:
     """Raise ``InputError`` unless the class computes these modules in this order."""
     order = MODULE_ORDERS[model_class]
     if not re.fullmatch(order.pattern, " ".join(names)):
-        unread = f"modules {', '.join(names)} are not supported, only {order.readable}"
-        raise InputError(f"{path}: {unread}")
+        modules = ", ".join(names)
+        raise InputError(f"{path}: modules {modules} are not supported, only {order.readable}")
 
 
 def check_opened_by(folder: ModelFolder, name: str) -> None:
@@ -485,7 +492,7 @@ def read_family_and_sizes(files: JsonFiles) -> tuple[Family, Any]:
     if not has_file(path):
         raise InputError(f"{files.folder} holds no model: it has no {CONFIG}")
     settings = files.settings(CONFIG)
-    # The class of the sizes does not check this one.
+    # The families' configs check all sizes but this one.
     if not 0 <= settings.get("pad_token_id", int, 0) <= LARGEST_SIZE:
         raise settings.error("pad_token_id", "an integer from 0")
 
@@ -505,15 +512,22 @@ def read_family_and_sizes(files: JsonFiles) -> tuple[Family, Any]:
     except InputError as error:
         # The config's class complains of our names; the user knows those of the file.
         message = str(error).removeprefix(str(path))
-        for ours, stored in (family or BERT).settings.items():
-            message = message.replace(ours, stored)
+        if family is not None:
+            for ours, stored in family.settings.items():
+                message = message.replace(ours, stored)
         raise InputError(f"{path}{message}") from error
 
 
 # --------------------------------------------------------------- config_sentence_transformers.json
 
-# the keys that ``write_settings`` writes itself; others are copied from the folder that was read
-WRITTEN = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "__version__")
+# The keys that ``write_settings`` writes itself; others are copied from the folder that was read.
+WRITTEN_KEYS = (
+    "prompts",
+    "default_prompt_name",
+    "similarity_fn_name",
+    "truncate_dim",
+    "__version__",
+)
 
 
 @dataclass(frozen=True)
@@ -529,9 +543,9 @@ class EncoderSettings:
     prompts: dict[str, str] = field(default_factory=NO_PROMPTS.copy)
     default_prompt_name: str | None = None
     model_type: str = "SentenceTransformer"
-    # pool over a prompt's tokens too; the pooling's own file states it
+    # True if a prompt's tokens are pooled too; the pooling's own file states it
     include_prompt: bool = True
-    others: dict[str, Any] = field(default_factory=dict)  # as they were read, for ``save``
+    others: dict[str, Any] = field(default_factory=dict)  # other keys of the file, for ``save``
 
     similarities: ClassVar[tuple[str, ...]] = ("cosine", "dot", "euclidean", "manhattan")
     model_types: ClassVar[tuple[str, ...]] = (
@@ -544,7 +558,7 @@ class EncoderSettings:
     def read(cls, folder: ModelFolder, **more: Any) -> Self:
         """Read the settings in a folder. ``more`` are the values of a subclass's fields."""
         include_prompt = read_include_prompt(folder)
-        # a MultiVectorEncoder always has these settings
+        # A MultiVectorEncoder always has these settings.
         if not folder.described and folder.model_class != "MultiVectorEncoder":
             return cls(include_prompt=include_prompt, **more)
 
@@ -552,8 +566,11 @@ class EncoderSettings:
         prompts = read_prompts(settings)
         default_prompt_name = settings.get("default_prompt_name", str)
         if default_prompt_name is not None and default_prompt_name not in prompts:
-            raise settings.error("default_prompt_name", f"one of the prompts, {[*prompts]}")
-        content = folder.json(SENTENCE)
+            raise settings.error("default_prompt_name", f"one of the prompts, {list(prompts)}")
+        others = {}
+        for key, value in folder.json(SENTENCE).items():
+            if key not in WRITTEN_KEYS:
+                others[key] = value
         return cls(
             similarity_fn_name=settings.choice("similarity_fn_name", *cls.similarities),
             truncate_dim=settings.size("truncate_dim"),
@@ -561,7 +578,7 @@ class EncoderSettings:
             default_prompt_name=default_prompt_name,
             model_type=settings.choice("model_type", *cls.model_types),
             include_prompt=include_prompt,
-            others={key: value for key, value in content.items() if key not in WRITTEN},
+            others=others,
             **more,
         )
 
@@ -571,7 +588,7 @@ def read_include_prompt(folder: ModelFolder) -> bool:
     for place in folder.places["Pooling"]:
         name = f"{place}/{CONFIG}"
         if not folder.json_settings(name).get("include_prompt", bool, True):
-            if "weightedmean" in (folder.pooling or ""):
+            if folder.pooling is not None and "weightedmean" in folder.pooling:
                 reason = "with weightedmean it must be true"
                 raise unsupported(folder.path / name, "include_prompt", False, reason)
             return False
@@ -584,8 +601,9 @@ def read_prompts(settings: JsonSettings) -> dict[str, str]:
     for name, text in settings.get("prompts", dict, {}).items():
         if text is not None and not isinstance(text, str):
             raise settings.error("prompts", "an object, each item a string")
-        # sentence-transformers puts nothing before a text for null.
-        prompts[name] = text or ""
+        if text is None:
+            text = ""  # sentence-transformers puts nothing before a text for null
+        prompts[name] = text
     return prompts
 
 
@@ -605,10 +623,10 @@ def write_settings(
 
 
 def write_modules(folder: Path, classes: list[str], package: str = "models") -> list[str]:
-    """Write ``modules.json`` and create a subfolder for each module; return the names of these.
+    """Write ``modules.json`` and create a subfolder for each module; return the subfolders' names.
 
-    The first module's is the folder itself. ``package`` is the one of sentence-transformers that
-    has the classes.
+    The first module has the folder itself, whose name is "". ``package`` is the package in
+    sentence-transformers that has the classes.
     """
     places = []
     modules = []
@@ -616,13 +634,13 @@ def write_modules(folder: Path, classes: list[str], package: str = "models") -> 
         place = ""
         if i > 0:
             place = f"{i}_{name}"
-        home = package
-        if name == "MultiVectorMask":
-            home = "multi_vector_encoder.modules"
-        kind = f"sentence_transformers.{home}.{name}"
-        places.append(place)
-        modules.append({"idx": i, "name": str(i), "path": place, "type": kind})
         (folder / place).mkdir(exist_ok=True)
+        places.append(place)
+
+        kind = f"sentence_transformers.{package}.{name}"
+        if name == "MultiVectorMask":  # in a package of its own
+            kind = f"sentence_transformers.multi_vector_encoder.modules.{name}"
+        modules.append({"idx": i, "name": str(i), "path": place, "type": kind})
     write_json(folder / MODULES_FILE, modules)
     return places
 
@@ -640,7 +658,7 @@ def find_model(model: str | Path) -> Path:
     if not isinstance(model, str | Path):
         raise InputError(f"a model is a name or the path of a folder, not {one_line(model)}")
 
-    # not Path.is_dir, which raises OSError for a name that is too long
+    # Path.is_dir would raise OSError for a name that is too long.
     if os.path.isdir(model):
         folder = Path(model)
         if (folder / "metrics.jsonl").is_file() and (folder / "model").is_dir():
@@ -650,12 +668,12 @@ def find_model(model: str | Path) -> Path:
     weights = {name: asset for name, asset in assets().items() if asset.kind == "weights"}
     if model in weights:
         return ensure(weights[model])
-    name = one_line(str(model))
+    quoted = one_line(str(model))
     if os.path.lexists(model):
-        raise InputError(f"no model {name}: a file or a broken link")
+        raise InputError(f"no model {quoted}: a file or a broken link")
     if isinstance(model, Path):
         raise InputError(
-            f"no model {name}: there is no such folder, and a Path is not looked up as a name"
+            f"no model {quoted}: there is no such folder, and a Path is not looked up as a name"
         )
 
     # A repository of the manifest is that asset, at its fixed revision, unless another revision is
@@ -666,6 +684,7 @@ def find_model(model: str | Path) -> Path:
     if is_hub_name(model):
         return download_model(model)
     raise InputError(
-        f"no model {name}: neither a folder nor one of {', '.join(weights)}; models on the Hugging "
-        "Face Hub have an owner in their name, such as sentence-transformers/all-mpnet-base-v2"
+        f"no model {quoted}: neither a folder nor one of {', '.join(weights)}; models on the "
+        "Hugging Face Hub have an owner in their name, such as "
+        "sentence-transformers/all-mpnet-base-v2"
     )

@@ -29,9 +29,9 @@ from minisbert.system.reading import reading
 class TokenizerSource:
     """What a tokenizer was read from, for ``write_tokenizer``: the folder may be gone by then."""
 
-    content: bytes | None  # of tokenizer.json; None if the tokenizer was made here
-    settings: dict[str, dict]  # of other files
-    text_settings: dict[str, Any]  # more of sentence_bert_config.json than the limit
+    content: bytes | None  # tokenizer.json; None if the tokenizer was made here
+    settings: dict[str, dict]  # the contents of the other files, by their names
+    text_settings: dict[str, Any]  # what sentence_bert_config.json has beside the limit
 
 
 class ModelTokenizer:
@@ -39,7 +39,7 @@ class ModelTokenizer:
 
     ``limit`` is the largest number of tokens of a text, special tokens included. If ``cut_start``,
     a long text loses its start, not its end. ``forbidden`` is an id that no text may contain:
-    RoBERTa's pad has no position. Without ``token_types`` they are 0 for both texts of a pair.
+    RoBERTa's pad has no position. If not ``token_types``, both texts of a pair have the type 0.
     """
 
     def __init__(
@@ -114,16 +114,15 @@ class ModelTokenizer:
 
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
         """Turn each whole text into ids, without special tokens."""
-        with reading(f"the tokenizer cannot encode {texts[:1]!r:.90} or a text after it"):
+        beginning = f"{texts[:1]!r:.90}"  # the first text, at most 90 characters of it
+        with reading(f"the tokenizer cannot encode {beginning} or a text after it"):
             sentences = backend_ids(self.backend, texts)
         if self.forbidden is not None:
             for text, sentence in zip(texts, sentences, strict=True):
                 if self.forbidden in sentence:
                     token = self.backend.id_to_token(self.forbidden)
-                    raise InputError(
-                        f"the text {one_line(text)} contains {token}, which has no position: "
-                        "remove it"
-                    )
+                    contains = f"the text {one_line(text)} contains {token}"
+                    raise InputError(f"{contains}, which has no position: remove it")
         return sentences
 
     def tokens(self, ids: Sequence[int]) -> list[str | None]:

@@ -3,9 +3,10 @@
 import re
 from typing import Any
 
-OWN = re.compile(r"^sentence_transformers\.(.*\.)?")  # what stands before the name of a class
+# The packages before the name of a class: "sentence_transformers.models." in modules.json.
+MODULE_PREFIX = re.compile(r"^sentence_transformers\.(.*\.)?")
 
-# its flags for the poolings, in the order in which it concatenates their results
+# The flags for the poolings, in the order in which sentence-transformers concatenates the results.
 POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -19,8 +20,8 @@ POOLING_FLAGS = {
 def pooling_modes(raw: dict[str, Any]) -> list[str]:
     """Return the poolings in ``1_Pooling/config.json``, in the order of their columns.
 
-    New files have ``pooling_mode``, old ones a flag for each mode. A flag of no known pooling
-    counts as one of that name.
+    New files have ``pooling_mode``, old ones a flag for each mode. A flag that is not among
+    ``POOLING_FLAGS`` is returned itself, so that the caller refuses it by its name.
     """
     if "pooling_mode" in raw:
         modes = raw["pooling_mode"]

@@ -53,8 +53,8 @@ PROBE = "A cat, ÉŠſ 1"  # shows tables of characters that are damaged before 
 
 # settings of a MultiVectorEncoder, which are only saved again
 LATE_INTERACTION = ("query_length", "document_length", "query_expansion")
-# For each ``transformer_task`` of a Transformer module: the result of transformers that it takes,
-# and the name that it gives to it.
+# For each ``transformer_task`` of a Transformer module: which of transformers' results the module
+# reads, and the name under which it hands the result to the next module.
 TASK_RESULTS = {
     "feature-extraction": ("last_hidden_state", "token_embeddings"),
     "sequence-classification": ("logits", "scores"),  # a CrossEncoder
@@ -81,7 +81,7 @@ COMPUTE_ARGUMENTS = {
 }
 CALL_ARGUMENTS = {"max_length", "pad_to_multiple_of", "padding", "return_tensors", "verbose"}
 HARMLESS_ARGUMENTS = DOWNLOAD_ARGUMENTS | COMPUTE_ARGUMENTS | CALL_ARGUMENTS
-# arguments that change no vector if they have one of these values
+# Arguments that change no vector if they have one of these values.
 HARMLESS_VALUES = {
     "truncation": (True, "longest_first", "only_first"),
     "return_attention_mask": (True,),
@@ -89,8 +89,8 @@ HARMLESS_VALUES = {
 
 GENERIC_CLASS = "TokenizersBackend"  # takes tokenizer.json as it is
 GENERIC_NAMES = (GENERIC_CLASS, "PreTrainedTokenizer")
-# By model_type. The Hub's files for ModernBERT state wrong classes, and transformers does not read
-# them.
+# The class of a folder that states none, by model_type. ModernBERT is always read by the generic
+# class, as in transformers: its files on the Hub state wrong ones.
 DEFAULT_CLASSES = {
     "bert": "BertTokenizer",
     "distilbert": "BertTokenizer",
@@ -103,11 +103,12 @@ DEFAULT_CLASSES = {
     "modernbert": GENERIC_CLASS,
     "gemma3_text": "GemmaTokenizer",
 }
-# classes that give the second text of a pair the token type 1
-TYPED_CLASSES = ("BertTokenizer", "ElectraTokenizer")
-LEFT_CLASSES = ("GemmaTokenizer",)  # pad before a text unless the files say otherwise
+# The classes that give the second text of a pair the token type 1.
+TOKEN_TYPE_CLASSES = ("BertTokenizer", "ElectraTokenizer")
+# The classes that pad before a text unless the files say otherwise.
+LEFT_PADDING_CLASSES = ("GemmaTokenizer",)
 
-# a file and its contents; a later one overrides those before it
+# Each file with its contents, whose keys override those of the files before it.
 Files = list[tuple[Path, dict[str, Any]]]
 
 
@@ -154,19 +155,20 @@ def read_tokenizer(folder: str | Path | ModelFolder, limit: int | None = None) -
         if texts.settings.get("do_lower_case", bool, False):
             lower_case(backend)
 
-    # The ends at which a text is padded and cut: ``Tokenizer`` clears what the library has.
-    usual = "left" if name in LEFT_CLASSES else "right"
+    # The ends at which a text is padded and cut. They are read before ``ModelTokenizer`` switches
+    # the library's padding and truncation off.
+    usual = "left" if name in LEFT_PADDING_CLASSES else "right"
     padding_side = read_side("padding_side", options, backend.padding, usual)
     truncation_side = read_side("truncation_side", options, backend.truncation, "right")
 
-    # What the encoder cannot be given: ids beyond its table, pads that move its positions.
+    # Refuse what the encoder cannot take: ids beyond its table, pads that move its positions.
     pad_id = config.pad_token_id or 0
     check_vocabulary(backend, config.vocab_size, folder.path, pad_id)
     check_padding(folder, options, name, padding_side)
 
     # Not every encoder gets token types.
     inputs = read_inputs(options)
-    typed = name in TYPED_CLASSES
+    typed = name in TOKEN_TYPE_CLASSES
     if inputs is not None:
         typed = "token_type_ids" in inputs
 
@@ -192,7 +194,7 @@ def read_text_settings(folder: ModelFolder) -> TextSettings:
             f"{old[0]} has the name of an old version and is not read: rename it to {TEXT_SETTINGS}"
         )
 
-    # Of what the module may state about itself, each key has one value that is supported.
+    # The module may describe what it computes; of each of these keys one value is supported.
     result, output = TASK_RESULTS[folder.task]
     expected = {
         "transformer_task": folder.task,
@@ -219,9 +221,8 @@ def read_text_settings(folder: ModelFolder) -> TextSettings:
             harmless = key in HARMLESS_ARGUMENTS or value in HARMLESS_VALUES.get(key, ())
             if not harmless:
                 raise unsupported(path, f"{key} in {group}", value, "it may change the vectors")
-    return TextSettings(
-        settings, read_arguments(settings, "tokenizer_args", "processor_kwargs"), call
-    )
+    tokenizer_arguments = read_arguments(settings, "tokenizer_args", "processor_kwargs")
+    return TextSettings(settings, tokenizer_arguments, call)
 
 
 def read_arguments(settings: JsonSettings, old: str, new: str) -> dict[str, Any]:
@@ -231,16 +232,16 @@ def read_arguments(settings: JsonSettings, old: str, new: str) -> dict[str, Any]
 
 def read_limit(texts: TextSettings, options: JsonSettings, positions: int) -> int:
     """Return the first maximum number of tokens that a file states, at most ``positions``."""
-    calls = JsonSettings((texts.path, texts.arguments), (texts.path, texts.call))
+    arguments = JsonSettings((texts.path, texts.arguments), (texts.path, texts.call))
     limits = [
-        # a user of sentence-transformers, for each call or for the tokenizer
-        calls.get("max_length", int),
-        calls.get("model_max_length", int),
-        # sentence-transformers, in nearly every folder
+        # Some authors gave sentence-transformers arguments for the tokenizer or each call of it.
+        arguments.get("max_length", int),
+        arguments.get("model_max_length", int),
+        # Nearly every folder of sentence-transformers has this one.
         texts.settings.get("max_seq_length", int),
-        # transformers; 1e30 if the author set none
+        # transformers writes this one, as 1e30 if the author set none.
         options.get("model_max_length", int),
-        # transformers in 2019
+        # transformers of 2019 wrote this one.
         options.get("max_len", int),
     ]
     for limit in limits:
@@ -277,16 +278,17 @@ def lower_case(backend: Backend) -> None:
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *stages])
 
 
-def read_side(key: str, options: JsonSettings, content: dict[str, Any] | None, usual: str) -> str:
+def read_side(key: str, options: JsonSettings, stage: dict[str, Any] | None, usual: str) -> str:
     """Return the end at which a text is padded or cut, "left" or "right".
 
-    The options state it, else tokenizer.json, whose ``content`` this is, else it is the usual one.
+    It is the one in the options; else that of ``stage``, the padding or truncation in
+    tokenizer.json; else the ``usual`` one.
     """
     side = options.choice(key, None, "left", "right")
     if side is not None:
         return side
-    if content is not None:
-        return content["direction"].lower()
+    if stage is not None:
+        return stage["direction"].lower()
     return usual
 
 
@@ -295,9 +297,9 @@ def check_padding(folder: ModelFolder, options: JsonSettings, name: str, side: s
     family, _ = folder.config
     if side == "left" and not getattr(family, "relative", False):
         reason = "pads before a text move its positions"
-        if name in LEFT_CLASSES:
+        if name in LEFT_PADDING_CLASSES:
             reason += f" ({name} puts them there unless padding_side is right)"
-        raise unsupported(options.place("padding_side"), "padding_side", "left", reason)
+        raise unsupported(options.file_of("padding_side"), "padding_side", "left", reason)
 
 
 def read_inputs(options: JsonSettings) -> list[str] | None:
@@ -307,15 +309,15 @@ def read_inputs(options: JsonSettings) -> list[str] | None:
     """
     inputs = options.get("model_input_names", list, items=str)
     if inputs is not None and "attention_mask" not in inputs:
-        reason = "attention_mask must be one"
-        raise unsupported(options.place("model_input_names"), "model_input_names", inputs, reason)
+        path = options.file_of("model_input_names")
+        raise unsupported(path, "model_input_names", inputs, "attention_mask must be one")
     return inputs
 
 
 def make_tokenizer(
     folder: ModelFolder, backend: Backend, limit: int, pad_id: int, side: str, typed: bool
 ) -> ModelTokenizer:
-    """Make the tokenizer that a model holds of the library's.
+    """Make a model's tokenizer from the library's.
 
     A long text is cut at ``side``; token types are 0 unless ``typed``.
     """
@@ -351,14 +353,14 @@ def keep_for_saving(
     folder: ModelFolder, content: bytes, name: str, texts: TextSettings, truncation_side: str
 ) -> TokenizerSource:
     """Collect what ``write_tokenizer`` writes again: tokenizer.json's ``content`` and settings."""
-    text_settings: dict[str, Any] = {}
+    kept_text_settings: dict[str, Any] = {}
     for key, (_, value) in texts.settings.values.items():
         if key in LATE_INTERACTION:
-            text_settings[key] = value
+            kept_text_settings[key] = value
     if texts.settings.get("do_lower_case", bool, False):
-        text_settings["do_lower_case"] = True
+        kept_text_settings["do_lower_case"] = True
 
-    # Where the source came from says nothing of the copy, and the limit is written as
+    # Where the source was downloaded from says nothing about the copy, and the limit is written as
     # max_seq_length.
     unsaved = DOWNLOAD_ARGUMENTS | {"model_max_length"}
     settings = dict(folder.json(TOKENIZER_CONFIG))
@@ -367,11 +369,14 @@ def keep_for_saving(
             settings[key] = value
     if truncation_side == "left":
         settings["truncation_side"] = "left"
-    if folder.json(CONFIG).get("tokenizer_class"):  # config.json is written anew without it
-        settings["tokenizer_class"] = "PreTrainedTokenizerFast" if name == GENERIC_CLASS else name
+    # A class that config.json states moves here: config.json is written anew, without it.
+    if folder.json(CONFIG).get("tokenizer_class"):
+        settings["tokenizer_class"] = name
+        if name == GENERIC_CLASS:
+            settings["tokenizer_class"] = "PreTrainedTokenizerFast"
 
     others = {TOKENIZER_CONFIG: settings, SPECIAL_TOKENS: folder.json(SPECIAL_TOKENS)}
-    return TokenizerSource(content, others, text_settings)
+    return TokenizerSource(content, others, kept_text_settings)
 
 
 # ------------------------------------------------------------------------ the library's tokenizer
@@ -380,36 +385,36 @@ def keep_for_saving(
 def find_class(folder: ModelFolder, options: JsonSettings) -> str:
     """Return the class with which transformers would read the folder, without ``Fast``."""
     path = folder.path / TOKENIZER_CONFIG
-    stated = options.get("tokenizer_class", str)
-    if not stated:
+    from_file = options.get("tokenizer_class", str)
+    if not from_file:
         path = folder.path / CONFIG
-        stated = folder.json_settings(CONFIG).get("tokenizer_class", str)
+        from_file = folder.json_settings(CONFIG).get("tokenizer_class", str)
 
+    # What the files state counts, unless the family always has the generic class.
     name = DEFAULT_CLASSES[folder.model_type]
-    if stated is not None and name != GENERIC_CLASS:
-        name = stated.removesuffix("Fast")
+    if from_file is not None and name != GENERIC_CLASS:
+        name = from_file.removesuffix("Fast")
     if name in GENERIC_NAMES:
         return GENERIC_CLASS
     if name not in TOKENIZER_CLASSES:
         names = ", ".join([*TOKENIZER_CLASSES, *GENERIC_NAMES])
         reason = f"supported: {names}; if {TOKENIZER} is complete, write PreTrainedTokenizerFast"
-        raise unsupported(path, "tokenizer_class", stated, reason)
+        raise unsupported(path, "tokenizer_class", from_file, reason)
     return name
 
 
 def build_backend(
     folder: ModelFolder, content: bytes, name: str, options: JsonSettings, files: Files, rows: int
 ) -> Backend:
-    """Build the library's tokenizer with what the class of this name in transformers gives it.
+    """Build the library's tokenizer as the class of this name in transformers does.
 
     ``content`` is tokenizer.json. The embedding table has ``rows``.
     """
     with reading(folder.path / TOKENIZER):
         backend = Backend.from_buffer(content)
-    decoder = options.get("added_tokens_decoder", dict, items=dict)
-    # transformers reads special_tokens_map.json only of folders that it wrote before it had this
-    # key.
-    if decoder is None:
+    # Only folders of versions before this key have their special tokens in special_tokens_map.json.
+    added_tokens = options.get("added_tokens_decoder", dict, items=dict)
+    if added_tokens is None:
         files = [*files, (folder.path / SPECIAL_TOKENS, folder.json(SPECIAL_TOKENS))]
 
     if name == GENERIC_CLASS:
@@ -422,9 +427,9 @@ def build_backend(
             check_unknown(folder, name, special)
         tokenizer_class.rebuild(backend, options, special)
 
-    if decoder is not None:
-        special.check_decoder(decoder, rebuilt=name != GENERIC_CLASS)
-    # After the class has rebuilt the rest, which may replace tokens.
+    if added_tokens is not None:
+        special.check_added_tokens(added_tokens, rebuilt=name != GENERIC_CLASS)
+    # This comes last, because rebuilding may replace tokens.
     special.register(rows)
     backend.encode_special_tokens = options.get("split_special_tokens", bool, False)
     return backend
@@ -433,7 +438,7 @@ def build_backend(
 def check_model(folder: ModelFolder, name: str, backend: Backend) -> None:
     """Raise ``InputError`` if tokenizer.json holds another kind of model than the class needs.
 
-    transformers would make such a model of the vocabulary, which was made for another one.
+    transformers would use the vocabulary with the class's kind, for which it was not made.
     """
     needed = TOKENIZER_CLASSES[name].model
     if not isinstance(backend.model, needed):
@@ -445,18 +450,22 @@ def check_model(folder: ModelFolder, name: str, backend: Backend) -> None:
 def check_unknown(folder: ModelFolder, name: str, special: "SpecialTokens") -> None:
     """Raise ``InputError`` if a Unigram model has another unknown token than its class.
 
-    In transformers that is number 3 for XLM-RoBERTa and the place of ``unk_token`` for CamemBERT,
-    whatever ``tokenizer.json`` says.
+    In transformers the id of the unknown token is 3 for XLM-RoBERTa and that of ``unk_token`` for
+    CamemBERT, whatever ``tokenizer.json`` says.
     """
-    wanted = 3
-    if name != "XLMRobertaTokenizer":
+    if name == "XLMRobertaTokenizer":
+        wanted = 3
+    else:
+        content = ""
         token = added_token(special.values["unk_token"])
-        content = "" if token is None else token.content
+        if token is not None:
+            content = token.content
         wanted = special.backend.token_to_id(content) or 0
+
+    # No vocabulary has this character, so the model makes its unknown token of it.
     try:
-        # No vocabulary has this character.
         ids = [token.id for token in special.backend.model.tokenize("\U0010fffd")]
-    except Exception:  # the library's own, without an unknown token
+    except Exception:  # the library raises Exception itself if there is no unknown token
         ids = []
     if ids != [wanted]:
         reason = f"{name} needs {wanted}, without byte_fallback"
@@ -479,14 +488,18 @@ class SpecialTokens:
 
     def __init__(self, backend: Backend, files: Files, defaults: dict[str, str]):
         self.backend = backend
-        self.values: dict[str, Any] = {f"{name}_token": text for name, text in defaults.items()}
-        first, _ = files[0]
-        self.paths = dict.fromkeys(self.values, first)  # the file that states each key
+        self.values: dict[str, Any] = {}
+        self.paths: dict[str, Path] = {}  # for each key the file to name in an error
+        first_file, _ = files[0]
+        for name, text in defaults.items():
+            self.values[f"{name}_token"] = text
+            self.paths[f"{name}_token"] = first_file
         for path, content in files:
-            has_list = isinstance(self.values.get("additional_special_tokens"), list)
             for key, value in content.items():
-                if path.name == SPECIAL_TOKENS and key == "additional_special_tokens" and has_list:
-                    continue  # tokenizer_config.json has the last word
+                # A list in tokenizer_config.json is not overridden by the one in the older file.
+                in_older_file = path.name == SPECIAL_TOKENS and key == "additional_special_tokens"
+                if in_older_file and isinstance(self.values.get(key), list):
+                    continue
                 self.values[key] = value
                 self.paths[key] = path
         self.named = self.named_tokens()
@@ -494,14 +507,16 @@ class SpecialTokens:
     def named_tokens(self) -> list[AddedToken]:
         """List every token that the files name, by a key or in a list."""
         values = [value for key, value in self.values.items() if key.endswith("_token")]
-        more = self.values.get("extra_special_tokens")
-        if isinstance(more, dict):  # each has a name, such as image_token
-            values.extend(more.values())
-            more = None
-        if not more:
-            more = self.values.get("additional_special_tokens")
-        if isinstance(more, list):
-            values.extend(more)
+        # Newer files have tokens with names of their own, such as image_token, as an object here.
+        # A list here is the newer name of additional_special_tokens, and counts in its place.
+        extra = self.values.get("extra_special_tokens")
+        additional = self.values.get("additional_special_tokens")
+        if isinstance(extra, dict):
+            values.extend(extra.values())
+        elif extra:
+            additional = extra
+        if isinstance(additional, list):
+            values.extend(additional)
 
         tokens = []
         for value in values:
@@ -525,35 +540,39 @@ class SpecialTokens:
 
         One that is not in the vocabulary gets the next id if the embedding table has a row for it.
         """
-        in_backend = {}
+        already_added = {}
         for token in self.backend.get_added_tokens_decoder().values():
-            in_backend[token.content] = token
+            already_added[token.content] = token
         for token in self.named:
-            known = self.backend.token_to_id(token.content) is not None
-            if known or self.backend.get_vocab_size() < rows:
-                token = in_backend.get(token.content, token)  # with its flags, such as lstrip
+            in_vocabulary = self.backend.token_to_id(token.content) is not None
+            if in_vocabulary or self.backend.get_vocab_size() < rows:
+                # tokenizer.json's own entry has the token's flags, such as lstrip.
+                token = already_added.get(token.content, token)
                 token.special = True
                 self.backend.add_special_tokens([token])
 
-    def check_decoder(self, decoder: dict[str, dict], rebuilt: bool) -> None:
+    def check_added_tokens(self, added_tokens: dict[str, dict], rebuilt: bool) -> None:
         """Raise ``InputError`` for tokens in ``added_tokens_decoder`` that tokenizer.json lacks.
 
-        For a rebuilt tokenizer it is the last word, and must not lack one either.
+        A rebuilt tokenizer has only the tokens that these files name, so tokenizer.json must have
+        no others either.
         """
-        in_backend = {token.content for token in self.backend.get_added_tokens_decoder().values()}
-        decoded = set()
-        for value in decoder.values():
+        backend_tokens = self.backend.get_added_tokens_decoder().values()
+        in_backend = {token.content for token in backend_tokens}
+        in_config = set()
+        for value in added_tokens.values():
             token = added_token(value)
             if token is not None:
-                decoded.add(token.content)
-        other = decoded - in_backend
+                in_config.add(token.content)
+
+        differing = in_config - in_backend
         if rebuilt:
             named = {token.content for token in self.named}
-            other |= in_backend - decoded - named
-        if other:
+            differing |= in_backend - in_config - named
+        if differing:
             path = self.paths["added_tokens_decoder"]
-            reason = f"added_tokens of tokenizer.json differ in {', '.join(sorted(other))}"
-            raise unsupported(path, "added_tokens_decoder", decoder, reason)
+            reason = f"added_tokens of tokenizer.json differ in {', '.join(sorted(differing))}"
+            raise unsupported(path, "added_tokens_decoder", added_tokens, reason)
 
 
 def added_token(value: Any) -> AddedToken | None:
@@ -605,7 +624,10 @@ def rebuild_mpnet(backend: Backend, options: JsonSettings, special: SpecialToken
 
 
 def rebuild_bpe(backend: Backend, unknown: str | None = None) -> None:
-    """Set up the BPE model, with ``unknown`` as in SentencePiece; else of bytes, all known."""
+    """Set up a BPE model: SentencePiece's if there is an ``unknown`` token, else one of bytes.
+
+    Every byte is in the vocabulary, so the latter needs no unknown token.
+    """
     is_sentence_piece = unknown is not None
     model = backend.model
     model.dropout = None
@@ -668,13 +690,19 @@ def rebuild_xlm_roberta(backend: Backend, options: JsonSettings, special: Specia
 
     Of the file's normalizer only the table of characters stays.
     """
-    tables = [
-        stage for stage in normalizer_stages(backend) if isinstance(stage, normalizers.Precompiled)
-    ]
-    backend.normalizer = tables[0] if tables else None
-    scheme = "always" if options.get("add_prefix_space", bool, True) else "never"
+    table = None
+    for stage in normalizer_stages(backend):
+        if isinstance(stage, normalizers.Precompiled):
+            table = stage
+            break
+    backend.normalizer = table
+
+    scheme = "never"
+    if options.get("add_prefix_space", bool, True):
+        scheme = "always"
     spaces = pre_tokenizers.Metaspace(prepend_scheme=scheme)
     backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaces])
+
     # subtle: not cls and sep, which have the same texts unless somebody has changed one of them
     bos, bos_id = special["bos_token"]
     eos, eos_id = special["eos_token"]
@@ -738,16 +766,17 @@ def write_tokenizer(tokenizer: ModelTokenizer, folder: Path) -> None:
 
     Lengths are left out of it: other files state the limit.
     """
-    source = tokenizer.source or TokenizerSource(None, {}, {})
-    for name, settings in source.settings.items():
-        if settings:
-            write_json(folder / name, settings)
-
     current = json.loads(tokenizer.backend.to_str())
     content = current
-    if source.content is not None:
-        content = json.loads(source.content)
-    # what settings change
+    source = tokenizer.source
+    if source is not None:
+        for name, settings in source.settings.items():
+            if settings:
+                write_json(folder / name, settings)
+        if source.content is not None:
+            content = json.loads(source.content)
+
+    # The vocabulary stays as it was read; the settings may have changed these four.
     for stage in ("added_tokens", "normalizer", "pre_tokenizer", "post_processor"):
         content[stage] = current[stage]
     content["padding"] = None

@@ -1,9 +1,10 @@
 """Read and write an encoder's weights, strictly, for every family.
 
 Every tensor is used or skipped by its name, every parameter is filled, and numbers that cannot be
-weights are refused. New weights are not drawn first, since all are replaced at once. Only
-safetensors are opened. What is loaded is a copy of the file's: a model may be saved over its own
-source, or its files changed in place by another program (``rsync --inplace``), while it is in use.
+weights are refused. A module is built without random weights, since it gets those of the file at
+once. Only safetensors are opened. What is loaded is a copy of the file's: a model may be saved over
+its own source, or its files changed in place by another program (``rsync --inplace``), while it is
+in use.
 The book reads BERT's in ``core/weights.py``. Imports ``core``, ``system``, ``architectures``, and
 the folder's layout.
 """
@@ -37,23 +38,26 @@ from minisbert.core import InputError, one_line
 from minisbert.system.files import write_json
 from minisbert.system.reading import reading
 
-# prefixes of the tensors that transformers adds to an encoder for a task
+# The names of tensors that transformers adds to an encoder for a task begin with these.
 TASK_HEADS = ("classifier.", "pre_classifier.", "qa_outputs.", "score.", "regressor.")
-# constants that some versions wrote among the weights
+# The names of constants that some versions wrote among the weights end with these.
 SAVED_CONSTANTS = ("embeddings.token_type_ids", "rotary_emb.inv_freq")
-ADAPTER = "adapter_config.json"  # of peft: weights to add to the encoder's
-MOST_FAULTS = 20  # lines of a message
+ADAPTER = "adapter_config.json"  # peft's: a folder with it has weights to add to the encoder's
+MAX_LINES = 20  # of a message that lists faults
 
 
 def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
     """Return the file to name in errors, and every tensor of a folder under its canonical name."""
-    # first, so that errors in the config come before those in the weights
+    # The config is read first, so that its errors come before those in the weights.
     family, config = folder.config
     if has_file(folder.path / ADAPTER):
         advice = "merge it into the weights (peft: merge_and_unload) and save those"
         raise InputError(f"{folder.path / ADAPTER}: adapters are not supported: {advice}")
+
     files = weight_files(folder)
-    path = files[0] if len(files) == 1 else folder.path / WEIGHTS_INDEX
+    path = folder.path / WEIGHTS_INDEX
+    if len(files) == 1:
+        path = files[0]
     tensors: dict[str, Tensor] = {}
     for file in files:
         for stored, tensor in read_weights(file).items():
@@ -62,16 +66,15 @@ def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
                 raise InputError(f"{file} holds {one_line(name)} twice, or another shard holds it")
             if name not in family.skipped and not name.endswith(SAVED_CONSTANTS):
                 tensors[name] = tensor
-    # floats beside this key are the weights before they were quantized, or dequantized ones: they
-    # count as they are; integers and the eight bits of a float8 do not
+
+    # Beside this key ordinary floats are the weights before they were quantized, or after they were
+    # dequantized, and are used as they are. Integers and float8 need scales, which are not read.
     quantization = folder.json(CONFIG).get("quantization_config")
-    coded = any(
-        not tensor.is_floating_point() or tensor.element_size() == 1 for tensor in tensors.values()
-    )
-    if quantization is not None and coded:
+    if quantization is not None and not all(is_float(tensor) for tensor in tensors.values()):
         reason = "save the dequantized weights (transformers: model.dequantize()) without this key"
         raise unsupported(folder.path / CONFIG, "quantization_config", quantization, reason)
-    # a damaged number must not fill the memory with layers before they are compared with the file
+
+    # A damaged number must not fill the memory with layers before they are compared with the file.
     if config.num_hidden_layers > len(tensors):
         key = family.settings.get("num_hidden_layers", "num_hidden_layers")
         layers = f"{folder.path / CONFIG}: {key} {config.num_hidden_layers}"
@@ -79,58 +82,72 @@ def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
     return path, tensors
 
 
+def is_float(tensor: Tensor) -> bool:
+    """Return whether a tensor holds floating point numbers of 16 bits or more."""
+    return tensor.is_floating_point() and tensor.itemsize > 1
+
+
 def weight_files(folder: ModelFolder) -> list[Path]:
-    """``model.safetensors``, or the shards that an index names, if there is one."""
-    path, index = folder.path / WEIGHTS, folder.path / WEIGHTS_INDEX
+    """Return ``model.safetensors``, or the shards that an index names, if there is one."""
+    path = folder.path / WEIGHTS
+    index = folder.path / WEIGHTS_INDEX
     if has_file(path) or not has_file(index):
         return [path]
+
     shards = folder.json_settings(WEIGHTS_INDEX).get("weight_map", dict, {}, items=str)
     for name in shards.values():
         if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
             raise InputError(
                 f"{index}: {one_line(name)} is not the name of a safetensors file beside it"
             )
-    return [folder.path / name for name in sorted(set(shards.values())) or [WEIGHTS]]
+    if not shards:
+        return [path]
+    return [folder.path / name for name in sorted(set(shards.values()))]
 
 
 def load_transformer(
-    folder: str | Path | ModelFolder, found: tuple[Path, dict[str, Tensor]] | None = None
+    folder: str | Path | ModelFolder, weights: tuple[Path, dict[str, Tensor]] | None = None
 ) -> Encoder:
     """Load the encoder of a folder, of any family, float32, in eval mode.
 
-    ``found`` is what ``read_encoder`` has returned, less the tensors of a head. Raises
+    ``weights`` are what ``read_encoder`` has returned, less the tensors of a head. Raises
     ``InputError`` with a list of missing, unexpected and misshapen tensors.
     """
-    folder = folder if isinstance(folder, ModelFolder) else read_folder(folder)
+    if not isinstance(folder, ModelFolder):
+        folder = read_folder(folder)
     family, config = folder.config
-    path, tensors = found or read_encoder(folder)
-    # no setting says whether a file has a pooler
-    pooler = any(
-        name.startswith(f"{stored}.") for stored in family.pooler.values() for name in tensors
-    )
+    if weights is None:
+        weights = read_encoder(folder)
+    path, tensors = weights
+
+    # No setting says whether a file has a pooler.
+    pooler_prefixes = tuple(f"{stored}." for stored in family.pooler.values())
+    pooler = any(name.startswith(pooler_prefixes) for name in tensors)
     with reading(folder.path / CONFIG), unfilled():
         encoder = family.encoder(config, pooler)
     try:
         fill(encoder, tensors, path, family.names(config.num_hidden_layers, pooler))
     except InputError as error:
-        raise shortened(error, folder, path, tensors) from error
+        raise shorten(error, folder, path, tensors) from error
     return encoder.eval()
 
 
-def shortened(
+def shorten(
     error: InputError, folder: ModelFolder, path: Path, tensors: dict[str, Tensor]
 ) -> InputError:
-    """Make of a list of faults one of at most ``MOST_FAULTS``; say so if the file has a head."""
+    """Cut a list of faults to ``MAX_LINES``, and add a line about a task head if there is one."""
     lines = str(error).splitlines()
-    if len(lines) > MOST_FAULTS:
-        lines[MOST_FAULTS:] = [f"  and {len(lines) - MOST_FAULTS} more"]
+    if len(lines) > MAX_LINES:
+        left_out = len(lines) - MAX_LINES
+        lines = [*lines[:MAX_LINES], f"  and {left_out} more"]
+
     head = sorted(name for name in tensors if name.startswith(TASK_HEADS))
     if head:
-        names, classes = ", ".join(head), ", ".join(folder.architectures)
+        names = ", ".join(head)
+        classes = ", ".join(folder.architectures)
         lines.append(
-            f"  {path.name} has a task head, {names} (architecture {classes}): PairModel opens "
-            f"a CrossEncoder; "
-            "for vectors save the encoder alone (model.base_model.save_pretrained)"
+            f"  {path.name} has a task head, {names} (architecture {classes}): PairModel opens a "
+            "CrossEncoder; for vectors save the encoder alone (model.base_model.save_pretrained)"
         )
     return InputError("\n".join(lines))
 
@@ -149,38 +166,48 @@ def fill(
     """
     if names is None:
         names = {name: name for name, _ in module.named_parameters()}
-    # under the file's names, which are those of the message
-    wanted = {names[ours]: parameter for ours, parameter in module.named_parameters()}
+    # The shapes that the file must have, under its own names, which the message uses.
+    shapes = {}
+    for ours, parameter in module.named_parameters():
+        shapes[names[ours]] = tuple(parameter.shape)
+    faults = list_faults(tensors, shapes)
+    if faults:
+        raise InputError(f"{path} does not fit the config beside it:\n  " + "\n  ".join(faults))
 
-    problems = []
-    for name, parameter in wanted.items():
-        if name not in tensors:
-            problems.append(f"missing {name} {tuple(parameter.shape)}")
-    for name, tensor in tensors.items():
-        if name not in wanted:
-            problems.append(f"unexpected {name} {tuple(tensor.shape)}")
-    for name, parameter in wanted.items():
-        if name in tensors:
-            problems += faults(name, tensors[name], tuple(parameter.shape))
-    if problems:
-        raise InputError(f"{path} does not fit the config beside it:\n  " + "\n  ".join(problems))
-
-    # copies, because the tensors of a file are its bytes in memory
-    state = {ours: tensors[names[ours]].clone().float() for ours, _ in module.named_parameters()}
+    # The module gets copies, because the tensors of a file are its bytes, mapped to memory.
+    state = {}
+    for ours, _ in module.named_parameters():
+        state[ours] = tensors[names[ours]].clone().float()
     module.load_state_dict(state, assign=True)
 
 
-def faults(name: str, tensor: Tensor, shape: tuple[int, ...]) -> list[str]:
-    """Say in one line what keeps a file's tensor from being a weight of this shape; or in none."""
+def list_faults(tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """List what keeps a file's tensors from being the weights of these shapes, a line each."""
+    faults = []
+    for name, shape in shapes.items():
+        if name not in tensors:
+            faults.append(f"missing {name} {shape}")
+    for name, tensor in tensors.items():
+        if name not in shapes:
+            faults.append(f"unexpected {name} {tuple(tensor.shape)}")
+    for name, shape in shapes.items():
+        if name in tensors:
+            fault = find_fault(name, tensors[name], shape)
+            if fault is not None:
+                faults.append(fault)
+    return faults
+
+
+def find_fault(name: str, tensor: Tensor, shape: tuple[int, ...]) -> str | None:
+    """Say what keeps a file's tensor from being a weight of this shape; None if nothing does."""
     if tuple(tensor.shape) != shape:
-        return [f"misshapen {name}: {tuple(tensor.shape)}, the config asks for {shape}"]
-    # the eight bits of a float8 are no weights either without their scales
-    if tensor.itemsize < 2 or not tensor.is_floating_point():
-        return [f"{name} holds {tensor.dtype}, not floating point numbers of 16 bits or more"]
+        return f"misshapen {name}: {tuple(tensor.shape)}, the config asks for {shape}"
+    if not is_float(tensor):
+        return f"{name} holds {tensor.dtype}, not floating point numbers of 16 bits or more"
     smallest, largest = tensor.aminmax()  # both are NaN if any number is
     if not smallest.isfinite() or not largest.isfinite():
-        return [f"{name} holds NaN or infinity"]
-    return []
+        return f"{name} holds NaN or infinity"
+    return None
 
 
 class Unfilled(TorchFunctionMode):
@@ -193,15 +220,21 @@ class Unfilled(TorchFunctionMode):
     def __torch_function__(
         self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        if getattr(function, "__module__", None) == "torch.nn.init":
-            return kwargs["tensor"] if kwargs and "tensor" in kwargs else args[0]
-        return function(*args, **(kwargs or {}))
+        if kwargs is None:
+            kwargs = {}
+        if getattr(function, "__module__", None) != "torch.nn.init":
+            return function(*args, **kwargs)
+        # A function of torch.nn.init returns the tensor that it has filled.
+        if "tensor" in kwargs:
+            return kwargs["tensor"]
+        return args[0]
 
 
 @contextmanager
 def unfilled() -> Iterator[None]:
-    """Build a module whose weights are replaced at once. Raises ``ValueError`` for sizes that no
-    tensor can have.
+    """Within this context a module is built without weights: they are given to it at once.
+
+    Raises ``ValueError`` for sizes that no tensor can have.
     """
     try:
         with torch.device("meta"), Unfilled():
@@ -211,12 +244,12 @@ def unfilled() -> Iterator[None]:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read every tensor of a model's file by name. Raises ``InputError`` if it is missing or
-    damaged.
-    """
+    """Read every tensor of a model's file; ``InputError`` if it is missing or damaged."""
     if not has_file(path):
+        advice = ""
         old = path.with_name("pytorch_model.bin")
-        advice = f"; docs/assets.md says how to write it from {old.name}" if old.exists() else ""
+        if old.exists():
+            advice = f"; docs/assets.md says how to write it from {old.name}"
         raise InputError(f"{path} is missing{advice}")
     return read_safetensors(path)
 
@@ -237,40 +270,45 @@ def write_safetensors(
     tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None
 ) -> None:
     """Write tensors as they are, from any device; a full disk is an ``OSError``."""
+    # safetensors writes the bytes of contiguous tensors, and refuses tensors that share memory, as
+    # tied weights do: those are copied.
+    contents: dict[str, Tensor] = {}
+    addresses: set[int] = set()
+    for name, tensor in tensors.items():
+        content = tensor.detach().cpu().contiguous()
+        address = content.untyped_storage().data_ptr()
+        if address in addresses:
+            content = content.clone()
+        contents[name] = content
+        addresses.add(address)
+
+    # ``save_file`` makes a file that only its owner may read; it gets the user's usual mode.
     path.touch()
     mode = path.stat().st_mode
-    contents: dict[str, Tensor] = {}
-    memory: set[int] = set()
-    for name, tensor in tensors.items():
-        # safetensors writes the bytes of contiguous tensors, and refuses tensors that share memory
-        # (tied weights)
-        content = tensor.detach().cpu().contiguous()
-        place = content.untyped_storage().data_ptr()
-        contents[name] = content.clone() if place in memory else content
-        memory.add(place)
-    # the library hides the system's error number in a message; with it, an atomic write can add the
-    # target's name
+    header = {"format": "pt"}
+    if metadata is not None:
+        header |= metadata
     try:
-        save_file(contents, path, metadata={"format": "pt"} | (metadata or {}))
+        save_file(contents, path, metadata=header)
     except SafetensorError as error:
+        # The library hides the system's error number in a message. With it, an atomic write can add
+        # the target's name.
         code = re.search(r"os error (\d+)", str(error))
         if code is None:
             raise OSError(f"{path}: {error}") from error
         number = int(code[1])
         raise OSError(number, os.strerror(number)) from error
-    path.chmod(mode)  # save_file makes the file readable for its owner only
+    path.chmod(mode)
 
 
 def save_bert(bert: Encoder, folder: Path) -> None:
-    """Write ``config.json`` and ``model.safetensors`` as the model's own family has them, in
-    float32.
-    """
+    """Write the config and the float32 weights of any encoder, as files of its family have them."""
     write_json(folder / CONFIG, stored_config(bert.config))
     write_safetensors(named_tensors(bert), folder / WEIGHTS)
 
 
 def stored_config(config: Any) -> dict[str, Any]:
-    """Return the contents of the family's ``config.json``, without the keys that it never has."""
+    """Return the contents of ``config.json`` as the config's family has them."""
     family = ENCODER_FAMILIES[config.model_type]
     content: dict[str, Any] = {"architectures": [family.architecture], "dtype": "float32"}
     return content | family.write(dataclasses.asdict(config))
@@ -280,4 +318,7 @@ def named_tensors(bert: Encoder) -> dict[str, Tensor]:
     """Return the parameters in float32, under the names of the model's own family."""
     family = ENCODER_FAMILIES[bert.config.model_type]
     names = family.names(bert.config.num_hidden_layers, bert.pooler is not None)
-    return {names[ours]: parameter.float() for ours, parameter in bert.named_parameters()}
+    tensors = {}
+    for ours, parameter in bert.named_parameters():
+        tensors[names[ours]] = parameter.float()
+    return tensors

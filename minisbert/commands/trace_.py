@@ -92,7 +92,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     if other is None:
         other = tracing.huggingface(path, inputs, options.double)
-    only_theirs = tracing.unknown_names(ours, other, against)
+    tracing.check_comparable(ours, other, against)
+    only_theirs = tracing.names_only_in(other, ours)
     only_ours = [name for name in ours if name not in other]
 
     # the numbers of a vector of length 1 are smaller than those of hidden states

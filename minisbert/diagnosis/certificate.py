@@ -1,5 +1,4 @@
-"""Judge vectors of another engine: equal to the model's, rounded, explained by a cause, or
-unexplained.
+"""Judge another engine's vectors: equal to the model's, rounded, explained, or unexplained.
 
 ``certify`` computes the right vectors of all texts. If the others differ by more than rounding, it
 recomputes a dozen texts in every way in which another engine may have computed them (``ways.py``),
@@ -24,7 +23,7 @@ from minisbert.system.console import say
 
 FLOAT32 = 2e-6  # the tolerance for real unit embeddings in float32; correct engines stay below 1e-6
 HALF = 0.02  # arithmetic in float16 or bfloat16 stays below it
-LOOKED_UP = 128  # rows that are looked up among the others
+LOOKED_UP = 128  # rows that are looked for among the right vectors of other rows
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Certificate:
     cosine: float  # the smallest
     differing: list[int]  # rows beyond rounding
     checked: int = 0  # rows that were recomputed
-    left: float | None = None  # the largest difference under the explanation
+    left: float | None = None  # the largest difference that is left if computed as explained
 
     @property
     def harmless(self) -> bool:
@@ -50,8 +49,9 @@ class Certificate:
 
     @property
     def digits(self) -> int:
-        """Decimal digits to which the vectors agree."""
-        return min(16, int(-math.log10(max(self.difference, 1e-16))))
+        """Decimal digits to which the vectors agree: at most 16, those of float64."""
+        difference = max(self.difference, 1e-16)
+        return int(-math.log10(difference))
 
 
 @torch.no_grad()
@@ -69,7 +69,7 @@ def certify(
     check_shape_of_vectors(encoder, texts, values, prompt, name)  # before minutes of encoding
     ours = encoder.encode(texts, show_progress_bar=True, prompt=prompt).astype(np.float64)  # (N, D)
 
-    # what the numbers alone say
+    # First comes what the numbers alone say.
     precision, rounding = stored_precision(values)
     gaps = row_differences(ours, values, rounding)  # (N,)
     differences = row_differences(ours, values)  # (N,)
@@ -82,8 +82,9 @@ def certify(
         difference=float(differences[worst]),
         row=worst,
         cosine=float(cosines.min()),
-        differing=np.flatnonzero(~(gaps <= FLOAT32)).tolist(),  # NaN differs, too
+        differing=np.flatnonzero(~(gaps <= FLOAT32)).tolist(),  # not >: NaN differs, too
     )
+
     if not certificate.differing:
         if certificate.difference <= FLOAT32:
             return replace(certificate, verdict="equal")
@@ -94,7 +95,7 @@ def certify(
     if meaning:
         return replace(certificate, verdict="explained", meaning=meaning, causes=("order",))
 
-    # what other computations of a few texts say; a static model has no layers
+    # Then a few texts are computed in other ways. A static model has none: it has no layers.
     model = uncompiled(encoder)
     if isinstance(model, SentenceEncoder):
         rows = rows_to_recompute(texts, gaps)
@@ -111,16 +112,21 @@ def certify(
                 left=left,
             )
 
+    return replace(certificate, meaning=describe_unexplained(cosines, certificate.difference))
+
+
+def describe_unexplained(cosines: Tensor, difference: float) -> str:
+    """Say how far apart vectors are for which no cause was found: cosines (N,)."""
     typical = float(cosines.median())
     meaning = f"no cause found: half of the cosines are below {typical:.4f}"
     if typical < 0.5:
         meaning += ", as with another model's vectors, or those of other texts"
-    if certificate.difference < HALF:
+    if difference < HALF:
         meaning += (
             ". Arithmetic in float16 or bfloat16 can differ as much: compare vectors computed in "
             "float32"
         )
-    return replace(certificate, meaning=meaning)
+    return meaning
 
 
 def check_shape_of_vectors(
@@ -145,6 +151,7 @@ def stored_precision(values: np.ndarray) -> tuple[str, np.ndarray]:
 
     The second result (N, D) is how much may have been rounded off.
     """
+    # From the finest precision to the coarsest: the last one that holds the values counts.
     tensor = torch.from_numpy(values)
     name = "float32"
     rounding = np.zeros_like(values)
@@ -156,12 +163,12 @@ def stored_precision(values: np.ndarray) -> tuple[str, np.ndarray]:
         rounding = 2**-8 * np.abs(values)
     for digits in (6, 5, 4, 3):
         rounded = np.round(values, digits)
-        # float32 numbers that were rounded to decimals are those decimals only after rounding to
-        # float32 again
+        # The second comparison is for decimals that were stored as float32, the nearest of which is
+        # not exactly the decimal.
         if (rounded == values).all() or (rounded.astype(np.float32) == values).all():
             name = f"{digits} decimals"
             rounding = np.full_like(values, 0.5 * 10**-digits)
-    # a per mille more, for what was rounded by another rule than to the nearest
+    # A per mille more is for what was rounded by another rule than to the nearest.
     return name, 1.001 * rounding
 
 
@@ -181,11 +188,11 @@ def another_order(
 ) -> str:
     """Say so if each of the differing rows is the right vector of another one; else return ""."""
     looked_up = differing[:LOOKED_UP]
-    theirs = torch.from_numpy(values[looked_up])
-    right = torch.from_numpy(ours[differing])
-    nearest = cosine_matrix(theirs, right).argmax(dim=1).numpy()  # of each one looked up
-    found = ours[differing][nearest]
-    differences = row_differences(found, values[looked_up], rounding[looked_up])
+    theirs = values[looked_up]  # (S, D)
+    candidates = ours[differing]
+    cosines = cosine_matrix(torch.from_numpy(theirs), torch.from_numpy(candidates))
+    nearest = cosines.argmax(dim=1).numpy()  # (S,), which of the candidates each one resembles most
+    differences = row_differences(candidates[nearest], theirs, rounding[looked_up])
     if not (differences <= FLOAT32).all():  # NaN is no vector of another row
         return ""
     line = differing[nearest[0]] + 1
@@ -215,7 +222,7 @@ def find_clues(
     values: np.ndarray,
     rounding: np.ndarray,
 ) -> tuple[list[Clue], float]:
-    """Find the first way that gives the ``values`` (S, D) of these rows.
+    """Find the first way to compute vectors that gives the ``values`` (S, D) of these rows.
 
     Returns how it differs from the model's own way, and the largest difference left; no clue if no
     way gives them.
@@ -240,7 +247,8 @@ def better_scaling(
     The second result is the largest difference then. ``values`` and ``rounding`` (S, W) are those
     of the texts. Stops at the first text that fits in neither way.
     """
-    left = np.zeros(2)  # the largest difference: not scaled, scaled
+    # Two numbers: the largest difference of the vectors as they are, and that of the scaled ones.
+    left = np.zeros(2)
     for candidates, value, rounded in zip(vectors, values, rounding, strict=False):
         both = torch.stack([candidates, normalize(candidates)])  # (2, C, D)
         both = both[:, :, : len(value)].double().cpu().numpy()  # (2, C, W)
@@ -248,9 +256,11 @@ def better_scaling(
         left = np.maximum(left, closest)
         if not (left <= FLOAT32).any():  # NaN does not fit
             break
+    left_unscaled, left_scaled = left.tolist()
 
-    # the model's own way if both fit
-    scaled = normalizes
-    if not left[int(normalizes)] <= FLOAT32:
-        scaled = not normalizes
-    return scaled, float(left[int(scaled)])
+    # If both fit, the model's own way counts.
+    fits_unscaled = left_unscaled <= FLOAT32
+    fits_scaled = left_scaled <= FLOAT32
+    if fits_scaled and (normalizes or not fits_unscaled):
+        return True, left_scaled
+    return False, left_unscaled

@@ -24,7 +24,8 @@ from torch import Tensor
 class Wide:
     """Stands in for the module ``torch``: its ``float32`` is float64, all else is torch's own."""
 
-    float32 = float = torch.float64
+    float32 = torch.float64
+    float = torch.float64  # torch's other name of float32
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
@@ -37,14 +38,14 @@ def in_double(*modules: Any) -> Iterator[None]:
     Both building and running a model must happen in it.
     """
     tensor_class: Any = torch.Tensor
-    narrow = tensor_class.float
+    to_float32 = tensor_class.float
     tensor_class.float = tensor_class.double
     for module in modules:
         module.torch = Wide()
     try:
         yield
     finally:
-        tensor_class.float = narrow
+        tensor_class.float = to_float32
         for module in modules:
             module.torch = torch
 
@@ -75,9 +76,9 @@ def encoder_states(
         model.eval()
         out = model(**arguments, output_hidden_states=True, output_attentions=True)
 
-    embeddings, *layers = out.hidden_states
-    states = {"embeddings": embeddings}
-    for i, (hidden, probabilities) in enumerate(zip(layers, out.attentions, strict=True)):
+    states = {"embeddings": out.hidden_states[0]}
+    layers = zip(out.hidden_states[1:], out.attentions, strict=True)
+    for i, (hidden, probabilities) in enumerate(layers):
         states[f"layers.{i}.attention"] = probabilities
         states[f"layers.{i}"] = hidden
     if getattr(out, "pooler_output", None) is not None:
@@ -105,15 +106,20 @@ def sentence_states(folder: Path, inputs: dict[str, Tensor], hidden: Tensor) -> 
 
 
 def main() -> None:
-    folder, inputs_file, states_file = map(Path, sys.argv[1:4])
-    dtype = torch.float64 if "--double" in sys.argv[4:] else torch.float32
+    folder = Path(sys.argv[1])
+    inputs_file = Path(sys.argv[2])
+    states_file = Path(sys.argv[3])
+    dtype = torch.float32
+    if "--double" in sys.argv[4:]:
+        dtype = torch.float64
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the folder has everything
     inputs = load_file(inputs_file)
 
-    # a plain encoder has no modules.json; one of sentence-transformers says where its encoder is
+    # A plain encoder has no modules.json; one of sentence-transformers says where its encoder is.
     modules = []
-    if (folder / "modules.json").is_file():
-        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    modules_file = folder / "modules.json"
+    if modules_file.is_file():
+        modules = json.loads(modules_file.read_text(encoding="utf-8"))
     encoder_folder = folder
     for module in modules:
         if module["type"].endswith("Transformer"):

@@ -30,10 +30,10 @@ TRACE_INPUTS = ("ids", "mask", "token_types")
 # A correct forward pass differs by 4e-6 in float32 and by 5e-15 in float64, the smallest real
 # mistake by 3e-4.
 HIDDEN = 2e-5  # the tolerance for hidden states in float32
-VECTOR = 2e-6  # for vectors of length 1, whose numbers are smaller
-DOUBLE = 1e-10  # for everything in float64
+VECTOR = 2e-6  # that for vectors of length 1, whose numbers are smaller
+DOUBLE = 1e-10  # that for everything in float64
 
-# what is computed between the previous tensor and this one
+# For each kind of tensor, what is computed between the tensor before it and itself.
 PARTS = {
     "embeddings": "the word table, the positions, the token types and the LayerNorm over their sum",
     "attention": (
@@ -102,9 +102,10 @@ def inputs_of(encoder: SentenceEncoder, texts: list[str]) -> dict[str, Tensor]:
 
 def huggingface(folder: Path, inputs: dict[str, Tensor], double: bool) -> dict[str, Tensor]:
     """Compute the tensors with transformers, by ``reference_states.py`` in a process of its own."""
-    instead = "; or compare with a file: --against FILE"
+    advice = "or compare with a file: --against FILE"
     if importlib.util.find_spec("transformers") is None:
-        raise InputError(f"--against hf needs transformers: pip install -e '.[reference]'{instead}")
+        needs = "--against hf needs transformers: pip install -e '.[reference]'"
+        raise InputError(f"{needs}; {advice}")
 
     with tempfile.TemporaryDirectory() as place:
         inputs_file = Path(place) / "inputs.safetensors"
@@ -114,30 +115,36 @@ def huggingface(folder: Path, inputs: dict[str, Tensor], double: bool) -> dict[s
         # subtle: -P, or the script's neighbours (tracing.py, inspection.py, ...) could be imported
         # as top-level modules
         script = Path(__file__).with_name("reference_states.py")
-        command = [sys.executable, "-P"]
-        command += map(str, [script, folder.resolve(), inputs_file, states_file])
+        command: list[str | Path] = [sys.executable, "-P", script]
+        command += [folder.resolve(), inputs_file, states_file]
         if double:
             command.append("--double")
         run = subprocess.run(command, capture_output=True, text=True)
         if run.returncode:
+            message = "no message"
             lines = run.stderr.strip().splitlines()
-            message = lines[-1] if lines else "no message"  # a traceback ends with the error
-            raise InputError(f"transformers could not run {folder}: {message}{instead}")
+            if lines:
+                message = lines[-1]  # a traceback ends with the error
+            raise InputError(f"transformers could not run {folder}: {message}; {advice}")
         return read_safetensors(states_file)
 
 
 def read_states(path: Path, double: bool) -> dict[str, Tensor]:
-    """Read the named tensors of a file, with ``ids``, ``mask`` and ``token_types`` (default: 0)."""
+    """Read the named tensors of a file, and its inputs: ``ids``, ``mask`` and ``token_types``.
+
+    Token types are 0 if the file has none.
+    """
     with reading(path):
         open_bytes(path).close()  # refuses a pipe, which safetensors would wait for
         states = read_safetensors(path)
-        ids = states["ids"]
-        mask = states["mask"]
-        types = states.get("token_types", torch.zeros_like(ids))
-        for name, x in (("ids", ids), ("mask", mask), ("token_types", types)):
-            if x.is_floating_point():
-                raise ValueError(f"{name} must be whole numbers, not {x.dtype}")
-        states |= {"ids": ids.long(), "mask": mask.bool(), "token_types": types.long()}
+        inputs = {"ids": states["ids"], "mask": states["mask"]}
+        inputs["token_types"] = states.get("token_types", torch.zeros_like(inputs["ids"]))
+        for name, tensor in inputs.items():
+            if tensor.is_floating_point():
+                raise ValueError(f"{name} must be whole numbers, not {tensor.dtype}")
+        states["ids"] = inputs["ids"].long()
+        states["mask"] = inputs["mask"].bool()
+        states["token_types"] = inputs["token_types"].long()
 
         for name, tensor in states.items():
             if name in TRACE_INPUTS or tensor.dtype == torch.float64:
@@ -149,10 +156,10 @@ def read_states(path: Path, double: bool) -> dict[str, Tensor]:
         return states
 
 
-def unknown_names(ours: dict[str, Tensor], other: dict[str, Tensor], source: str) -> list[str]:
-    """Return the names that only the other side has.
+def check_comparable(ours: dict[str, Tensor], other: dict[str, Tensor], source: str) -> None:
+    """Raise ``InputError`` if the two sides share no name, or tensors of one name differ in shape.
 
-    Raises ``InputError`` if shapes differ or no name is shared.
+    ``source`` is where the other side comes from.
     """
     shared = [name for name in ours if name in other]
     if not shared:
@@ -165,6 +172,10 @@ def unknown_names(ours: dict[str, Tensor], other: dict[str, Tensor], source: str
             wrong += f"\n  {name} is {is_shape}, should be {should_be}"
     if wrong:
         raise InputError(f"{source} does not fit this model and these texts:{wrong}")
+
+
+def names_only_in(other: dict[str, Tensor], ours: dict[str, Tensor]) -> list[str]:
+    """Return the names of the other side's tensors that ours does not have."""
     return [name for name in other if name not in ours and name not in TRACE_INPUTS]
 
 
@@ -178,7 +189,7 @@ class Stage:
     name: str
     shape: tuple[int, ...]
     difference: float  # the largest, absolute, at real tokens; infinite if either side has a NaN
-    at: tuple[int, ...]
+    at: tuple[int, ...]  # the index of the number that differs most
     tolerance: float
 
     @property
@@ -203,14 +214,20 @@ def compare_states(
             difference = difference.masked_fill(~mask[:, :, None], 0.0)
         if difference.ndim == 4:  # probabilities (B, H, T, T)
             difference = difference.masked_fill(~mask[:, None, :, None], 0.0)
+
         shape = tuple(difference.shape)
-        at = tuple(map(int, torch.unravel_index(difference.argmax(), shape)))
+        index = torch.unravel_index(difference.argmax(), shape)  # a tensor for each dimension
+        at = tuple(int(i) for i in index)
         rows.append(Stage(name, shape, difference[at].item(), at, tolerances[name]))
     return rows
 
 
 def first_divergence(rows: list[Stage]) -> Stage | None:
-    return next((row for row in rows if not row.ok), None)
+    """Return the first tensor beyond its tolerance, or None."""
+    for row in rows:
+        if not row.ok:
+            return row
+    return None
 
 
 def explain(rows: list[Stage], names: Sequence[str]) -> str:
@@ -225,19 +242,21 @@ def explain(rows: list[Stage], names: Sequence[str]) -> str:
         equal = f"Equal: all {len(rows)} tensors agree."
         return f"{equal} The worst, {worst.name}, uses {percent} of its tolerance."
 
-    # The mistake is in what is computed after the last tensor that agrees. No later tensor is
+    # The tensors from which the first to differ is computed, and itself. No other tensor is
     # computed from the pooler.
-    path = [name for name in names if name == first.name or name != "pooler"]
-    agreeing = [row.name for row in rows[: rows.index(first)] if row.name in path]
+    chain = [name for name in names if name == first.name or name != "pooler"]
+
+    # The mistake is in what is computed after the last one that agrees.
+    agreeing = [row.name for row in rows[: rows.index(first)] if row.name in chain]
     if agreeing:
-        start = path.index(agreeing[-1]) + 1
+        start = chain.index(agreeing[-1]) + 1
         where = f"between {agreeing[-1]}, which agrees, and {first.name}"
     else:
         start = 0
         where = f"before {first.name}"
 
     parts: list[str] = []
-    for name in path[start : path.index(first.name) + 1]:
+    for name in chain[start : chain.index(first.name) + 1]:
         part = PARTS[part_of(name)]
         if part not in parts:
             parts.append(part)
@@ -259,5 +278,5 @@ def print_rows(rows: list[Stage]) -> None:
         verdict = "ok" if row.ok else "differs"
         if row is first:
             verdict = "FIRST DIVERGENCE"
-        shape = " x ".join(map(str, row.shape))
+        shape = " x ".join(str(size) for size in row.shape)
         print(f"{row.name:<21}{shape:<18}{row.difference:>14.2e}   {row.at!s:<18}{verdict}")

@@ -16,8 +16,8 @@ from minisbert.system.files import open_bytes
 from minisbert.system.reading import reading
 
 REQUEST_TEXTS = 16  # texts of a request
-ANSWER_SECONDS = 60.0  # that a server may be silent
-ANSWER_BYTES = 64 * 2**20  # many times what 16 vectors take
+ANSWER_SECONDS = 60.0  # how long a server may be silent
+ANSWER_BYTES = 64 * 2**20  # more is not read; 16 vectors take far less
 KEY_VARIABLE = "MINISBERT_API_KEY"
 
 
@@ -73,7 +73,7 @@ def fetch_vectors(url: str, texts: Sequence[str], model: str) -> np.ndarray:
         try:
             vectors = openai_vectors(json.loads(content))
         except (ValueError, RecursionError, LookupError, TypeError) as error:
-            # a ValueError is a sentence of ours, the others say what Python missed
+            # Of these errors only a ValueError has a message for people, which is ours.
             why = "data[].embedding and data[].index are needed"
             if type(error) is ValueError:
                 why = str(error)
@@ -104,13 +104,13 @@ def openai_vectors(answer: Any) -> list[np.ndarray]:
 
 def as_vector(numbers: Any) -> np.ndarray:
     """Return a list of numbers as a vector (D,); ``ValueError`` for base64, null and the like."""
-    row = np.array(numbers if isinstance(numbers, list) else None)
-    if row.ndim != 1 or row.dtype.kind not in "fiu" or bool in map(type, numbers):
-        raise ValueError(
-            f"an embedding must be a list of numbers, not {one_line(numbers)}: ask for floats, not "
-            f"base64"
-        )
-    return row
+    if isinstance(numbers, list):
+        row = np.array(numbers)
+        has_bool = any(isinstance(number, bool) for number in numbers)  # numpy takes True for 1
+        if row.ndim == 1 and row.dtype.kind in "fiu" and not has_bool:
+            return row
+    needed = f"an embedding must be a list of numbers, not {one_line(numbers)}"
+    raise ValueError(f"{needed}: ask for floats, not base64")
 
 
 class NoRedirect(HTTPRedirectHandler):
@@ -135,6 +135,6 @@ def post(address: str, body: dict[str, Any]) -> bytes:
         reason = error.headers.get("Location") or error.reason
         raise InputError(f"{address} answered {error.code}: {one_line(reason)}") from error
     except (OSError, HTTPException, ValueError) as error:
-        # refused, timed out, cut off, or no address
+        # The server refused, was silent or hung up, or there is no such address.
         reason = one_line(str(error) or type(error).__name__)
         raise InputError(f"{address} cannot be asked: {reason}") from error

@@ -19,12 +19,13 @@ from minisbert.models.pooling import first_last_pool, last_token_pool
 from minisbert.models.properties import with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 
-# that engines cut at, and fixed lengths that they pad to
-LIMITS = (8, 16, 32, 64, 128, 256, 384, 512)
-# of E5, Nomic and others
+# The numbers of tokens at which engines cut, and the fixed lengths to which they pad.
+USUAL_LIMITS = (8, 16, 32, 64, 128, 256, 384, 512)
+# The prompts of E5, Nomic and others.
 USUAL_PROMPTS = ("query: ", "passage: ", "search_query: ", "search_document: ")
 
-Pool = Callable[[list[Tensor]], Tensor]  # of the layers' outputs, (1, T, D) each -> (1, D)
+# A pooling gets the outputs of all layers, (1, T, D) each, and gives the vector (1, D).
+Pool = Callable[[list[Tensor]], Tensor]
 
 
 class Clue(NamedTuple):
@@ -52,13 +53,14 @@ class Way(NamedTuple):
 def ways(
     encoder: SentenceEncoder, texts: Sequence[str], prompt: str, everything: Sequence[str]
 ) -> Iterator[Way]:
-    """Yield every way to compute the ``texts``, a few of ``everything``; the model's own way first.
+    """Yield every way to compute the vectors of ``texts``, the model's own way first.
 
-    A reader should stop at the first text that does not fit. C is 1, or the number of lengths to
-    which a text may have been padded.
+    Who reads the vectors of a way should stop at the first text that does not fit. C is 1, or the
+    number of lengths to which a text may have been padded. ``everything`` are all texts of the
+    file, because an engine may have padded to the length of any of them.
     """
 
-    # poolings of the same tokens follow each other
+    # All poolings of one tokenization follow each other, so they share its forward passes.
     @lru_cache(maxsize=2 * len(texts))
     def layers(ids: tuple[int, ...]) -> list[Tensor]:
         return encoder.bert.hidden_states(torch.tensor([ids], device=encoder.device))[1:]
@@ -68,12 +70,13 @@ def ways(
             yield encoder.dense(pool(layers(tuple(ids))))
 
     tokens = list(tokenizations(encoder, texts, prompt))
-    for clues, rows, skip in tokens:
-        for more, pool in poolings(encoder, skip):
-            yield Way(clues + more, pooled(rows, pool))
+    for token_clues, rows, skip in tokens:
+        for pooling_clues, pool in poolings(encoder, skip):
+            yield Way(token_clues + pooling_clues, pooled(rows, pool))
 
-    # last, because they need the most forward passes
-    yield from padded_ways(encoder, tokens[0], (prompt + text for text in everything))
+    # Pads come last, because they need the most forward passes.
+    prompted = (prompt + text for text in everything)
+    yield from padded_ways(encoder, tokens[0], prompted)
 
 
 # ------------------------------------------------------------------------------------------- tokens
@@ -90,9 +93,10 @@ def tokenizations(
         clue = Clue("prompt pooled", "the prompt's tokens were pooled too")
         yield Tokenization([clue], right, 0)
 
-    others = list(cut_elsewhere(encoder, prompted))
-    others += in_another_case(encoder, prompted)
-    for clue, ids in others:
+    for clue, ids in cut_elsewhere(encoder, prompted):
+        if ids != right:
+            yield Tokenization([clue], ids, skip)
+    for clue, ids in in_another_case(encoder, prompted):
         if ids != right:
             yield Tokenization([clue], ids, skip)
     yield from with_other_prompts(encoder, texts, prompt)
@@ -104,15 +108,18 @@ def cut_elsewhere(
     """Yield the ids of the texts cut at each usual limit, and at the size of the position table."""
     tokenizer = encoder.tokenizer
     positions = encoder.bert.config.positions
-    for limit in sorted({*LIMITS, positions}):
-        if len(tokenizer.pair_template) <= limit <= positions:
-            limited = copy.copy(tokenizer)
-            limited.limit = limit
-            ids = limited.encode(texts).ids
+    for limit in sorted({*USUAL_LIMITS, positions}):
+        if not len(tokenizer.pair_template) <= limit <= positions:
+            continue
+        limited = copy.copy(tokenizer)
+        limited.limit = limit
+        ids = limited.encode(texts).ids
+        longest = max(len(row) for row in ids)
+        if longest < limit:
+            clause = f"texts were not cut at {tokenizer.limit} tokens"
+        else:
             clause = f"texts were cut at {limit} tokens, not at {tokenizer.limit}"
-            if limit > max(map(len, ids)):
-                clause = f"texts were not cut at {tokenizer.limit} tokens"
-            yield Clue("cut", clause), ids
+        yield Clue("cut", clause), ids
 
 
 def in_another_case(
@@ -120,8 +127,9 @@ def in_another_case(
 ) -> Iterator[tuple[Clue, list[Sequence[int]]]]:
     """Yield the ids of lower-cased texts, and those without BERT's lower-casing."""
     tokenizer = encoder.tokenizer
-    clause = "the texts were lower-cased, and this model has capitals"
-    yield Clue("lower-cased", clause), tokenizer.encode([text.lower() for text in texts]).ids
+    clue = Clue("lower-cased", "the texts were lower-cased, and this model has capitals")
+    lowered = [text.lower() for text in texts]
+    yield clue, tokenizer.encode(lowered).ids
 
     with_capitals = copy.copy(tokenizer)
     with_capitals.backend = Backend.from_str(tokenizer.backend.to_str())
@@ -135,7 +143,8 @@ def with_other_prompts(
     encoder: SentenceEncoder, texts: Sequence[str], prompt: str
 ) -> Iterator[Tokenization]:
     """Yield the ids without a prompt, with each of the model's and with the usual ones."""
-    for other in dict.fromkeys(["", *encoder.settings.prompts.values(), *USUAL_PROMPTS]):
+    others = dict.fromkeys(["", *encoder.settings.prompts.values(), *USUAL_PROMPTS])
+    for other in others:
         if other == prompt:
             continue
         if not prompt:
@@ -156,8 +165,8 @@ def inner_mean_pool(hidden: Tensor) -> Tensor:
     return mean_pool(hidden[:, 1:-1])
 
 
-# poolings of the last layer's states, and what was then done
-OF_THE_LAST_LAYER: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+# The poolings of the last layer's states, each with what an engine did if it used it.
+LAST_LAYER_POOLINGS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "mean": (mean_pool, "the mean over the tokens was taken"),
     "cls": (cls_pool, "[CLS], the first token, was taken"),
     "max": (max_pool, "the largest value of each column was taken"),
@@ -174,7 +183,8 @@ def poolings(encoder: SentenceEncoder, skip: int) -> Iterator[tuple[list[Clue], 
         clue = Clue("layer", f"layer {number} was pooled, not layer {last}")
         yield [clue], own_pooling(encoder, skip, number)
 
-    # a dense layer fits other poolings only if they give vectors of the same width
+    # Vectors of one pooling alone are narrower than those of several side by side, and do not fit
+    # the dense layer.
     if len(encoder.pooling.names) > 1:
         return
     for name, meaning, pool in other_poolings(encoder):
@@ -189,15 +199,15 @@ def own_pooling(encoder: SentenceEncoder, skip: int, number: int) -> Pool:
     def pool(layers: list[Tensor]) -> Tensor:
         hidden = layers[number - 1]  # (1, T, D)
         if hidden.shape[1] <= skip:  # another tokenization left nothing to pool
-            return hidden[:, 0] * torch.nan
+            return torch.full_like(hidden[:, 0], torch.nan)  # fits nothing
         return encoder.pooling(hidden[:, skip:])
 
     return pool
 
 
 def other_poolings(encoder: SentenceEncoder) -> Iterator[tuple[str, str, Pool]]:
-    """Yield name, what was done, and the function of each pooling that engines use."""
-    for name, (pool, meaning) in OF_THE_LAST_LAYER.items():
+    """Yield the name of each pooling that engines use, what they did then, and the pooling."""
+    for name, (pool, meaning) in LAST_LAYER_POOLINGS.items():
         yield name, meaning, of_last_layer(pool)
 
     def first_last(layers: list[Tensor]) -> Tensor:
@@ -227,10 +237,11 @@ def padded_ways(
 
     Those are the usual limits and the lengths of the other texts.
     """
-    longest = min(encoder.bert.config.positions, LIMITS[-1])
-    sizes = {limit for limit in (encoder.tokenizer.limit, *LIMITS) if limit <= longest}
+    longest = min(encoder.bert.config.positions, USUAL_LIMITS[-1])
+    limits = [encoder.tokenizer.limit, *USUAL_LIMITS]
+    sizes = {limit for limit in limits if limit <= longest}
     for chunk in chunks(everything):  # all ids of a large corpus would not fit in memory
-        sizes.update(map(len, encoder.tokenizer.encode(chunk).ids))
+        sizes.update(len(ids) for ids in encoder.tokenizer.encode(chunk).ids)
 
     def padded(masked: bool, pooled: bool) -> Iterator[Tensor]:
         for ids in own.ids:

@@ -183,7 +183,7 @@ def check_writable(encoder: SentenceEncoder, head: ClassifierHead) -> None:
     kind = encoder.bert.config.model_type
     if kind not in CLASSIFIERS:
         raise InputError(f"a CrossEncoder of {kind} is not supported; {', '.join(CLASSIFIERS)} are")
-    _, _, _, between = CLASSIFIERS[kind]
+    between = CLASSIFIERS[kind].between
     if not isinstance(head.mlp[1], between):
         raise InputError(
             f"a CrossEncoder of {kind} has {between.__name__} in its head, not {head.mlp[1]}"

@@ -43,7 +43,8 @@ def classifier_head(encoder: SentenceEncoder, outputs: int) -> Head:
     family = bert.config.model_type
     if family not in CLASSIFIERS:
         raise InputError(f"--head classifier is for {', '.join(CLASSIFIERS)}, not for {family}")
-    head = ClassifierHead(bert.config.hidden_size, outputs=outputs, between=CLASSIFIERS[family][-1])
+    between = CLASSIFIERS[family].between
+    head = ClassifierHead(bert.config.hidden_size, outputs=outputs, between=between)
     if bert.pooler is not None:
         head.mlp[0] = bert.pooler
         bert.pooler = None

@@ -18,7 +18,7 @@ from minisbert.core.heads import siamese
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
-from tests.models.test_cross_encoder import classifier
+from tests.models.classifiers import classifier
 from tests.parity import PIECE, REFERENCE, assert_parity
 
 SOURCES = {

@@ -16,6 +16,7 @@ from minisbert.models.pair_heads import head_settings
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.named_heads import classifier_head
+from tests.models.classifiers import change, classifier
 from tests.parity import GRADIENT, PIECE, REFERENCE, assert_parity
 
 PAIRS = [
@@ -29,81 +30,6 @@ PAIRS = [
 LONG = [("a cat " * 9, "moon"), ("moon", "the dog runs " * 9)]  # beyond the limit, on either side
 SIGMOID = "torch.nn.modules.activation.Sigmoid"
 IDENTITY = "torch.nn.modules.linear.Identity"
-
-# SentencePiece's pieces, for the families whose tokenizers have them; camembert's begin otherwise.
-PIECES = [*"▁abcdefghijklmnopqrstuvwxyz", "▁the", "at", "og", "ing"]
-XLM_ROBERTA = ["<s>", "<pad>", "</s>", "<unk>"]
-CAMEMBERT = [
-    "<s>NOTUSED",
-    "<pad>",
-    "</s>NOTUSED",
-    "<unk>NOTUSED",
-    "<unk>",
-    "<s>",
-    "</s>",
-    "<mask>",
-]
-
-
-def change(path: Path, **changes: object) -> None:
-    content = json.loads(path.read_text()) if path.is_file() else {}
-    path.write_text(json.dumps(content | changes))
-
-
-def classifier(folder: Path, family: str, labels: int = 1) -> torch.nn.Module:
-    """Write a classifier with random weights, as transformers does; its model, in float64."""
-    transformers = pytest.importorskip("transformers", reason="needs the reference extra")
-    copy_tokenizer(family, folder)
-    name = CLASSIFIERS[family][0].removesuffix("ForSequenceClassification")
-    config = getattr(transformers, f"{name}Config")(
-        **sizes_of(family), max_position_embeddings=33, num_labels=labels
-    )
-    torch.manual_seed(3)
-    model = getattr(transformers, f"{name}ForSequenceClassification")(config)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, mean=0.1, std=0.3)
-    model.save_pretrained(folder)
-
-    if family in ("xlm-roberta", "camembert"):
-        specials = CAMEMBERT if family == "camembert" else XLM_ROBERTA
-        vocabulary = [(piece, -float(len(piece))) for piece in [*specials, *PIECES]]
-        tokenizer = getattr(transformers, f"{name}Tokenizer")
-        tokenizer(vocab=vocabulary, model_max_length=16).save_pretrained(folder)
-    if family == "distilbert":
-        change(folder / "tokenizer_config.json", tokenizer_class="DistilBertTokenizer")
-    return model.double().eval()
-
-
-def copy_tokenizer(family: str, folder: Path) -> None:
-    """Make the folder, with the tokenizer of a small model of the family, or of a BERT."""
-    source = REFERENCE.parents[1] / "weights" / "tiny"
-    if family == "roberta":
-        source = REFERENCE / "tiny-roberta"
-    elif family == "mpnet":
-        source = REFERENCE / "architectures" / "tiny-mpnet"
-    folder.mkdir()
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(source / name, folder / name)
-
-
-def sizes_of(family: str) -> dict[str, int]:
-    """The sizes of a small model, under the names that the family's config.json has for them."""
-    sizes = {
-        "vocab_size": 301 if family == "roberta" else 131,
-        "hidden_size": 18,
-        "intermediate_size": 29,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 3,
-    }
-    if family == "distilbert":
-        names = ENCODER_FAMILIES[family].settings
-        return {names.get(key, key): value for key, value in sizes.items()}
-    sizes["type_vocab_size"] = 2
-    if family in ("roberta", "xlm-roberta", "camembert"):
-        sizes["type_vocab_size"] = 1
-    if family == "electra":
-        sizes["embedding_size"] = 18
-    return sizes
 
 
 def cross_encoder(folder: Path):
