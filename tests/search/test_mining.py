@@ -150,7 +150,7 @@ def test_pairs_and_corpus_become_anchors_and_documents():
     ]
     assert task.positives == [[1, 6], [5], [7]]
     assert [sorted(rows) for rows in task.copies] == [[3, 4], [], []]  # CAT and Tomcat, of cat
-    assert task.most == 2
+    assert task.most_positives == 2
 
 
 ANGLES = {  # in degrees
