@@ -1,12 +1,12 @@
 """Evaluators, under sentence-transformers' names and with the keys of its results.
 
-And the rows of a file for them. An example:
-
     firsts = ["A cat sits.", "It rains."]
     seconds = ["A dog sits.", "Rain falls."]
     evaluator = EmbeddingSimilarityEvaluator(firsts, seconds, [0.2, 0.9])
     evaluator(encoder)  # {"pearson_cosine": 1.0, "spearman_cosine": 1.0}
     evaluator.primary_metric  # "spearman_cosine"
+
+``load_rows`` reads the rows of a file for them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ from minisbert.models.text_encoder import TextEncoder
 def load_rows(
     data: str, split: str = "", columns: str | None = None, quotes: bool = True
 ) -> tuple[str, Table]:
-    """Read ``data``: what it holds in words, and its rows.
+    """Read ``data``: a name for what its rows are, and the rows.
 
     ``data`` is stsb, quora or a file: of triplets, of pairs without scores, of labels of 0 and 1,
     or of scored pairs, on any scale. Raises ``InputError`` with file and line for rows that cannot
@@ -42,19 +42,28 @@ def load_rows(
             raise InputError(
                 f"{data} has no column or key called split, so --split {split} selects nothing"
             )
-        form = SCORED if columns else recognise(rows)  # columns name a score and two texts
-    if form not in (LABELLED, PAIRS):
-        table = read_file(rows, SCORED)
-        check_scores(table.rows, data)
-        return "pairs", table
-    table = read_file(rows, form)
+        form = SCORED  # --columns names a score and two texts
+        if not columns:
+            form = recognise(rows)
+
     if form is LABELLED:
+        table = read_file(rows, LABELLED)
         check_labels(table.rows, data)
         return "labelled pairs", table
-    width = len(table.rows[0].texts)
-    if width > 3:
-        raise InputError(f"{data}: rows of {width} texts; anchor, positive and negative are needed")
-    return "pairs without scores" if width == 2 else "triplets", table
+    if form is PAIRS:
+        table = read_file(rows, PAIRS)
+        width = len(table.rows[0].texts)
+        if width > 3:
+            raise InputError(
+                f"{data}: rows of {width} texts; anchor, positive and negative are needed"
+            )
+        if width == 3:
+            return "triplets", table
+        return "pairs without scores", table
+    # Rows of any other form are read as scored pairs, which says what they lack.
+    table = read_file(rows, SCORED)
+    check_scores(table.rows, data)
+    return "pairs", table
 
 
 def encode_pairs(
@@ -66,9 +75,9 @@ def encode_pairs(
 
 
 def row_scores(model: Any, u: Any, v: Any, name: str) -> np.ndarray:
-    """Compare what the model made of the i-th first and the i-th second text.
+    """Compare the vectors u of N first texts with the vectors v of N second texts, row by row.
 
-    (N,), in float64; for a distance its negative.
+    Returns (N,) in float64; for a distance its negative. ``name`` is that of the similarity.
     """
     if model.vectors_are == "per token":
         scores = []
@@ -92,23 +101,24 @@ def correlate(what: str, values: np.ndarray, scores: ArrayLike) -> dict[str, flo
 
 
 class Evaluator:
-    """What all evaluators share: what they are called with, and the names of their results.
+    """The base of all evaluators, which gives results their names.
 
     Called with a model, an evaluator returns its metrics by ``model.similarity_fn_name``.
-    ``primary_metric`` is then the key of the one to choose a model by.
+    ``primary_metric`` is then the key of the one to choose a model by. A subclass says which that
+    is, and computes the metrics.
     """
 
-    key = "{similarity}_{metric}"
-    primary = ""
+    key = "{similarity}_{metric}"  # the name of a result
+    primary = ""  # the metric to choose a model by
 
     def __init__(self, *, show_progress_bar: bool = False) -> None:
         self.primary_metric = ""
         self.options = {"show_progress_bar": show_progress_bar}  # for encode
 
     def __call__(self, model: Any) -> dict[str, float]:
-        own = model.similarity_fn_name
-        self.primary_metric = self.key.format(similarity=own, metric=self.primary)
-        return self.flat(self.compute_metrics(model, [own]))
+        similarity = model.similarity_fn_name
+        self.primary_metric = self.key.format(similarity=similarity, metric=self.primary)
+        return self.flat(self.compute_metrics(model, [similarity]))
 
     def flat(self, computed: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         """Join the names of similarities and metrics as in sentence-transformers: ``cosine_ap``."""
@@ -121,14 +131,15 @@ class Evaluator:
     def compute_metrics(
         self, model: TextEncoder, names: Sequence[str]
     ) -> dict[str, dict[str, float]]:
-        """Return for each name of a similarity ``{metric: value}``."""
+        """Return ``{similarity: {metric: value}}`` for the similarities with these names."""
         raise NotImplementedError
 
 
 def columns(texts: Mapping[str, Sequence[str]], **numbers: Sequence) -> list[list]:
-    """Return columns of texts and of numbers as lists.
+    """Return columns of texts, then those of numbers, as lists.
 
-    ``InputError`` for what is no text or no list, and for columns of different lengths.
+    ``InputError`` for what is no text or no list, and for columns of different lengths, which it
+    calls by their names.
     """
     for name, values in numbers.items():
         if isinstance(values, str) or not isinstance(values, Iterable):
