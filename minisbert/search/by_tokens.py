@@ -207,7 +207,7 @@ class Matrices:
 
 
 def divides(starts: np.ndarray, count: int) -> bool:
-    """Return whether ``starts`` (N + 1,) give each of ``count`` rows to one of N texts, in order."""
+    """Return whether ``starts`` (N + 1,) divide ``count`` rows among N texts, in their order."""
     if starts.ndim != 1 or len(starts) == 0:
         return False
     if starts[0] != 0 or starts[-1] != count:

@@ -24,7 +24,7 @@ from minisbert.system.torch_internals import laid_out, products
 BLOCK = 1024  # vectors compared at a time
 # ``top_k`` takes the corpus in blocks that are this many times as large: 16 MiB of scores.
 CORPUS_FACTOR = 4
-MOST_RESULTS = 2**21  # a block of queries has at most so many, so that ``add_scores`` sorts little
+MOST_RESULTS = 2**21  # a block of queries has at most so many: ``add_scores`` makes tables of them
 GROUP = 16  # neighbouring rows of the corpus that are skipped at once if their highest score is low
 
 # The scores of the results are computed again in float64, pair by pair. So many pairs are in memory
@@ -32,7 +32,7 @@ GROUP = 16  # neighbouring rows of the corpus that are skipped at once if their 
 EXACT_PAIRS = 128
 EXACT_COST = 64  # one of these scores takes as long as about this many of a product of blocks
 
-# In float32 a vector and its copy have at least this cosine. All from here on count as equal.
+# In float32 a vector and its copy have at least this cosine. It takes the place of all higher ones.
 HIGHEST_COSINE = 1 - 2**-20
 UNIT_ERROR = 2**-22  # by how much the length of a vector may differ from 1 that a model has scaled
 
@@ -118,12 +118,12 @@ class Vectors:
             self._check_lengths(lengths.flatten(), rows)
             lengths = lengths.clamp_min(ZERO_LENGTH)
 
-        if self.similarity == "cosine":
-            # In float32, vectors that a model has scaled are used as they are: dividing by 1 + 1e-8
-            # costs a copy and only rounds again.
-            is_scaled = (lengths - 1).abs().max() <= UNIT_ERROR
-            if dtype == torch.float64 or not is_scaled:
-                x = x / lengths
+        if self.similarity != "cosine":
+            return x.to(dtype)
+        # In float32, vectors that a model has scaled are used as they are: dividing by 1 + 1e-8
+        # costs a copy and only rounds again.
+        if dtype == torch.float64 or (lengths - 1).abs().max() > UNIT_ERROR:
+            x = x / lengths
         return x.to(dtype)
 
     def _check_lengths(self, lengths: Tensor, rows: slice | Tensor) -> None:
@@ -274,15 +274,15 @@ def scores_to_add(best: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]
 def score_to_beat(best: Tensor, highest: Tensor) -> Tensor:
     """Return what a score must exceed to be among a query's k best, (R,).
 
-    It is the k-th best so far, the last column of ``best`` (R, k). An equal score does not do: its
-    row comes later, and the earlier one wins. In the first blocks nearly all scores exceed that.
-    But if more than k groups do, the k-th of their ``highest`` (G, R) is a bound, too: k scores of
-    this block reach it.
+    It is the k-th best so far, the last column of ``best`` (R, k). A score that only equals it
+    stays out: its row comes later, and of equal scores the earlier row wins. In the first blocks
+    nearly all scores exceed that. But if more than k groups do, the k-th of their ``highest``
+    (G, R) is a bound, too: k scores of this block reach it.
     """
     k = best.shape[1]
     limit = best[:, -1]
     if len(highest) <= k:
-        return limit  # there is no more than a k-th group
+        return limit  # never more than k groups exceed it
     groups_above = (highest > limit).sum(dim=0)  # (R,)
     if groups_above.max() > k:
         bound = highest.topk(k, dim=0).values[-1]  # (R,)
@@ -413,8 +413,8 @@ def score_dtype(k: int, count: int, similarity: str) -> torch.dtype:
     """Choose in which dtype to compute ``count`` scores for k results.
 
     float32 is faster, but then the k scores are computed again in float64: for many results it does
-    not pay. Nor is it for distances: a float32 difference of two long vectors that are close to
-    each other is mostly rounding.
+    not pay. Distances are always float64: a float32 difference of two long vectors that are close
+    to each other is mostly rounding.
     """
     if similarity in DISTANCES or k * EXACT_COST >= count:
         return torch.float64

@@ -74,7 +74,7 @@ class Rules:
         if self.range_max is not None:
             return self.range_max + most_positives
         count = self.num_negatives
-        # Candidates will fail these rules. min_score is none of them: it only removes the last
+        # Some candidates will fail these rules. min_score is none of them: it only removes the last
         # ranks.
         limits = (self.absolute_margin, self.relative_margin, self.max_score)
         if any(limit is not None for limit in limits):

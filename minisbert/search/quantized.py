@@ -142,7 +142,7 @@ def hamming(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     check_shape("b", b, None, a.shape[1])
     check_dtype("a", a, np.uint8)
     check_dtype("b", b, np.uint8)
-    # Eight bytes are compared at once, as a word of 64 bits. Rows are filled up to whole words, with
+    # Eight bytes are compared at once, as a word of 64 bits. Rows are filled up to whole words with
     # bytes that are 0 in both.
     missing = -a.shape[1] % 8
     words_a = np.pad(a, ((0, 0), (0, missing))).view(np.uint64)  # (Q, ceil(W / 8))

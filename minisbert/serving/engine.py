@@ -124,14 +124,16 @@ class Piece:
 
 @dataclass
 class Batcher:
-    """A queue in front of ``compute(key, items)``, which runs in one thread.
+    """A queue in front of ``compute``, which runs in one thread.
 
-    It returns a list with a result for each item. One text computed alone leaves the processor half idle, and sixteen take little longer than
+    One text computed alone leaves the processor half idle, and sixteen take little longer than
     four. So nothing is delayed to wait for company: what has arrived when the thread is free is
     computed at once, together.
     """
 
-    compute: Callable  # its key is a prompt and its items are texts, or a query and documents
+    # ``compute(key, items)`` returns a list with a result for each item. Its key is a prompt and its
+    # items are texts, or a query and documents.
+    compute: Callable
     executor: Executor  # has one thread: OpenMP makes a set of threads for each that computes
     # Items in one call of ``compute``. A larger request is cut into pieces, so that a small one
     # that comes later waits for a piece, not for the whole.

@@ -23,8 +23,8 @@ from minisbert.system.console import say
 
 Model = TypeVar("Model", bound=nn.Module)
 CPU_INFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the flags are unknown and float32 is used
-# How much the hidden states of Apple's GPU may differ from the CPU's, relative to the largest. Those
-# of a device that works differ by about 1e-6 in float32.
+# How much the hidden states of Apple's GPU may differ from the CPU's, relative to the largest.
+# Those of a device that works differ by about 1e-6 in float32.
 MPS_DIFFERENCE = 1e-3
 # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h.
 TRIM_THRESHOLD = -1

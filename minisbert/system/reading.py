@@ -54,8 +54,8 @@ def reading(path: str | Path) -> Iterator[SimpleNamespace]:
     except PARSING_ERRORS as error:
         raise InputError(damage(path, at.line, error)) from error
     except BaseException as error:
-        # The tokenizers library raises a bare Exception, and panics at damaged tables. The class of a
-        # panic cannot be imported.
+        # The tokenizers library raises a bare Exception, and panics at damaged tables. The class of
+        # a panic cannot be imported.
         if type(error) is Exception or type(error).__name__ == "PanicException":
             raise InputError(damage(path, at.line, error)) from error
         raise

@@ -111,8 +111,8 @@ def unsigned_products(a: Tensor, b: Tensor, scale: Tensor) -> Tensor:
         return (a.float() @ b.float().mT) * scale
     packed = torch.ops.onednn.qlinear_prepack(b, None)
     offsets = torch.zeros(len(b), dtype=torch.int32)
-    # In this order: a with its scale and offset, b with those of each row, no bias, scale and offset
-    # of the result, its dtype, and no function that follows.
+    # In this order: a with its scale and offset, b with those of each row, no bias, the scale and
+    # offset of the result, its dtype, and no function that follows.
     return torch.ops.onednn.qlinear_pointwise(
         a, 1.0, 0, packed, scale, offsets, None, 1.0, 0, torch.float32, "none", [], "none"
     )
@@ -142,8 +142,8 @@ def package_runner(path: Path) -> Callable[..., Sequence[Tensor]]:
         return run_public
 
     def run(*inputs: Tensor) -> Sequence[Tensor]:
-        # subtle: OpenMP has a number of threads for each thread that calls it. In a new thread torch
-        # sets it when it is first asked for it; the package alone would never ask.
+        # subtle: OpenMP keeps a number of threads for each thread that calls it. In a new thread
+        # torch sets it when it is first asked for it, which the package alone would never do.
         torch.get_num_threads()
         return loader.boxed_run(list(inputs))
 

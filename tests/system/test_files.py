@@ -85,8 +85,8 @@ def test_json_comes_back_as_it_was_written(content, tmp_path):
     assert (tmp_path / "a.json").read_bytes().endswith(b"}\n")
 
 
-# ``atomic_file`` and ``atomic_folder`` must do the same. ``write`` fills what they yield with OLD or
-# NEW, ``content`` reads it back.
+# ``atomic_file`` and ``atomic_folder`` must do the same. ``write`` fills what they yield with OLD
+# or NEW, ``content`` reads it back.
 
 OLD = "old " * 1000
 NEW = "new"
