@@ -60,7 +60,7 @@ def load_rows(
         if width == 3:
             return "triplets", table
         return "pairs without scores", table
-    # Rows of any other form are read as scored pairs, which says what they lack.
+    # Anything else is read as scored pairs; ``read_file`` says what rows lack that are none.
     table = read_file(rows, SCORED)
     check_scores(table.rows, data)
     return "pairs", table

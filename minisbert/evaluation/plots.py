@@ -160,10 +160,13 @@ def draw_curves(runs: Mapping[str, Mapping[str, Mapping[int, float]]], title: st
 
 
 def labels_of(runs: Mapping[str, Mapping[str, Mapping[int, float]]]) -> list[str]:
-    """Return the metrics of all runs, each once: the first of every run, then the second, ..."""
+    """Return the metrics of all runs, each once: the first of every run, then the second, ...
+
+    So metrics in the same place of their runs get neighbouring panels. Every run has as many.
+    """
     labels: list[str] = []
-    for of_runs in zip(*runs.values(), strict=True):
-        for label in of_runs:
+    for labels_in_place in zip(*runs.values(), strict=True):
+        for label in labels_in_place:
             if label not in labels:
                 labels.append(label)
     return labels

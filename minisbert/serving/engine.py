@@ -131,8 +131,8 @@ class Batcher:
     computed at once, together.
     """
 
-    # ``compute(key, items)`` returns a list with a result for each item. Its key is a prompt and its
-    # items are texts, or a query and documents.
+    # ``compute(key, items)`` returns a list with a result for each item. Key and items are a prompt
+    # and texts, or a query and documents.
     compute: Callable
     executor: Executor  # has one thread: OpenMP makes a set of threads for each that computes
     # Items in one call of ``compute``. A larger request is cut into pieces, so that a small one

@@ -154,7 +154,7 @@ def add_threads_option(parser: argparse._ActionsContainer) -> None:
 
 
 def cut_message(limit: int, truncated: int, total: int) -> str:
-    """Say how many texts a limit has cut: "3 of 2,758 texts were longer than 256 tokens ..."."""
+    """Return a message: ``3 of 2,758 texts were longer than 256 tokens and were cut``."""
     return f"{truncated:,} of {total:,} texts were longer than {limit} tokens and were cut"
 
 

@@ -75,9 +75,9 @@ def write_json(path: Path, content: object) -> None:
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Name the file ``path`` in errors of this block that name none, or one that the user has not.
+    """Name the file ``path`` in errors of this block that name none, or a hidden new file.
 
-    The error of a full or broken disk names none. The user does not know the hidden new files.
+    The error of a full or broken disk names none, and nobody knows the names of hidden files.
     """
     try:
         yield
