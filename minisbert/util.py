@@ -26,18 +26,16 @@ from minisbert.search import dense
 from minisbert.search.by_tokens import rank
 from minisbert.search.mining import Rules, Triplet, candidates_of, mine, triplets
 
-COMMUNITY_ROWS = 1024  # rows of the cosines of all with all that are in memory at the same time
+COMMUNITY_ROWS = 1024  # vectors that are compared with all others at a time
 
 
 def cos_sim(a: AnyVectors, b: AnyVectors) -> Tensor:
-    """Compute the cosine of every row of a (N, D) with every row of b (M, D) -> a tensor (N, M)."""
+    """Compute the cosine of every row of a (N, D) with every row of b (M, D) -> (N, M)."""
     return torch.as_tensor(similarity(a, b))
 
 
 def dot_score(a: AnyVectors, b: AnyVectors) -> Tensor:
-    """Compute the dot product of every row of a (N, D) with every row of b (M, D) -> a tensor (N,
-    M).
-    """
+    """Compute the dot product of every row of a (N, D) with every row of b (M, D) -> (N, M)."""
     return torch.as_tensor(similarity(a, b, "dot"))
 
 
@@ -89,12 +87,14 @@ def ranked_by(
     k: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the k highest scores of each query and their rows, (Q, k) each, query by query."""
-    left = torch.tensor(queries)
-    right = torch.tensor(corpus)
+    query_tensor = torch.tensor(queries)
+    corpus_tensor = torch.tensor(corpus)
 
     def scores_of_query(query: int) -> np.ndarray:
-        """The scores (N,) of one query with all of the corpus."""
-        return np.asarray(score_function(left[query : query + 1], right), np.float32)[0]
+        """Score all of the corpus for one query: (N,)."""
+        one_query = query_tensor[query : query + 1]  # (1, D)
+        scores = np.asarray(score_function(one_query, corpus_tensor), np.float32)  # (1, N)
+        return scores[0]
 
     return rank(scores_of_query, queries.shape, corpus.shape, k, progress=False)
 
@@ -119,8 +119,8 @@ def paraphrase_mining(
     if count < 2:
         return []
     vectors = model.encode(sentences, show_progress_bar=show_progress_bar, **options)
-    most = min(max_pairs, count * (count - 1) // 2)
-    scores, pairs = dense.closest_pairs(vectors, most, show_progress_bar, model.similarity_fn_name)
+    k = min(max_pairs, count * (count - 1) // 2)
+    scores, pairs = dense.closest_pairs(vectors, k, show_progress_bar, model.similarity_fn_name)
     results: list[list[float | int]] = []
     for score, (i, j) in zip(scores.tolist(), pairs.tolist(), strict=True):
         results.append([score, i, j])
@@ -152,13 +152,15 @@ def mine_hard_negatives(
     An anchor for which nothing is left is not in the result. Raises ``InputError`` for rules that
     no candidate can meet.
     """
-    chosen = Rules(**rules)
+    checked_rules = Rules(**rules)
     check_encoder(model)
     task = candidates_of(pairs, corpus)
     anchors, documents = encode_both(
         model, task.anchors, task.documents, show_progress_bar=show_progress_bar
     )
-    mined = mine(anchors, documents, task, chosen, show_progress_bar, model.similarity_fn_name)
+    mined = mine(
+        anchors, documents, task, checked_rules, show_progress_bar, model.similarity_fn_name
+    )
     return list(triplets(task, mined))
 
 
@@ -177,15 +179,18 @@ def community_detection(
     vectors = torch.tensor(as_rows(embeddings), dtype=torch.float32)  # (N, D)
     vectors = torch.nn.functional.normalize(vectors)
 
-    # First only the sizes: the members of all groups at once could be N lists of N rows.
-    sizes = torch.empty(len(vectors), dtype=torch.long)
+    # First only the size of the group around each row: the members of all groups at once could be
+    # N lists of N rows.
+    sizes = torch.empty(len(vectors), dtype=torch.long)  # (N,)
     for start in range(0, len(vectors), COMMUNITY_ROWS):
-        cosines = vectors[start : start + COMMUNITY_ROWS] @ vectors.T  # (COMMUNITY_ROWS, N)
-        sizes[start : start + COMMUNITY_ROWS] = (cosines >= threshold).sum(dim=1)
+        part = slice(start, start + COMMUNITY_ROWS)
+        cosines = vectors[part] @ vectors.T  # (COMMUNITY_ROWS, N)
+        sizes[part] = (cosines >= threshold).sum(dim=1)
     candidates = sizes.argsort(descending=True, stable=True)
     candidates = candidates[sizes[candidates] >= min_community_size]
 
-    # Then the members, the largest group first. Most centres are taken before it is their turn.
+    # Then the members, the largest group first. Most rows are in another group by then, and are no
+    # centre any more.
     taken = torch.zeros(len(vectors), dtype=torch.bool)
     communities = []
     for block in candidates.split(COMMUNITY_ROWS):

@@ -1,5 +1,4 @@
-"""Evaluation: correlations on STS, the STS suite, retrieval, metrics beyond the book, evaluators,
-plots of plain data.
+"""Evaluation: the STS suite, retrieval, evaluators, metrics beyond the book, and plots.
 
 Imports ``core``, ``system``, ``search``, ``models`` and ``data``.
 """

@@ -1,12 +1,12 @@
 """Evaluators, under sentence-transformers' names and with the keys of its results.
 
-And the rows of a file for them. An example:
-
     firsts = ["A cat sits.", "It rains."]
     seconds = ["A dog sits.", "Rain falls."]
     evaluator = EmbeddingSimilarityEvaluator(firsts, seconds, [0.2, 0.9])
     evaluator(encoder)  # {"pearson_cosine": 1.0, "spearman_cosine": 1.0}
     evaluator.primary_metric  # "spearman_cosine"
+
+``load_rows`` reads the rows of a file for them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ EVALUATED = (Columns(2, "score"), Columns(3), Columns(2))
 def load_rows(
     data: str, split: str = "", columns: str | None = None, quotes: bool = True
 ) -> tuple[str, Table]:
-    """Read ``data``: what it holds in words, and its rows.
+    """Read ``data``: a name for what its rows are, and the rows.
 
     ``data`` is stsb, quora or a file: of triplets, of pairs without scores, of labels of 0 and 1
     under another name than a score's, or of scored pairs, on any scale. Raises ``InputError`` with
@@ -69,9 +69,9 @@ def encode_pairs(
 
 
 def row_scores(model: Any, u: Any, v: Any, name: str) -> np.ndarray:
-    """Compare what the model made of the i-th first and the i-th second text.
+    """Compare the vectors u of N first texts with the vectors v of N second texts, row by row.
 
-    (N,), in float64; for a distance its negative.
+    Returns (N,) in float64; for a distance its negative. ``name`` is that of the similarity.
     """
     if model.vectors_are == "per token":
         scores = []
@@ -95,23 +95,24 @@ def correlate(what: str, values: np.ndarray, scores: ArrayLike) -> dict[str, flo
 
 
 class Evaluator:
-    """What all evaluators share: what they are called with, and the names of their results.
+    """The base of all evaluators, which gives results their names.
 
     Called with a model, an evaluator returns its metrics by ``model.similarity_fn_name``.
-    ``primary_metric`` is then the key of the one to choose a model by.
+    ``primary_metric`` is then the key of the one to choose a model by. A subclass says which that
+    is, and computes the metrics.
     """
 
-    key = "{similarity}_{metric}"
-    primary = ""
+    key = "{similarity}_{metric}"  # the name of a result
+    primary = ""  # the metric to choose a model by
 
     def __init__(self, *, show_progress_bar: bool = False) -> None:
         self.primary_metric = ""
         self.options = {"show_progress_bar": show_progress_bar}  # for encode
 
     def __call__(self, model: Any) -> dict[str, float]:
-        own = model.similarity_fn_name
-        self.primary_metric = self.key.format(similarity=own, metric=self.primary)
-        return self.flat(self.compute_metrics(model, [own]))
+        similarity = model.similarity_fn_name
+        self.primary_metric = self.key.format(similarity=similarity, metric=self.primary)
+        return self.flat(self.compute_metrics(model, [similarity]))
 
     def flat(self, computed: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         """Join the names of similarities and metrics as in sentence-transformers: ``cosine_ap``."""
@@ -124,14 +125,15 @@ class Evaluator:
     def compute_metrics(
         self, model: TextEncoder, names: Sequence[str]
     ) -> dict[str, dict[str, float]]:
-        """Return for each name of a similarity ``{metric: value}``."""
+        """Return ``{similarity: {metric: value}}`` for the similarities with these names."""
         raise NotImplementedError
 
 
 def columns(texts: Mapping[str, Sequence[str]], **numbers: Sequence) -> list[list]:
-    """Return columns of texts and of numbers as lists.
+    """Return columns of texts, then those of numbers, as lists.
 
-    ``InputError`` for what is no text or no list, and for columns of different lengths.
+    ``InputError`` for what is no text or no list, and for columns of different lengths, which it
+    calls by their names.
     """
     for name, values in numbers.items():
         if isinstance(values, str) or not isinstance(values, Iterable):

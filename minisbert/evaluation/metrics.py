@@ -17,7 +17,7 @@ from minisbert.core.checks import check_integer, check_one_of, check_shape
 
 
 def check_binary(name: str, values: np.ndarray | Tensor) -> None:
-    """Raise ``ValueError`` unless all values are 0 or 1."""
+    """Raise ``ValueError`` unless all values are 0 or 1; messages call them by ``name``."""
     if not ((values == 0) | (values == 1)).all():
         raise ValueError(f"{name} must be 0 or 1, not {one_line(values)}")
 
@@ -27,8 +27,8 @@ def precision_recall_f1(predicted: ArrayLike, labels: ArrayLike) -> tuple[float,
 
     With TP true positives, FP false positives and FN false negatives: precision TP / (TP + FP),
     recall TP / (TP + FN), F1 = 2 P R / (P + R) = 2 TP / (2 TP + FP + FN). If nothing is predicted
-    to be 1, precision is 0. ``precision_recall_f1([1, 1, 1, 0, 0], [1, 0, 0, 1, 0]) = (1/3, 1/2,
-    2/5)``.
+    to be 1, precision is 0.
+    ``precision_recall_f1([1, 1, 1, 0, 0], [1, 0, 0, 1, 0]) = (1/3, 1/2, 2/5)``.
     """
     predicted = np.asarray(predicted)
     labels = np.asarray(labels)
@@ -38,12 +38,12 @@ def precision_recall_f1(predicted: ArrayLike, labels: ArrayLike) -> tuple[float,
     check_binary("labels", labels)
     predicted = predicted == 1
     labels = labels == 1
-    called = predicted.sum()  # TP + FP
-    positives = _positives(labels)  # TP + FN
+    predicted_ones = predicted.sum()  # TP + FP
+    label_ones = _count_ones(labels)  # TP + FN
     true_positives = (predicted & labels).sum()
-    precision = true_positives / max(called, 1)
-    recall = true_positives / positives
-    f1 = 2 * true_positives / (called + positives)
+    precision = true_positives / max(predicted_ones, 1)
+    recall = true_positives / label_ones
+    f1 = 2 * true_positives / (predicted_ones + label_ones)
     return float(precision), float(recall), float(f1)
 
 
@@ -57,25 +57,29 @@ def best_threshold(scores: ArrayLike, labels: ArrayLike, metric: str = "f1") -> 
     On the rows it was chosen on, a threshold looks too good: choose it on dev.
     """
     check_one_of("metric", metric, ["f1", "accuracy"])
-    scores, labels, last, called, true_positives = _cuts(scores, labels)
-    # (G + 1,) each, with the cut above all scores as the first.
-    called = np.append(0, called)
-    true_positives = np.append(0, true_positives)
+    scores, labels, last = _cuts(scores, labels)
+    # What each cut calls 1, and how many of these are 1: (G + 1,) each, because there is one more
+    # cut, above all scores.
+    predicted_ones = np.append(0, last + 1)
+    true_positives = np.append(0, labels.cumsum()[last])
     if metric == "f1":
-        values = 2 * true_positives / (called + _positives(labels))
+        values = 2 * true_positives / (predicted_ones + _count_ones(labels))
     else:
-        true_negatives = (~labels).sum() - (called - true_positives)
+        false_positives = predicted_ones - true_positives
+        true_negatives = (~labels).sum() - false_positives
         values = (true_positives + true_negatives) / len(labels)
-    above = scores[last[:-1]]  # (G - 1,), the scores on either side of a cut
+
+    # The threshold of a cut between two scores is the middle of them, (G - 1,).
+    above = scores[last[:-1]]
     below = scores[last[1:]]
     middle = above / 2 + below / 2
     # subtle: two adjacent floats have no midpoint; the upper one gives the same cut. All in the
     # dtype of the scores, or a float32 score could fall on the other side of a float64 threshold
     middle = np.where((below < middle) & (middle <= above), middle, above)
     above_all = np.nextafter(scores[0], np.inf, dtype=scores.dtype)
-    cuts = np.concatenate([[above_all], middle, scores[-1:]])  # (G + 1,)
+    thresholds = np.concatenate([[above_all], middle, scores[-1:]])  # (G + 1,)
     best = int(np.argmax(values))  # the first of the best
-    return float(cuts[best]), float(values[best])
+    return float(thresholds[best]), float(values[best])
 
 
 def average_precision(scores: ArrayLike, labels: ArrayLike) -> float:
@@ -84,20 +88,22 @@ def average_precision(scores: ArrayLike, labels: ArrayLike) -> float:
     It is the sum of (R_g - R_(g-1)) P_g over the cuts g, from the highest score down; scores (N,),
     labels (N,) of 0 and 1. Equal scores share a cut, as in scikit-learn's
     ``average_precision_score``, so constant scores give the share of ones. 1 is best: every 1 is
-    above every 0. ``average_precision([0.9, 0.8, 0.8, 0.1], [1, 1, 0, 0]) = 1/2 * 1 + 1/2 * 2/3 =
-    5/6``.
+    above every 0.
+    ``average_precision([0.9, 0.8, 0.8, 0.1], [1, 1, 0, 0]) = 1/2 * 1 + 1/2 * 2/3 = 5/6``.
     """
-    _, labels, _, called, true_positives = _cuts(scores, labels)
+    _, labels, last = _cuts(scores, labels)
+    predicted_ones = last + 1  # (G,)
+    true_positives = labels.cumsum()[last]  # (G,)
     gained = np.diff(true_positives, prepend=0)  # (G,) ones that each cut adds
-    return float((gained * true_positives / called).sum() / _positives(labels))
+    sums = (gained * true_positives / predicted_ones).sum()
+    return float(sums / _count_ones(labels))
 
 
-def _cuts(
-    scores: ArrayLike, labels: ArrayLike
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Scores and labels from the highest score down, and a cut after each of G different scores.
+def _cuts(scores: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return scores (N,) and labels (N,) from the highest score down, and where to cut, (G,).
 
-    A cut is its last row's index, how many rows it calls 1, and how many of these are 1: (G,) each.
+    A cut comes after each of G different scores. It is given as the index of the last row above it:
+    this row and all before it are called 1. Labels are booleans.
     """
     scores = np.asarray(scores)
     labels = np.asarray(labels)
@@ -115,17 +121,20 @@ def _cuts(
     # of a group
     ends = np.flatnonzero(scores[1:] < scores[:-1])
     last = np.append(ends, len(scores) - 1)  # (G,)
-    return scores, labels, last, last + 1, np.cumsum(labels)[last]
+    return scores, labels, last
 
 
-def _positives(labels: np.ndarray) -> int:
+def _count_ones(labels: np.ndarray) -> int:
     """Count the labels that are 1; ``ValueError`` if there are none."""
     if not labels.any():
         raise ValueError("no label is 1: recall and F1 are not defined")
     return int(labels.sum())
 
 
-# --------------------------------------------------------------------------------------- retrieval
+# ---------------------------------------------------------------------------------------- rankings
+
+# Grades of Q queries: those of the documents in the order of their ranks, ``ranked`` (Q, R), and
+# those of all that were judged, ``judged`` (Q, J). A document is relevant if its grade is above 0.
 
 
 def accuracy_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
@@ -133,17 +142,17 @@ def accuracy_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
 
     ``accuracy_at_k([[0, 1], [0, 0]], [[1], [1]], 2) = 1/2``.
     """
-    ranked, _ = _check(ranked, judged, k)
+    ranked, _ = _check_grades(ranked, judged, k)
     return float((ranked > 0).any(axis=1).mean())
 
 
 def precision_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
     """Share of the first k that is relevant.
 
-    A ranking shorter than k is filled up with documents that are not. ``precision_at_k([[1, 0, 1]],
-    [[1, 1, 1]], 3) = 2/3``.
+    A ranking shorter than k is filled up with documents that are not.
+    ``precision_at_k([[1, 0, 1]], [[1, 1, 1]], 3) = 2/3``.
     """
-    ranked, _ = _check(ranked, judged, k)
+    ranked, _ = _check_grades(ranked, judged, k)
     return float(((ranked > 0).sum(axis=1) / k).mean())
 
 
@@ -152,10 +161,10 @@ def recall_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
 
     ``recall_at_k([[1, 0, 1]], [[1, 1, 1, 1]], 3) = 2/4``.
     """
-    ranked, judged = _check(ranked, judged, k)
-    found = (ranked > 0).sum(axis=1)  # (Q,)
-    relevant = (judged > 0).sum(axis=1)  # (Q,)
-    return float((found / relevant).mean())
+    ranked, judged = _check_grades(ranked, judged, k)
+    relevant_ranked = (ranked > 0).sum(axis=1)  # (Q,)
+    relevant_judged = (judged > 0).sum(axis=1)  # (Q,)
+    return float((relevant_ranked / relevant_judged).mean())
 
 
 def mrr_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
@@ -163,7 +172,7 @@ def mrr_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
 
     ``mrr_at_k([[0, 1, 1], [0, 0, 0]], [[1, 1], [1, 0]], 3) = (1/2 + 0) / 2``.
     """
-    ranked, _ = _check(ranked, judged, k)
+    ranked, _ = _check_grades(ranked, judged, k)
     relevant = ranked > 0
     # subtle: argmax is 0 for a query without a relevant document too; it counts as 0 and stays in
     # the mean
@@ -177,7 +186,7 @@ def ndcg_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
     Järvelin & Kekäläinen 2002 with the grade itself as gain, as trec_eval and BEIR have it (not
     2^grade - 1). ``ndcg_at_k([[1, 0, 2]], [[2, 1]], 3) = (1 + 2/2) / (2 + 1/1.58496) = 0.76019``.
     """
-    ranked, judged = _check(ranked, judged, k)
+    ranked, judged = _check_grades(ranked, judged, k)
     best = -np.sort(-judged, axis=1)[:, :k]  # subtle: of all judged documents, retrieved or not
     return float((dcg(ranked) / dcg(best)).mean())
 
@@ -197,14 +206,16 @@ def map_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
 
     A relevant document that is not among the first k adds 0, as in trec_eval's map_cut.
     sentence-transformers divides by ``min(k, relevant)``, which differs only for queries with more
-    than k relevant documents. ``map_at_k([[1, 0, 1]], [[1, 1, 1]], 3) = (1/1 + 2/3 + 0) / 3 =
-    0.55556``.
+    than k relevant documents.
+    ``map_at_k([[1, 0, 1]], [[1, 1, 1]], 3) = (1/1 + 2/3 + 0) / 3 = 0.55556``.
     """
-    ranked, judged = _check(ranked, judged, k)
+    ranked, judged = _check_grades(ranked, judged, k)
     relevant = ranked > 0
-    precisions = relevant.cumsum(axis=1) / (1 + np.arange(ranked.shape[1]))  # (Q, R), at every rank
-    sums = (relevant * precisions).sum(axis=1)  # (Q,)
-    return float((sums / (judged > 0).sum(axis=1)).mean())
+    ranks = 1 + np.arange(ranked.shape[1])  # (R,)
+    precisions = relevant.cumsum(axis=1) / ranks  # (Q, R)
+    sums = np.where(relevant, precisions, 0.0).sum(axis=1)  # (Q,)
+    relevant_judged = (judged > 0).sum(axis=1)  # (Q,)
+    return float((sums / relevant_judged).mean())
 
 
 METRICS: dict[str, Callable[[ArrayLike, ArrayLike, int], float]] = {
@@ -217,10 +228,11 @@ METRICS: dict[str, Callable[[ArrayLike, ArrayLike, int], float]] = {
 }
 
 
-def _check(ranked: ArrayLike, judged: ArrayLike, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first k of ``ranked`` (Q, R), and ``judged`` (Q, J).
+def _check_grades(ranked: ArrayLike, judged: ArrayLike, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first k of ``ranked`` (Q, R), and ``judged`` (Q, J), as float64.
 
-    They are grades in float64, those below 0 as 0.
+    Grades below 0 become 0. ``ValueError`` for numbers that are not finite, for a query without a
+    relevant document, and for one with more of them ranked than judged.
     """
     ranked = np.asarray(ranked, dtype=np.float64)
     judged = np.asarray(judged, dtype=np.float64)
@@ -229,12 +241,13 @@ def _check(ranked: ArrayLike, judged: ArrayLike, k: int) -> tuple[np.ndarray, np
         if not np.isfinite(values).all():
             raise ValueError(f"{name} must be finite")
     check_integer("k", k)
-    found = (ranked > 0).sum(axis=1)
-    relevant = (judged > 0).sum(axis=1)
-    wrong = (found > relevant) | (relevant == 0)
+    relevant_ranked = (ranked > 0).sum(axis=1)  # (Q,)
+    relevant_judged = (judged > 0).sum(axis=1)  # (Q,)
+    wrong = (relevant_ranked > relevant_judged) | (relevant_judged == 0)
     if wrong.any():
-        query = int(np.argmax(wrong))
+        query = int(np.argmax(wrong))  # the first of them
         raise ValueError(
-            f"query {query}: {found[query]} relevant documents ranked, {relevant[query]} judged"
+            f"query {query}: {relevant_ranked[query]} relevant documents ranked, "
+            f"{relevant_judged[query]} judged"
         )
     return np.maximum(ranked[:, :k], 0.0), np.maximum(judged, 0.0)

@@ -3,6 +3,7 @@
 They need matplotlib, the extra ``plots``.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from minisbert.system.files import atomic_file
 # What a picture's file says of when and by which program it was made is left out, so that equal
 # pictures have equal files.
 METADATA = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-MAX_NUMBERS = 15  # texts of a heat map with numbers; in smaller cells they would overlap
+MAX_NUMBERS = 15  # a heat map of more texts has no numbers: in its small cells they would overlap
 
 
 def require() -> Any:
@@ -34,27 +35,30 @@ def new_figure(width: float, height: float) -> Any:
 def draw_histograms(
     lengths: Mapping[str, Sequence[int]], unit: str, scores: Mapping[str, Sequence[float]]
 ) -> Any:
-    """Draw a ``Figure`` with a row for each file.
+    """Draw a ``Figure`` with a row for each file: the lengths of its texts, and its scores.
 
-    It shows the lengths of the file's texts, in ``unit``, and its scores, if any file has some.
+    Lengths are in ``unit``. If no file has scores, there is no column for them.
     """
     has_scores = any(len(values) > 0 for values in scores.values())
     columns = 2 if has_scores else 1
     figure = new_figure(6 * columns, 3 * len(lengths))
     panels = figure.subplots(len(lengths), columns, squeeze=False)
     for row, name in zip(panels, lengths, strict=True):
-        row[0].set_title(shorten(name, 60), fontsize=9, loc="left", parse_math=False)
-        row[0].set(xlabel=f"{unit} of a text", ylabel="texts")
+        left = row[0]
+        left.set_title(shorten(name, 60), fontsize=9, loc="left", parse_math=False)
+        left.set(xlabel=f"{unit} of a text", ylabel="texts")
         if lengths[name]:
             longest = max(lengths[name])
-            width = -(-longest // 100)  # lengths per bar, for at most 100 bars
-            # The edges end in .5, so that integers fall inside a bar.
-            edges = np.arange(longest, -width, -width)[::-1] + 0.5
-            row[0].hist(lengths[name], edges)
+            width = math.ceil(longest / 100)  # lengths per bar, for at most 100 bars
+            # The edges of the bars, from the longest down; they end in .5, so that integers fall
+            # inside a bar.
+            edges = np.arange(longest, -width, -width) + 0.5
+            left.hist(lengths[name], edges[::-1])
         if has_scores:
-            row[1].set(xlabel="score of a pair", ylabel="pairs")
-            row[1].hist(scores[name], 25)
-            row[1].set_visible(bool(scores[name]))
+            right = row[1]
+            right.set(xlabel="score of a pair", ylabel="pairs")
+            right.hist(scores[name], 25)
+            right.set_visible(bool(scores[name]))
     return figure
 
 
@@ -96,7 +100,9 @@ def by_likeness(matrix: np.ndarray) -> list[int]:
     Average linkage: the two closest groups merge, again and again, until one is left. A group is as
     close to another as their members are on average.
     """
-    closeness = matrix.astype(np.float64)  # (N, N), of the groups; minus infinity: one is gone
+    # (N, N), of the groups. Minus infinity stands between a group and itself, and between any group
+    # and one that has merged into another.
+    closeness = matrix.astype(np.float64)
     np.fill_diagonal(closeness, -np.inf)
     groups = [[i] for i in range(len(matrix))]
     for _ in range(len(matrix) - 1):
@@ -111,13 +117,13 @@ def by_likeness(matrix: np.ndarray) -> list[int]:
         closeness[i, i] = -np.inf
         closeness[j] = -np.inf
         closeness[:, j] = -np.inf
-        groups[i] = joined(groups[i], groups[j], matrix)
+        groups[i] = join(groups[i], groups[j], matrix)
         groups[j] = []
     return max(groups, key=len, default=[])
 
 
-def joined(a: list[int], b: list[int], matrix: np.ndarray) -> list[int]:
-    """Join two rows of texts at those of their ends that are most alike; either may be turned."""
+def join(a: list[int], b: list[int], matrix: np.ndarray) -> list[int]:
+    """Join two rows of texts at those of their ends that are most alike; either may be reversed."""
     pairs = [(a, b), (a, b[::-1]), (a[::-1], b), (a[::-1], b[::-1])]
     likeness = [matrix[left[-1], right[0]] for left, right in pairs]
     left, right = pairs[int(np.argmax(likeness))]
@@ -125,9 +131,9 @@ def joined(a: list[int], b: list[int], matrix: np.ndarray) -> list[int]:
 
 
 def draw_curves(runs: Mapping[str, Mapping[str, Mapping[int, float]]], title: str) -> Any:
-    """Draw a ``Figure`` with a panel for each metric.
+    """Draw a ``Figure`` with a panel for each metric: its values by step, in a colour for each run.
 
-    It shows the metric's values by step, in a colour for each run that has it.
+    ``runs`` are ``{name of the run: {metric: {step: value}}}``.
     """
     labels = labels_of(runs)
     figure = new_figure(9, 1 + 2.2 * len(labels))
@@ -139,7 +145,7 @@ def draw_curves(runs: Mapping[str, Mapping[str, Mapping[int, float]]], title: st
             marker = "." if len(curve) < 60 else None
             panel = panels[labels.index(label)]
             (line,) = panel.plot(list(curve), list(curve.values()), f"C{number}", marker=marker)
-        lines.append(line)  # one of each run, for the legend
+        lines.append(line)  # the run's last one, for the legend
     for axes, label in zip(panels, labels, strict=True):
         axes.set_ylabel(label)
         axes.grid(alpha=0.3)
@@ -154,10 +160,13 @@ def draw_curves(runs: Mapping[str, Mapping[str, Mapping[int, float]]], title: st
 
 
 def labels_of(runs: Mapping[str, Mapping[str, Mapping[int, float]]]) -> list[str]:
-    """Return the metrics of all runs, each once: the first of every run, then the second, ..."""
+    """Return the metrics of all runs, each once: the first of every run, then the second, ...
+
+    So metrics in the same place of their runs get neighbouring panels. Every run has as many.
+    """
     labels: list[str] = []
-    for of_runs in zip(*runs.values(), strict=True):
-        for label in of_runs:
+    for labels_in_place in zip(*runs.values(), strict=True):
+        for label in labels_in_place:
             if label not in labels:
                 labels.append(label)
     return labels

@@ -1,4 +1,4 @@
-"""Chroma stores and searches texts by an encoder's vectors.
+"""Chroma: an embedding function, by which a collection stores and searches texts.
 
 client.create_collection("texts", embedding_function=MinisbertEmbeddingFunction())
 """

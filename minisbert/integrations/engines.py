@@ -22,8 +22,8 @@ from minisbert.core.checks import check_texts
 from minisbert.loading import Encoder, load_encoder
 from minisbert.system.devices import use_threads
 
-MOST_MODELS = 3  # in memory of a worker, as many as Spark's predict_batch_udf
-IMPORTED_IN = os.getpid()
+MOST_MODELS = 3  # a worker keeps so many in memory, as Spark's predict_batch_udf does
+IMPORTED_IN = os.getpid()  # another number in a forked process, which imports nothing again
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class WorkerSettings:
     pooling: str | None
     device: str
     max_seq_length: int | None
-    # path, size and time of each file in the model's folder. A model trained anew into the same
-    # folder is another model, for workers that still have the old one and for the cache of
-    # ``datasets``, which knows a function by its pickled bytes.
+    # The path, size and time of each file in the model's folder. They tell a model that was trained
+    # anew into the same folder from the old one: to workers that still have that in memory, and to
+    # the cache of ``datasets``, which knows a function by its pickled bytes.
     files: tuple[tuple[str, int, int], ...]
 
 
@@ -115,9 +115,12 @@ class EncodeBatch:
             except InputError as error:
                 # A row of a batch has no number that the user knows: its other columns name it.
                 where = f"column {self.text!r}, row {row} of a batch of {len(texts):,}"
-                rest = {name: list(batch[name])[row] for name in batch if name != self.text}
-                if rest:
-                    where += f", with {one_line(rest)}"
+                other_columns = {}
+                for name in batch:
+                    if name != self.text:
+                        other_columns[name] = list(batch[name])[row]
+                if other_columns:
+                    where += f", with {one_line(other_columns)}"
                 raise InputError(f"{where}: {error}; fill or drop such rows first") from error
         encoder = worker_encoder(os.getpid(), self.settings)
         return dict(batch) | {self.vector: encoder.encode(texts, **self.options)}
@@ -155,8 +158,8 @@ def list_files(folder: Path) -> tuple[tuple[str, int, int], ...]:
 def worker_encoder(process: int, settings: WorkerSettings) -> Encoder:
     """Load the encoder of this process for these settings, once, and set the process's threads.
 
-    ``process`` only distinguishes: a forked process has its parent's encoders, but needs other
-    threads.
+    ``process``, its number, is only a part of the cache's key: a forked process has a copy of its
+    parent's cache, but needs other threads.
     """
     use_threads(worker_threads(settings.workers))
     return load_encoder(

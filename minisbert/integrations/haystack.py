@@ -9,7 +9,7 @@ from minisbert.loading import load_dense, load_ranker
 
 
 class Embedder:
-    """Base of both components: it loads ``model``, a name or a folder, when it is first needed.
+    """The base of both embedders, which load ``model``, a name or a folder, when they need it.
 
     That is in ``warm_up`` or at the first run. ``options`` are those of ``load``: device,
     truncate_dim, prompts, max_seq_length.

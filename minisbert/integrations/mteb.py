@@ -33,7 +33,7 @@ class MinisbertEncoder:
         texts: list[str] = []
         for batch in inputs:
             texts += batch["text"]
-        role = getattr(prompt_type, "value", prompt_type)
+        role = getattr(prompt_type, "value", prompt_type)  # an enumeration's member, a text or None
         if role == "query":
             return self.encoder.encode_query(texts)
         if role is None:

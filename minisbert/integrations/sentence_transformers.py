@@ -16,7 +16,8 @@ class EncoderModule(nn.Module):
 
     def __init__(self, encoder: Encoder):
         super().__init__()
-        # The encoder is no submodule: ``to`` and ``half`` would change the model.
+        # Set past ``nn.Module``, so that the encoder is no submodule: ``to`` and ``half`` would
+        # change the caller's model.
         object.__setattr__(self, "encoder", encoder)
         self.max_seq_length = encoder.tokenizer.limit
 

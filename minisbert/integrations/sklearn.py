@@ -36,7 +36,7 @@ class MinisbertVectorizer(TransformerMixin, BaseEstimator):
     @property
     def encoder(self) -> Encoder:
         """The model, which this process loads once."""
-        return load_once(**self.get_params())
+        return load_once(**self.get_params())  # the arguments of __init__
 
     def fit(self, texts: Sequence[str], y: Any = None) -> "MinisbertVectorizer":
         """Nothing is learned."""

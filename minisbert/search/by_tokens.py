@@ -1,10 +1,13 @@
 """Search by tokens, exactly: by a weight for each word, or by a vector for each token of a text.
 
-Legend: N texts, V words of the vocabulary, Q queries, K columns of a token's vector. Sparse vectors
-are torch's CSR tensors: row i has the columns ``indices[indptr[i] : indptr[i + 1]]``, ascending,
-and in the same places the ``values``. [[0, 2, 0], [3, 0, 1]] is indptr [0, 1, 3], indices [1, 0,
-2], values [2, 3, 1]. Late interaction (ColBERT, Khattab and Zaharia 2020) compares each token of a
-query with each of a text.
+The first half is for sparse vectors, which are torch's CSR tensors: row i has the columns
+``indices[indptr[i] : indptr[i + 1]]``, ascending, and in the same places the ``values``.
+[[0, 2, 0], [3, 0, 1]] is indptr [0, 1, 3], indices [1, 0, 2], values [2, 3, 1].
+
+The second half is for late interaction (ColBERT, Khattab and Zaharia 2020), which compares each
+token of a query with each of a text.
+
+Legend: N texts, V words of the vocabulary, Q queries, K columns of a token's vector.
 """
 
 import warnings
@@ -34,7 +37,7 @@ def no_beta_warning() -> Iterator[None]:
 def sparse_rows(dense: Tensor, top: int | None = None) -> Tensor:
     """Convert dense rows (N, V) to CSR.
 
-    With ``top`` only so many numbers of each row, the largest, ties by column.
+    With ``top``, each row keeps only so many numbers: the largest, ties by column.
     """
     if top is not None:
         # A stable sort and not topk, which chooses freely among equal numbers.
@@ -71,9 +74,9 @@ def from_sparse_tensors(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def numbers_of(rows: Tensor, similarity: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row, column and weight of each number of CSR rows (N, V).
+    """Return row, column and weight of each number of CSR rows (N, V).
 
-    For the cosine each row is scaled to length 1.
+    The weights are float64. For the cosine each row is scaled to length 1.
     """
     counts = rows.crow_indices().diff().numpy()
     values = rows.values().numpy()
@@ -81,16 +84,18 @@ def numbers_of(rows: Tensor, similarity: str) -> tuple[np.ndarray, np.ndarray, n
     weights = values.astype(np.float64)
     if similarity == "cosine":
         lengths = np.sqrt(np.bincount(row_of, weights**2, minlength=len(counts)))  # (N,)
-        weights = (weights / lengths[row_of]).astype(values.dtype).astype(np.float64)
+        scaled = weights / lengths[row_of]
+        # Rounded to float32, the product of two weights is exact in float64: see ``top_k``.
+        weights = scaled.astype(values.dtype).astype(np.float64)
     return row_of, rows.col_indices().numpy(), weights
 
 
 class InvertedIndex:
     """For each word the documents that have it, and with which weight.
 
-    It is a corpus (N, V) in CSR, sorted by word. These posting lists lie one behind the other in
-    two arrays, and a query reads only those of its words. Sorting takes longer than many searches:
-    keep the index to search again.
+    A word's documents and weights are its posting list. The lists of a corpus (N, V) lie one behind
+    the other in two arrays, and a query reads only those of its words. To sort a corpus by words
+    takes longer than many searches: keep the index to search again.
     """
 
     def __init__(self, corpus: Tensor, similarity: str = "dot"):
@@ -101,7 +106,7 @@ class InvertedIndex:
         self.similarity = similarity
         self.shape = (corpus.shape[0], corpus.shape[1])
         documents, words, weights = numbers_of(corpus, similarity)
-        # By word, and for each word its documents in their order.
+        # The sort is stable: each word's documents keep their order.
         order = np.argsort(words, kind="stable")
         self.documents = documents[order]
         self.weights = weights[order]
@@ -113,14 +118,14 @@ class InvertedIndex:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and documents, (Q, k) each, of CSR queries (Q, V), in ``rank``'s order."""
         _, words, weights = numbers_of(queries, self.similarity)
-        rows = queries.crow_indices().numpy()
+        starts = queries.crow_indices().numpy()  # (Q + 1,), where each query's words begin
 
         def scores(query: int) -> np.ndarray:
-            """Add up, word by word of the query, what each document has of it."""
+            """Add up, word by word of the query, what each document has of it: (N,)."""
             # In float64 a product of two float32 numbers is exact, so the order of the sum changes
             # no score.
             sums = np.zeros(self.shape[0])
-            for i in range(rows[query], rows[query + 1]):
+            for i in range(starts[query], starts[query + 1]):
                 posting = slice(self.starts[words[i]], self.starts[words[i] + 1])
                 # A posting list has no document twice, so that += adds each number.
                 sums[self.documents[posting]] += weights[i] * self.weights[posting]
@@ -143,7 +148,7 @@ def max_sim(query: Tensor, document: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Matrices:
-    """Matrices (T, K) of N texts.
+    """Matrices (T, K) of N texts, a row for each of a text's T tokens.
 
     All ``rows`` are in one array, (sum of T, K); ``starts`` (N + 1,) says where each text begins.
     """
@@ -153,9 +158,11 @@ class Matrices:
 
     @classmethod
     def of(cls, matrices: Sequence[np.ndarray], width: int) -> "Matrices":
-        starts = np.cumsum([0] + [len(matrix) for matrix in matrices])
-        empty = np.empty((0, width), np.float32)  # for the width, if there are no texts
-        return cls(np.concatenate([empty, *matrices]), starts)
+        """Put the matrices (T, K) of texts together; K is ``width``, also if there are no texts."""
+        lengths = [len(matrix) for matrix in matrices]
+        starts = np.cumsum([0, *lengths])
+        no_rows = np.empty((0, width), np.float32)  # alone if there are no texts
+        return cls(np.concatenate([no_rows, *matrices]), starts)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -194,13 +201,18 @@ class Matrices:
         """Invert ``tensors``; ``ValueError`` if they do not fit together."""
         rows = tensors["rows"].numpy()
         starts = tensors["starts"].numpy()
-        fits = starts.ndim == 1 and rows.ndim == 2 and len(starts) > 0
-        if fits:
-            ascend = (np.diff(starts) >= 0).all()
-            fits = starts[0] == 0 and starts[-1] == len(rows) and bool(ascend)
-        if not fits:
+        if rows.ndim != 2 or not divides(starts, len(rows)):
             raise ValueError("starts do not divide the rows")
         return cls(rows, starts)
+
+
+def divides(starts: np.ndarray, count: int) -> bool:
+    """Return whether ``starts`` (N + 1,) divide ``count`` rows among N texts, in their order."""
+    if starts.ndim != 1 or len(starts) == 0:
+        return False
+    if starts[0] != 0 or starts[-1] != count:
+        return False
+    return bool((np.diff(starts) >= 0).all())
 
 
 def late_top_k(
@@ -209,7 +221,7 @@ def late_top_k(
     """Return scores and texts, (Q, k) each, by ``max_sim`` with every text, in ``rank``'s order."""
 
     def scores(query: int) -> np.ndarray:
-        """The scores (N,) of one query with every text."""
+        """Score every text for one query: (N,)."""
         return corpus.scores(queries[query])
 
     return rank(scores, queries.shape, corpus.shape, k, progress)
@@ -224,9 +236,9 @@ def rank(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the k highest scores of each query and their documents, (Q, k) each.
 
-    Best first, ties by index. ``scores(i)`` are those of query i with all N documents. Raises
-    ``InputError`` if the widths of the shapes ``queries`` (Q, V) and ``corpus`` (N, V) differ, and
-    if k exceeds N.
+    Best first, ties by index. ``scores(i)`` returns those of query i with all N documents.
+    ``queries`` and ``corpus`` are shapes, (Q, V) and (N, V); raises ``InputError`` if their widths
+    differ, and if k exceeds N.
     """
     if queries[1] != corpus[1]:
         raise InputError(
@@ -236,10 +248,12 @@ def rank(
     best = np.empty((queries[0], k), np.float32)
     places = np.empty((queries[0], k), np.int64)
     for i in Bar(range(queries[0]), desc="searching", unit=" queries", shown=progress):
-        row = -scores(i)
-        lowest = np.partition(row, k - 1)[k - 1]
-        # Only the k best and their ties are sorted. Not row <= lowest, which would leave out NaN.
-        candidates = np.flatnonzero(~(row > lowest))
-        places[i] = candidates[np.argsort(row[candidates], kind="stable")[:k]]
-        best[i] = -row[places[i]]
+        # Sorts of NumPy ascend, so the best is the lowest of the negative scores.
+        negative = -scores(i)  # (N,)
+        kth = np.partition(negative, k - 1)[k - 1]
+        # Only the k best and their ties are sorted. Not negative <= kth, which leaves out NaN.
+        candidates = np.flatnonzero(~(negative > kth))
+        order = np.argsort(negative[candidates], kind="stable")
+        places[i] = candidates[order[:k]]
+        best[i] = -negative[places[i]]
     return best, places

@@ -6,6 +6,7 @@
 The files are safetensors. ``quantized.py`` turns vectors into codes and back; queries stay float32.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +23,14 @@ from minisbert.search.quantized import (
     from_bits,
     from_int8,
     hamming_top_k,
+    lows_and_steps,
     rescore,
     to_bits,
     to_int8,
 )
 
-RESCORE = 4  # candidates by bits for each result
-BLOCK_NUMBERS = 2**22  # of the candidates' signs, that are rescored at a time
+RESCORE = 4  # this many times k candidates are chosen by bits, and k of them by their scores
+BLOCK_NUMBERS = 2**22  # signs that are decoded at a time: 16 MiB of float32
 
 
 def write_codes(vectors: np.ndarray, kind: str, path: Path, metadata: Mapping[str, str]) -> None:
@@ -47,25 +49,25 @@ def write_codes(vectors: np.ndarray, kind: str, path: Path, metadata: Mapping[st
 def from_codes(tensors: Mapping[str, Tensor], count: int, width: int) -> "Decoded | Bits":
     """Open ``count`` vectors of a width from the tensors of a file.
 
-    ``ValueError`` if the tensors are others, ``KeyError`` if one is missing.
+    ``ValueError`` if they have another shape or dtype, ``KeyError`` if one is missing.
     """
     if "bits" in tensors:
         bits = tensors["bits"]
-        check_codes(bits, (count, -(-width // 8)), torch.uint8)
+        check_codes(bits, (count, math.ceil(width / 8)), torch.uint8)
         return Bits(bits.numpy(), width)
-    # They stay codes in memory: a block becomes float32 when the search reads it.
     codes = tensors["codes"]
     check_codes(codes, (count, width), torch.int8)
-    vectors = Decoded(codes.numpy(), tensors["ranges"].float().numpy())
-    vectors[:1]  # raises for ranges of another width
-    return vectors
+    ranges = tensors["ranges"].float().numpy()
+    lows_and_steps(ranges, width)  # raises ValueError for ranges of another width
+    # They stay codes in memory: a block becomes float32 when the search reads it.
+    return Decoded(codes.numpy(), ranges)
 
 
 def check_codes(codes: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> None:
     """Raise ``ValueError`` for codes of another shape or dtype."""
     if tuple(codes.shape) != shape or codes.dtype != dtype:
-        found = f"{codes.dtype} of shape {tuple(codes.shape)}"
-        raise ValueError(f"the codes are {found}, not {dtype} of {shape}")
+        what = f"{codes.dtype} of shape {tuple(codes.shape)}"
+        raise ValueError(f"the codes are {what}, not {dtype} of {shape}")
 
 
 class Decoded(ReadByRows):
@@ -94,13 +96,12 @@ class Bits:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Compare float32 queries (Q, D) with the signs: scores and indices, (Q, k) each.
 
-        Best first. Candidates are the ``times`` k rows whose bits differ least from those of the
-        query. A score is the cosine of the query and a vector of -1 and 1, so it is lower than that
+        Best first. Bits choose the candidates, ``times`` times k rows that differ least from the
+        query's bits, and the float query sorts them: a Hamming distance has few values and many
+        ties. A score is the cosine of the query and a vector of -1 and 1, so it is lower than that
         of the vectors themselves: 0.8 where that is 1. Queries are taken in blocks whose candidates
         have up to ``numbers`` signs.
         """
-        # Bits choose the candidates, the float query sorts them: a Hamming distance has few values
-        # and many ties.
         candidates_each = min(times * k, len(self.bits))
         height = max(1, numbers // (candidates_each * self.width))
         scores = np.empty((len(queries), k), np.float32)

@@ -7,6 +7,7 @@ cosine of exactly 1. The similarity is the cosine, the dot product, or minus a d
 have no fast product and are computed in float64 throughout.
 """
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -21,17 +22,25 @@ from minisbert.system.reading import reading
 from minisbert.system.torch_internals import laid_out, products
 
 BLOCK = 1024  # vectors compared at a time
-CORPUS_BLOCKS = (
-    4  # in ``top_k`` the corpus comes in blocks of so many times BLOCK: 16 MiB of scores
-)
-GROUP = 16  # scores of which at first only the highest is compared
-MOST_RESULTS = 2**21  # results that a block of queries may have
-SINGLES = 128  # scores computed one by one, at a time: their vectors stay in the cache
-ALONE = 64  # one such score takes as long as about this many in a block
-# In float32 a vector and its copy have at least this cosine; higher ones count as ties.
-SAME = 1 - 2**-20
-LONGEST = 1e18  # the product of two such vectors still fits float32
-SHORTEST = 1e-150  # a vector below this length counts as zero: its squares vanish in float64
+# ``top_k`` takes the corpus in blocks that are this many times as large: 16 MiB of scores.
+CORPUS_FACTOR = 4
+MOST_RESULTS = 2**21  # a block of queries has at most so many: ``add_scores`` makes tables of them
+GROUP = 16  # neighbouring rows of the corpus that are skipped at once if their highest score is low
+
+# The scores of the results are computed again in float64, pair by pair. So many pairs are in memory
+# at a time: their vectors stay in the cache.
+EXACT_PAIRS = 128
+EXACT_COST = 64  # one of these scores takes as long as about this many of a product of blocks
+
+# In float32 a vector and its copy have at least this cosine. It takes the place of all higher ones.
+HIGHEST_COSINE = 1 - 2**-20
+UNIT_ERROR = 2**-22  # by how much the length of a vector may differ from 1 that a model has scaled
+
+# Between these two lengths a vector's squares neither vanish nor overflow in float32, nor does the
+# product of two such vectors.
+SAFE_LENGTH = 1e-12
+LARGEST_LENGTH = 1e18
+ZERO_LENGTH = 1e-150  # a shorter vector counts as zero: its squares vanish in float64, too
 # The p of each distance's norm: a sum of absolute values, the root of a sum of squares.
 DISTANCES = {"manhattan": 1, "euclidean": 2}
 
@@ -59,8 +68,9 @@ VectorSource = np.ndarray | Tensor | ReadByRows
 class Vectors:
     """Vectors (N, D) of any kind, read in blocks: an array on disk is never in memory as a whole.
 
-    ``name`` is for messages; ``similarity`` is how they will be compared. Raises ``InputError`` for
-    another similarity, and for anything but a non-empty (N, D) of real numbers.
+    Messages call them by ``name``; ``similarity`` is how they will be compared. Raises
+    ``InputError`` for an unknown similarity, and for anything but a non-empty (N, D) of real
+    numbers.
     """
 
     def __init__(self, source: VectorSource, name: str, similarity: str = "cosine"):
@@ -88,10 +98,10 @@ class Vectors:
         return len(self.source)
 
     def block(self, rows: slice | Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return rows (R, D), given as a slice or by their numbers; for the cosine of length 1.
+        """Return rows (R, D), a slice or the rows with these numbers.
 
-        Zero vectors stay zero. Raises ``InputError`` for NaN, infinity and numbers too large to
-        compare.
+        For the cosine they are scaled to length 1; zero vectors stay zero. Raises ``InputError``
+        for NaN, infinity and numbers too large to compare.
         """
         x = self._read(rows)
         # float64 and integers keep their digits until they are scaled.
@@ -99,35 +109,41 @@ class Vectors:
             x = x.to(dtype)
         else:
             x = x.to(torch.float64)
+
         lengths = torch.linalg.vector_norm(x, dim=1, keepdim=True)  # (R, 1)
-        # subtle: written so that NaN comes here, too
-        if not (lengths.min() > 1e-12 and lengths.max() < LONGEST):
-            # The squares of large and small float32 numbers overflow or vanish in float32.
+        # subtle: comparisons with NaN are false, so that NaN comes into this branch, too
+        if not (lengths.min() > SAFE_LENGTH and lengths.max() < LARGEST_LENGTH):
             x = x.double()
             lengths = torch.linalg.vector_norm(x, dim=1, keepdim=True)
             self._check_lengths(lengths.flatten(), rows)
-            lengths = lengths.clamp_min(SHORTEST)
-        # Vectors that a model has scaled are used as they are: dividing by 1 + 1e-8 costs a copy
-        # and only rounds again.
-        is_scaled = dtype != torch.float64 and (lengths - 1).abs().max() <= 2**-22
-        if self.similarity == "cosine" and not is_scaled:
+            lengths = lengths.clamp_min(ZERO_LENGTH)
+
+        if self.similarity != "cosine":
+            return x.to(dtype)
+        # In float32, vectors that a model has scaled are used as they are: dividing by 1 + 1e-8
+        # costs a copy and only rounds again.
+        if dtype == torch.float64 or (lengths - 1).abs().max() > UNIT_ERROR:
             x = x / lengths
         return x.to(dtype)
 
     def _check_lengths(self, lengths: Tensor, rows: slice | Tensor) -> None:
         """Raise ``InputError`` for the first of the rows whose length (R,) cannot be used."""
-        usable = lengths.isfinite()
+        limit = math.inf
         if self.similarity != "cosine":
-            usable = lengths < LONGEST  # nothing is scaled, so the scores must fit float32
+            limit = LARGEST_LENGTH  # nothing is scaled, so the scores must fit float32
+        usable = lengths < limit  # False for NaN
         if usable.all():
             return
-        place = int(usable.int().argmin())
-        row = rows.start + place if isinstance(rows, slice) else int(rows[place])
+
+        if isinstance(rows, slice):
+            rows = torch.arange(rows.start, rows.start + len(lengths))
+        row = int(rows[~usable][0])
         raise InputError(
             f"the {self.name}, row {row}: NaN, infinity or a number too large to square"
         )
 
     def _read(self, rows: slice | Tensor) -> Tensor:
+        """Read rows in the dtype that they have, without a copy if NumPy can do without."""
         if isinstance(self.source, Tensor):
             return self.source[rows]
         if isinstance(rows, Tensor):
@@ -180,26 +196,28 @@ def top_k(
             f"equal"
         )
     check_k(k, len(corpus), "the corpus size")
-    dtype = dtype or score_dtype(k, len(corpus), similarity)
+    if dtype is None:
+        dtype = score_dtype(k, len(corpus), similarity)
 
     # The best so far of each query, in descending order.
     scores = torch.full((len(queries), k), -torch.inf)
     rows = torch.zeros((len(queries), k), dtype=torch.int64)
     height = max(1, min(block, MOST_RESULTS // k))
-    width = CORPUS_BLOCKS * block
+    width = CORPUS_FACTOR * block
     query_starts = range(0, len(queries), height)
     corpus_starts = range(0, len(corpus), width)
     blocks = len(query_starts) * len(corpus_starts)
     with Bar(total=blocks, desc="comparing", unit=" blocks", shown=progress) as bar:
         for i in query_starts:
-            here = slice(i, i + height)
-            some_queries = queries.block(here, dtype)  # (R, D)
+            query_rows = slice(i, i + height)
+            query_block = queries.block(query_rows, dtype)  # (R, D)
             if dtype == torch.float32:
-                some_queries = laid_out(some_queries)
+                # It is multiplied with every block of the corpus, so the layout pays.
+                query_block = laid_out(query_block)
             for j in corpus_starts:
-                part = corpus.block(slice(j, j + width), dtype)  # (C, D)
-                part_scores = compare(part, some_queries, similarity)  # (C, R)
-                update_best(scores[here], rows[here], part_scores, j)
+                corpus_block = corpus.block(slice(j, j + width), dtype)  # (C, D)
+                block_scores = compare(corpus_block, query_block, similarity)  # (C, R)
+                update_best(scores[query_rows], rows[query_rows], block_scores, j)
                 bar.update()
 
     # float32 has chosen the rows. Their scores are computed exactly, which may order neighbours
@@ -216,12 +234,12 @@ def update_best(best: Tensor, rows: Tensor, scores: Tensor, start: int) -> None:
     best and rows (R, k) are the k best scores and their rows in the corpus; scores (C, R) are those
     of the rows from ``start`` on. A plain ``topk`` of C + k scores for each query takes longer than
     the matrix product that made them. But most of them are below the query's k-th best, and whole
-    groups of them at once:
+    groups of them at once. With a k-th best of .5:
 
         scores of one query         [.1 .3 ... .2]  [.9 .4 ... .8]  [.2 .1 ... .0]
         highest of each group             .3              .9              .2
-        groups above its k-th best, .5                    .9
-        scores of these above .5                    [.9     ...  .8]      join its k best
+        groups above .5                                   .9
+        scores of these above .5                    [.9     ...  .8]      join the k best
     """
     queries, places, values = scores_to_add(best, scores)
     if len(values):
@@ -229,34 +247,44 @@ def update_best(best: Tensor, rows: Tensor, scores: Tensor, start: int) -> None:
 
 
 def scores_to_add(best: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Find the scores (C, R) that may be among the k best: queries, places and the scores.
+    """Find those of the scores (C, R) that may be among the k best.
 
-    (m,) each, the queries ascending, and for each query the places ascending.
+    Returns the query, the place from 0 to C - 1, and the score of each, (m,); the queries ascend,
+    and for each query the places do.
     """
-    # Groups of GROUP neighbouring rows of the corpus; the last one is filled up.
-    if len(scores) % GROUP:
-        scores = pad(scores, (0, 0, 0, -len(scores) % GROUP), value=-torch.inf)
+    # The last group of neighbouring rows is filled up, with rows below the others.
+    missing = -len(scores) % GROUP
+    if missing:
+        scores = pad(scores, (0, 0, 0, missing), value=-torch.inf)
     groups = scores.view(-1, GROUP, len(best))  # (G, GROUP, R)
     highest = groups.amax(dim=1)  # (G, R)
 
+    # The n groups that hold such a score: for which query, and the number of the group.
     limit = score_to_beat(best, highest)  # (R,)
-    queries, numbers = (highest > limit).T.nonzero(as_tuple=True)  # (n,) each: groups to look into
-    values = groups[numbers, :, queries]  # (n, GROUP)
-    which, within = (values > limit[queries, None]).nonzero(as_tuple=True)  # (m,) each
-    places = GROUP * numbers[which] + within
-    return queries[which], places, values[which, within]
+    group_queries, group_numbers = (highest > limit).T.nonzero(as_tuple=True)  # (n,) each
+
+    # The m scores in these groups.
+    values = groups[group_numbers, :, group_queries]  # (n, GROUP)
+    group, member = (values > limit[group_queries, None]).nonzero(as_tuple=True)  # (m,) each
+    queries = group_queries[group]
+    places = GROUP * group_numbers[group] + member
+    return queries, places, values[group, member]
 
 
 def score_to_beat(best: Tensor, highest: Tensor) -> Tensor:
-    """What a score must exceed to be among a query's k best, (R,).
+    """Return what a score must exceed to be among a query's k best, (R,).
 
-    It is the k-th best so far, (R, k) in ``best``: of equal scores the earlier row wins. In the
-    first blocks nearly all scores exceed that. But if more than k groups do, the k-th of their
-    ``highest`` (G, R) is a bound, too: that many scores reach it.
+    It is the k-th best so far, the last column of ``best`` (R, k). A score that only equals it
+    stays out: its row comes later, and of equal scores the earlier row wins. In the first blocks
+    nearly all scores exceed that. But if more than k groups do, the k-th of their ``highest``
+    (G, R) is a bound, too: k scores of this block reach it.
     """
     k = best.shape[1]
     limit = best[:, -1]
-    if k < len(highest) and (highest > limit).sum(dim=0).max() > k:
+    if len(highest) <= k:
+        return limit  # never more than k groups exceed it
+    groups_above = (highest > limit).sum(dim=0)  # (R,)
+    if groups_above.max() > k:
         bound = highest.topk(k, dim=0).values[-1]  # (R,)
         # subtle: just below the bound, because scores equal to it stay in
         limit = limit.maximum(bound.nextafter(torch.tensor(-torch.inf)))
@@ -271,12 +299,16 @@ def add_scores(
     queries (m,) says whose each new score is, ascending; ``new_rows`` are later than those in
     ``rows``, and ascend for each query.
     """
-    # A table with a line for each query that has new scores: its k best, the new ones, and minus
-    # infinity up to the longest line.
-    k = best.shape[1]
+    # A table gets a line for each query that has new scores, L of them. ``changed`` (L,) are these
+    # queries, ``line`` (m,) says into which line each new score goes, ``counts`` (L,) how many go
+    # into each.
     changed, line, counts = queries.unique_consecutive(return_inverse=True, return_counts=True)
-    first = counts.cumsum(0) - counts  # the place of each query's first new score among the m
+    # In a line the k best come first: its first new score goes into column k, the next into k + 1.
+    k = best.shape[1]
+    first = counts.cumsum(0) - counts  # (L,), the number among the m of each line's first
     column = k + torch.arange(len(queries)) - first[line]  # (m,)
+
+    # Shorter lines are filled up with minus infinity.
     all_scores = torch.full((len(changed), k + int(counts.max())), -torch.inf)
     all_rows = torch.zeros_like(all_scores, dtype=torch.int64)
     all_scores[:, :k] = best[changed]
@@ -308,30 +340,35 @@ def closest_pairs(
     """
     vectors = Vectors(vectors, "vectors", similarity)
     count = len(vectors)
-    most = count * (count - 1) // 2
-    check_k(k, most, "the number of pairs")
-    dtype = dtype or score_dtype(k, most, similarity)
+    pair_count = count * (count - 1) // 2
+    check_k(k, pair_count, "the number of pairs")
+    if dtype is None:
+        dtype = score_dtype(k, pair_count, similarity)
 
     # The pair (i, j) is kept as the number i * count + j, so that to sort by i and then by j is to
     # sort numbers.
     scores = torch.empty(0)
     pairs = torch.empty(0, dtype=torch.int64)
-    for i, j, part in pair_blocks(vectors, block, dtype, progress):
-        limit = -torch.inf
-        if len(scores) == k:
+    for i, j, block_scores in pair_blocks(vectors, block, dtype, progress):
+        # What a score must reach: place k of all so far, or of this block while there are fewer.
+        flat = block_scores.flatten()
+        have_k = len(scores) == k
+        if have_k:
             limit = scores[-1].item()
-        if part.max() < limit:
-            continue
-        flat = part.flatten()
-        least = limit
-        if len(scores) < k:  # the k best of this block alone will do
-            least = flat.topk(min(k, len(flat))).values[-1].item()
-        places = ((flat >= least) & (flat > -torch.inf)).nonzero().flatten()
+            if flat.max() < limit:
+                continue
+        else:
+            limit = flat.topk(min(k, len(flat))).values[-1].item()
+
+        places = ((flat >= limit) & (flat > -torch.inf)).nonzero().flatten()
         new_scores = flat[places]
-        new_pairs = (i + places // part.shape[1]) * count + j + places % part.shape[1]
+        width = block_scores.shape[1]
+        firsts = i + places // width
+        seconds = j + places % width
+        new_pairs = firsts * count + seconds
         # A score that ties with place k wins only by an earlier pair. Without this, a million
         # copies would sort a million pairs in every block.
-        if len(scores) == k:
+        if have_k:
             wins = (new_scores > limit) | (new_pairs < pairs[-1])
             new_scores = new_scores[wins]
             new_pairs = new_pairs[wins]
@@ -339,20 +376,20 @@ def closest_pairs(
         scores = scores[:k]
         pairs = pairs[:k]
 
-    firsts = pairs // count
-    seconds = pairs % count
+    # As in ``top_k``, what float32 has chosen gets its exact scores.
     if dtype == torch.float32:
-        scores = scores_of(vectors, firsts, vectors, seconds[:, None]).flatten()
-        scores, pairs = by_score(scores, pairs)
         firsts = pairs // count
         seconds = pairs % count
-    return scores.numpy(), torch.stack([firsts, seconds], dim=1).numpy()
+        scores = scores_of(vectors, firsts, vectors, seconds[:, None]).flatten()
+        scores, pairs = by_score(scores, pairs)
+    both_rows = torch.stack([pairs // count, pairs % count], dim=1)  # (k, 2)
+    return scores.numpy(), both_rows.numpy()
 
 
 def pair_blocks(
     vectors: Vectors, block: int, dtype: torch.dtype, progress: bool
 ) -> Iterator[tuple[int, int, Tensor]]:
-    """Yield blocks of scores (R, C), each with its first row i and its first column j.
+    """Yield blocks of scores, (i, j, (R, C)): of the rows from i on with those from j on.
 
     Together they have every pair once: a score is minus infinity unless its row is before its
     column.
@@ -373,12 +410,13 @@ def pair_blocks(
 
 
 def score_dtype(k: int, count: int, similarity: str) -> torch.dtype:
-    """Choose how to compute ``count`` scores for k results.
+    """Choose in which dtype to compute ``count`` scores for k results.
 
-    float64 if most would be computed again anyway, and for distances: a float32 difference of two
-    long vectors that are close to each other is mostly rounding.
+    float32 is faster, but then the k scores are computed again in float64: for many results it does
+    not pay. Distances are always float64: a float32 difference of two long vectors that are close
+    to each other is mostly rounding.
     """
-    if k * ALONE >= count or similarity in DISTANCES:
+    if similarity in DISTANCES or k * EXACT_COST >= count:
         return torch.float64
     return torch.float32
 
@@ -397,27 +435,28 @@ def compare(a: Tensor, b: Tensor, similarity: str) -> Tensor:
         return (a @ b.T).float()
     scores = products(a, b)
     if similarity == "cosine":
-        # Copies have 1 - 6e-8 in one block and 1 + 6e-8 in another. From SAME on, all tie, and the
+        # Copies have 1 - 6e-8 in one block and 1 + 6e-8 in another. Cut off, they tie, and the
         # index decides.
-        scores.clamp_(max=SAME)
+        scores.clamp_(max=HIGHEST_COSINE)
     return scores
 
 
 def scores_of(a: Vectors, rows: Tensor, b: Vectors, columns: Tensor) -> Tensor:
-    """Compare in float64 each of the rows (n,) of a with the rows ``columns`` (n, k) of b.
+    """Compare in float64 each row of a with k rows of b.
 
-    Returns (n, k), float32.
+    ``rows`` (n,) are numbers of rows of a, ``columns`` (n, k) those of b. Returns (n, k), float32.
     """
-    height = max(1, SINGLES // columns.shape[1])
+    height = max(1, EXACT_PAIRS // columns.shape[1])
     scores = torch.empty(columns.shape)
     for start in range(0, len(rows), height):
-        here = slice(start, start + height)
-        u = a.block(rows[here], torch.float64).unsqueeze(1)  # (R, 1, D)
-        v = b.block(columns[here].flatten(), torch.float64).view(len(u), -1, b.width)  # (R, k, D)
+        part = slice(start, start + height)
+        u = a.block(rows[part], torch.float64).unsqueeze(1)  # (R, 1, D)
+        v = b.block(columns[part].flatten(), torch.float64).view(len(u), -1, b.width)  # (R, k, D)
         if a.similarity in DISTANCES:
-            scores[here] = -torch.linalg.vector_norm(u - v, DISTANCES[a.similarity], dim=2).float()
+            distances = torch.linalg.vector_norm(u - v, DISTANCES[a.similarity], dim=2)
+            scores[part] = -distances.float()
         else:
-            scores[here] = (u * v).sum(dim=2).float()
+            scores[part] = (u * v).sum(dim=2).float()
     return scores
 
 

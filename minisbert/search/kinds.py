@@ -29,9 +29,10 @@ class Kind:
     """What can be done with vectors of one kind."""
 
     top_k: Callable[[Any, Any, int, bool, str], Ranking]  # queries, corpus, k, progress, similarity
-    to_tensors: Callable[[Any], dict[str, Tensor]]  # as they are kept in a file
+    to_tensors: Callable[[Any], dict[str, Tensor]]  # the tensors of a file that keeps them
     from_tensors: Callable[[dict[str, Tensor]], Any]
-    encode_options: Mapping[str, Any] = field(default_factory=dict)  # of ``encode``, for a search
+    # ``encode`` is called with these, so that it returns what ``top_k`` takes.
+    encode_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def dense_tensors(vectors: np.ndarray) -> dict[str, Tensor]:

@@ -34,11 +34,12 @@ class Triplet(NamedTuple):
 class Rules:
     """Rules that choose negatives among candidates.
 
-    With the lowest score p of an anchor and its positives, a candidate with the score c is left out
-    if c + absolute_margin > p, c > p - relative_margin |p|, c > max_score or c < min_score. Of
-    those that remain, best first, ``range_min`` are skipped, and the next ``num_negatives`` are
-    taken. ``range_max`` is how many candidates of each anchor are looked at; None: as many as will
-    probably do (``depth``). Raises ``InputError`` for rules that no candidate can meet.
+    Let p be an anchor's score with its positive, the lowest if there are several, and c that with a
+    candidate. The candidate is left out if c + absolute_margin > p, c > p - relative_margin |p|,
+    c > max_score or c < min_score. Of those that remain, best first, ``range_min`` are skipped, and
+    the next ``num_negatives`` are taken. ``range_max`` says how many candidates of an anchor are
+    looked at; None leaves it to ``depth``. Raises ``InputError`` for rules that no candidate can
+    meet.
     """
 
     num_negatives: int = 3
@@ -64,20 +65,21 @@ class Rules:
                 f"{ranks} have no room for {self.num_negatives} negatives: raise range_max"
             )
 
-    def depth(self, most: int) -> int:
-        """Return how many ranks to search for an anchor.
+    def depth(self, most_positives: int) -> int:
+        """Return how many ranks to search, so that enough negatives will probably be among them.
 
-        ``most`` is the largest number of positives of any anchor.
+        ``most_positives`` is the largest number of positives of any anchor, which take ranks, too.
+        The numbers are sentence-transformers'.
         """
         if self.range_max is not None:
-            return self.range_max + most
+            return self.range_max + most_positives
         count = self.num_negatives
         # Some candidates will fail these rules. min_score is none of them: it only removes the last
         # ranks.
         limits = (self.absolute_margin, self.relative_margin, self.max_score)
         if any(limit is not None for limit in limits):
             count *= 10
-        return self.range_min + count + 2 * most
+        return self.range_min + count + 2 * most_positives
 
     def failures(
         self, scores: np.ndarray, positive: np.ndarray
@@ -108,13 +110,13 @@ class Candidates:
     documents: list[str]
     positives: RowLists
     copies: RowLists  # near-duplicates of the anchor or its positives
-    most: int  # the largest number of pairs that an anchor is in
+    most_positives: int  # the largest number of pairs that an anchor is in
 
 
 def candidates_of(pairs: Sequence[tuple[str, str]], corpus: Sequence[str] = ()) -> Candidates:
-    """Group the pairs by anchor, in the order of their first.
+    """Group the pairs by anchor, in the order of each anchor's first pair.
 
-    The documents are in the order of the corpus and the pairs.
+    The documents are in the order of the corpus, then of the pairs.
     """
     corpus = check_texts(corpus)
     check_pairs(pairs)
@@ -135,14 +137,16 @@ def candidates_of(pairs: Sequence[tuple[str, str]], corpus: Sequence[str] = ()) 
     positives = []
     copies = []
     for anchor, texts in by_anchor.items():
-        own = list(dict.fromkeys(rows[text] for text in texts))
-        positives.append(own)
-        others = []
-        for text in dict.fromkeys(plain(text) for text in [anchor, *texts]):
-            others += [row for row in alike.get(text, []) if row not in own]
-        copies.append(others)
-    most = max(len(texts) for texts in by_anchor.values())
-    return Candidates(list(by_anchor), list(rows), positives, copies, most)
+        positive_rows = list(dict.fromkeys(rows[text] for text in texts))
+        positives.append(positive_rows)
+
+        plain_texts = dict.fromkeys(plain(text) for text in [anchor, *texts])
+        copy_rows = []
+        for text in plain_texts:
+            copy_rows += [row for row in alike.get(text, []) if row not in positive_rows]
+        copies.append(copy_rows)
+    most_positives = max(len(texts) for texts in by_anchor.values())
+    return Candidates(list(by_anchor), list(rows), positives, copies, most_positives)
 
 
 def check_pairs(pairs: object) -> None:
@@ -189,40 +193,42 @@ def mine(
     """
     mined = Mined()
     count = len(documents)
-    depth = rules.depth(task.most)
+    depth = rules.depth(task.most_positives)
     starts = range(0, len(anchors), block)
     for start in Bar(starts, desc="comparing", unit=" blocks of anchors", shown=progress):
-        here = slice(start, start + block)
-        some_anchors = anchors[here]
-        positives = task.positives[here]
-        copies = task.copies[here]
+        part = slice(start, start + block)
+        block_anchors = anchors[part]
+        positives = task.positives[part]
+        copies = task.copies[part]
 
-        # Copies take no rank: search for so many more, then move them behind all others and cut.
+        # Copies must not take the ranks of candidates. The search goes as many ranks deeper as an
+        # anchor has copies; then these go to the end, the others keep their order, and what is
+        # beyond the depth is cut off.
         most_copies = max(len(rows) for rows in copies)
-        scores, rows = top_k(
-            some_anchors, documents, min(depth + most_copies, count), similarity=similarity
-        )  # (A, C)
+        k = min(depth + most_copies, count)
+        scores, rows = top_k(block_anchors, documents, k, similarity=similarity)  # (A, k) each
         is_copy = belongs(rows, copies, count)
-        order = is_copy.argsort(axis=1, kind="stable")[:, :depth]
+        order = is_copy.argsort(axis=1, kind="stable")[:, :depth]  # (A, C)
         scores = np.take_along_axis(scores, order, axis=1)
         rows = np.take_along_axis(rows, order, axis=1)
         is_copy = np.take_along_axis(is_copy, order, axis=1)
 
         # The positives' scores are computed by themselves: they may rank too low to be found.
-        positive_scores = scores_of_lists(some_anchors, documents, positives, similarity)
-        lowest = np.array([[own.min()] for own in positive_scores])  # (A, 1)
+        positive_scores = scores_of_lists(block_anchors, documents, positives, similarity)
+        lowest = np.array([[own_scores.min()] for own_scores in positive_scores])  # (A, 1)
         remaining = ~belongs(rows, positives, count) & ~is_copy
         for name, fails in rules.failures(scores, lowest):
             mined.failed[name] = mined.failed.get(name, 0) + int((remaining & fails).sum())
             remaining &= ~fails
 
-        # Ranks from 0, of those that remain: range_min skips candidates, not rows of the search.
+        # The ranks, from 0, count only those that remain: range_min skips candidates, not rows of
+        # the search.
         rank = remaining.cumsum(axis=1) - 1
         remaining &= (rank >= rules.range_min) & (rank < rules.range_min + rules.num_negatives)
         for row, row_scores, chosen in zip(rows, scores, remaining, strict=True):
             mined.negatives.append(row[chosen].tolist())
             mined.scores.append(row_scores[chosen].tolist())
-        mined.positive_scores += [own.tolist() for own in positive_scores]
+        mined.positive_scores += [own_scores.tolist() for own_scores in positive_scores]
     return mined
 
 
@@ -230,26 +236,28 @@ def scores_of_lists(
     anchors: np.ndarray, documents: VectorSource, lists: RowLists, similarity: str
 ) -> list[np.ndarray]:
     """Compare each anchor with the documents of its list: an array of scores for each anchor."""
+    # One call compares all n pairs: the anchor of each, and its document.
     counts = [len(rows) for rows in lists]
-    owners = torch.arange(len(lists)).repeat_interleave(torch.tensor(counts))  # (n,)
-    rows: list[int] = []
-    for own in lists:
-        rows += own
+    pair_anchors = torch.arange(len(lists)).repeat_interleave(torch.tensor(counts))  # (n,)
+    pair_documents: list[int] = []
+    for rows in lists:
+        pair_documents += rows
     left = Vectors(anchors, "anchors", similarity)
     right = Vectors(documents, "documents", similarity)
-    scores = scores_of(left, owners, right, torch.tensor(rows)[:, None]).flatten()  # (n,)
+    columns = torch.tensor(pair_documents)[:, None]  # (n, 1)
+    scores = scores_of(left, pair_anchors, right, columns).flatten()  # (n,)
     return [part.numpy() for part in scores.split(counts)]
 
 
 def belongs(rows: np.ndarray, lists: RowLists, count: int) -> np.ndarray:
-    """Return which of the rows (A, C), numbers below ``count``, are in the list of their anchor.
+    """Return for each of the rows (A, C) whether it is in the list of its anchor, (A, C).
 
-    (A, C), booleans.
+    Rows are numbers below ``count``.
     """
     # An anchor and a row make one number, so that one look-up serves all anchors.
     members: list[int] = []
-    for anchor, own in enumerate(lists):
-        members += [anchor * count + row for row in own]
+    for anchor, anchor_rows in enumerate(lists):
+        members += [anchor * count + row for row in anchor_rows]
     numbers = np.arange(len(rows))[:, None] * count + rows
     return np.isin(numbers, np.array(members, dtype=np.int64))
 

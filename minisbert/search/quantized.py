@@ -12,6 +12,8 @@ those of sentence-transformers' ``quantize_embeddings``. Vectors may be arrays, 
 Other shapes, NaN and infinity raise ``ValueError``, complex numbers and strings ``TypeError``.
 """
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
@@ -24,13 +26,13 @@ from minisbert.system.console import say
 
 INT8_STEPS = 255  # between the lowest and the highest of 256 codes
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")  # sentence-transformers' names
-CALIBRATED = 100  # of fewer vectors the ranges are chance
+CALIBRATED = 100  # vectors that ranges need: those of fewer are a matter of chance
 # How many bits are set in each of the 256 bytes.
 BITS_SET = np.array([byte.bit_count() for byte in range(256)], dtype=np.uint8)
 
 
 def check_dtype(name: str, codes: np.ndarray, dtype: type) -> None:
-    """Raise ``ValueError`` unless codes have a dtype."""
+    """Raise ``ValueError`` unless codes have this dtype; messages call them by ``name``."""
     if getattr(codes, "dtype", None) != dtype:
         raise ValueError(f"{name} must be {np.dtype(dtype)}, not {one_line(codes)}")
 
@@ -62,8 +64,9 @@ def to_int8(vectors: ArrayLike, ranges: np.ndarray) -> np.ndarray:
     """
     x = as_floats(vectors)
     check_shape("vectors", x, None, None)
-    # In float32 throughout, and in this order, the codes equal sentence-transformers' byte for byte
-    low, step = steps(ranges, x.shape[-1])
+    # The codes equal sentence-transformers' byte for byte because all of this is in float32, and
+    # in this order.
+    low, step = lows_and_steps(ranges, x.shape[-1])
     step = np.where(step == 0, np.float32(1), step)
     levels = np.floor((x - low) / step).clip(0, INT8_STEPS)  # (N, D), whole numbers from 0 to 255
     return (levels - 128).astype(np.int8)
@@ -77,7 +80,7 @@ def from_int8(codes: np.ndarray, ranges: np.ndarray) -> np.ndarray:
     255, ``[-128, -127] -> [0.5, 1.5]``.
     """
     check_dtype("codes", codes, np.int8)
-    low, step = steps(ranges, codes.shape[-1])
+    low, step = lows_and_steps(ranges, codes.shape[-1])
     return low + (codes.astype(np.float32) + np.float32(128.5)) * step
 
 
@@ -101,7 +104,7 @@ def from_bits(bits: np.ndarray, width: int) -> np.ndarray:
     bits (..., ceil(D / 8)) uint8 -> (..., D) float32, D being ``width``.
     """
     check_dtype("bits", bits, np.uint8)
-    needed = -(-width // 8)
+    needed = math.ceil(width / 8)
     if bits.shape[-1] != needed:
         raise ValueError(f"{width} columns need {needed} bytes, got {bits.shape[-1]}")
     return 2 * np.unpackbits(bits, axis=-1, count=width).astype(np.float32) - 1
@@ -111,20 +114,21 @@ def quantize(vectors: ArrayLike, precision: str) -> np.ndarray:
     """Convert vectors (N, D) to one of ``PRECISIONS``.
 
     Like sentence-transformers' ``quantize_embeddings`` without ranges: "int8" and "uint8" divide
-    the range of these very vectors, which are two at least: codes of two calls cannot be compared.
+    the ranges of these very vectors, at least two, so that codes of two calls cannot be compared.
     "binary" is "ubinary" less 128.
     """
     if precision == "float32":
         return as_floats(vectors)
+    # Below, ``^ 128`` flips the highest bit. In two's complement that is to add 128 to an int8 and
+    # read it as uint8, and to take 128 off a uint8 and read it as int8.
     if precision in ("int8", "uint8"):
         codes = to_int8(vectors, calibrate(vectors))
         if precision == "uint8":
-            # In two's complement, flipping the sign's bit adds 128.
             codes = codes.view(np.uint8) ^ 128
         return codes
     bits = to_bits(vectors)
     if precision == "binary":
-        bits = (bits ^ 128).view(np.int8)  # here it takes 128 off
+        bits = (bits ^ 128).view(np.int8)
     return bits
 
 
@@ -138,10 +142,11 @@ def hamming(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     check_shape("b", b, None, a.shape[1])
     check_dtype("a", a, np.uint8)
     check_dtype("b", b, np.uint8)
-    # Eight bytes are compared at once, as a number of 64 bits. Padding bytes are equal in both.
-    padding = ((0, 0), (0, -a.shape[1] % 8))
-    words_a = np.pad(a, padding).view(np.uint64)  # (Q, W / 8)
-    words_b = np.pad(b, padding).view(np.uint64)  # (N, W / 8)
+    # Eight bytes are compared at once, as a word of 64 bits. Rows are filled up to whole words with
+    # bytes that are 0 in both.
+    missing = -a.shape[1] % 8
+    words_a = np.pad(a, ((0, 0), (0, missing))).view(np.uint64)  # (Q, ceil(W / 8))
+    words_b = np.pad(b, ((0, 0), (0, missing))).view(np.uint64)  # (N, ceil(W / 8))
     distances = np.zeros((len(a), len(b)), dtype=np.int64)
     for word in range(words_a.shape[1]):
         distances += bit_count(words_a[:, word, None] ^ words_b[None, :, word])  # (Q, N)
@@ -156,15 +161,16 @@ def hamming_top_k(queries: ArrayLike, bits: np.ndarray, k: int) -> tuple[np.ndar
     """
     query_bits = to_bits(queries)  # (Q, W)
     check_k(k, len(bits), "the corpus size")
+    count = len(bits)
     best = np.empty((len(query_bits), k), dtype=np.int64)
     # One query at a time: N distances are in memory, not Q x N.
     for row in range(len(query_bits)):
         distances = hamming(query_bits[row : row + 1], bits)[0]  # (N,)
         # Distance and index make one number: no two are equal, so that a partition, which leaves
         # the order of equal ones open, may choose.
-        numbers = distances * len(bits) + np.arange(len(bits))
+        numbers = distances * count + np.arange(count)
         best[row] = np.sort(np.partition(numbers, k - 1)[:k])
-    return best // len(bits), best % len(bits)
+    return best // count, best % count
 
 
 def rescore(
@@ -199,12 +205,12 @@ def bit_count(words: np.ndarray) -> np.ndarray:
     if hasattr(np, "bitwise_count"):
         return np.bitwise_count(words)
     # NumPy 1 has no such operation: look up each of a number's eight bytes.
-    of_bytes = BITS_SET[words.view(np.uint8)].reshape(*words.shape, 8)
-    return of_bytes.sum(axis=-1, dtype=np.int64)
+    counts = BITS_SET[words.view(np.uint8)].reshape(*words.shape, 8)
+    return counts.sum(axis=-1, dtype=np.int64)
 
 
 def as_floats(vectors: ArrayLike, dtype: type | None = None) -> np.ndarray:
-    """Return a finite array: float32, float64 if it was, or ``dtype``."""
+    """Return a finite array of ``dtype``, or by default float64 if it was, else float32."""
     if isinstance(vectors, Tensor):
         vectors = vectors.detach().cpu()
         if vectors.dtype == torch.bfloat16:
@@ -213,20 +219,20 @@ def as_floats(vectors: ArrayLike, dtype: type | None = None) -> np.ndarray:
         dtype = np.float32
         if getattr(vectors, "dtype", None) in (np.float64, torch.float64):
             dtype = np.float64
-    # "same_kind" refuses complex numbers, whose imaginary parts would be lost
+    # "same_kind" refuses complex numbers, whose imaginary parts would be lost.
     x: np.ndarray = np.asarray(vectors).astype(dtype, casting="same_kind", copy=False)
     if not np.isfinite(x).all():
         raise ValueError("vectors must be finite")
     return x
 
 
-def steps(ranges: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return where the codes of each column begin, and the size of its steps, (D,) each.
+def lows_and_steps(ranges: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lowest value of each column and the size of its steps, (D,) each.
 
     ``ValueError`` unless ``ranges`` are (2, D), the lowest and the highest values.
     """
-    fits = np.shape(ranges) == (2, width) and np.isfinite(ranges).all()
-    if not fits or (ranges[0] > ranges[1]).any():
+    is_finite = np.shape(ranges) == (2, width) and np.isfinite(ranges).all()
+    if not is_finite or (ranges[0] > ranges[1]).any():
         raise ValueError(
             f"the ranges must be (2, {width}), lowest and highest of each column, from calibrate"
         )

@@ -23,7 +23,7 @@ from fastapi.responses import PlainTextResponse
 from fastapi.security import HTTPBearer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from pydantic import BaseModel, ConfigDict, Field, field_validator
-from starlette.exceptions import HTTPException as NoSuchPath
+from starlette.exceptions import HTTPException as AnyHTTPException
 
 from minisbert import __version__
 from minisbert.core import InputError, one_line
@@ -31,18 +31,19 @@ from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize
 from minisbert.serving.engine import Batcher, Busy, Engine, Result
 
-# OpenAI's names of errors by status; all others, 404 too, are "invalid_request_error"
+# OpenAI's names of errors by status. All others, 404 too, are "invalid_request_error".
 ERROR_TYPES = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error"}
-# In a body: reading and checking its JSON keeps all others waiting, about a second for so many.
+# A larger body is refused: while its JSON is read and checked all other requests wait, about a
+# second for so many bytes.
 MOST_BODY_BYTES = 2**22
-# These need no key: a probe has none, nor has a browser.
+# These paths need no key: a probe has none, nor has a browser.
 OPEN_PATHS = ("/health", "/docs", "/openapi.json")
 
 
 class StrictRequest(BaseModel):
     """A request whose unknown fields are refused, not ignored, and whose values are not converted.
 
-    "8" is no number.
+    So "8" is refused where a number is needed.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -56,6 +57,7 @@ class StrictRequest(BaseModel):
 TextList = Annotated[list[str], Field(fail_fast=True)]
 
 
+# The fields are OpenAI's, and ``input_type``. (A docstring would be shown at /docs.)
 class EmbeddingRequest(StrictRequest):
     input: str | TextList = Field(description="a text or texts, not token ids")
     encoding_format: Literal["float", "base64"] | None = "float"
@@ -78,10 +80,12 @@ class EmbeddingRequest(StrictRequest):
         return value
 
 
+# Cohere's clients send rows of a table as they are: fields other than the text are ignored.
 class Document(BaseModel):
     text: str
 
 
+# The fields that clients of Cohere, Jina and vLLM send.
 class RerankRequest(StrictRequest):
     query: str
     documents: Annotated[list[str | Document], Field(fail_fast=True)]
@@ -96,7 +100,7 @@ class Metrics:
     """What Prometheus is told of one server."""
 
     def __init__(self, waiting_texts: Callable[[], float]):
-        # not the process's registry, in which a second server's names would clash
+        # Not the process's registry, in which a second server's names would clash.
         self.registry = CollectorRegistry()
         options: dict[str, Any] = {"registry": self.registry, "namespace": "minisbert"}
         self.requests = Counter(
@@ -118,24 +122,33 @@ class Metrics:
 
 @dataclass
 class Server:
-    """The routes, and what they share."""
+    """The routes, and what they share.
+
+    engine          what computes
+    api_key         the bearer token that every request must carry, but for ``OPEN_PATHS``; "" for
+                    none
+    truncate        "cut": a text beyond the model's limit is cut, and the answer says so; "error":
+                    it is refused
+    any_model       whether a request may name another model than the one that answers
+    origins         web pages whose scripts may read answers, "https://example.org", or "*" for all
+    max_texts       in a request
+    max_characters  in a text: the tokenizer holds Python's lock for all of it, .1 to .4 s for so
+                    many
+    max_waiting     texts in each queue
+    """
 
     engine: Engine
-    # the bearer token that every request but those of ``OPEN_PATHS`` must carry; "" for none
     api_key: str = ""
-    # a text beyond the model's limit is "cut", and the answer says so, or it is an "error"
     truncate: str = "cut"
-    any_model: bool = False  # whether a request may name another model than the one that answers
-    # web pages whose scripts may read answers, "https://example.org", or "*" for all
+    any_model: bool = False
     origins: Sequence[str] = ()
-    max_texts: int = 2048  # in a request
-    # in a text: the tokenizer holds Python's lock for all of it, .1 to .4 s for so many
+    max_texts: int = 2048
     max_characters: int = 100_000
-    max_waiting: int = 4096  # texts in the queue
+    max_waiting: int = 4096
 
     def __post_init__(self) -> None:
-        # One thread for both: beside each other, encoder and reranker would fight for the same
-        # cores.
+        # One thread for both queues: at the same time, encoder and reranker would fight for the
+        # same cores.
         thread = ThreadPoolExecutor(1)
         self.embeddings = Batcher(self.engine.embed, thread, most_items=self.max_waiting)
         self.scores = Batcher(self.engine.score, thread, most_items=self.max_waiting)
@@ -174,7 +187,8 @@ class Server:
                 allow_headers=["*"],
             )
 
-        app.add_exception_handler(NoSuchPath, http_error)
+        # Starlette's own error of unknown paths and methods is the parent of FastAPI's.
+        app.add_exception_handler(AnyHTTPException, http_error)
         app.add_exception_handler(RequestValidationError, invalid_request)
         app.add_exception_handler(InputError, bad_input)
         app.add_exception_handler(Busy, full_queue)
@@ -227,19 +241,22 @@ class Server:
             raise HTTPException(400, f"dimensions: the model's vectors have {width}")
 
         # The prompt is the batch's key: texts with different prompts are not computed together.
-        results = await self.embeddings.submit(self.engine.prompt(request.input_type), inputs)
-        more = self.usage_and_cut(results, "input {}", self.engine.encoder.tokenizer.limit)
+        prompt = self.engine.prompt(request.input_type)
+        results = await self.embeddings.submit(prompt, inputs)
+        limit = self.engine.encoder.tokenizer.limit
+        usage_and_cut = self.usage_and_cut(results, "input {}", limit)
 
         vectors = np.stack([result.value for result in results])  # (N, D)
         if columns < width:  # scaled to length 1 again, as OpenAI does (Matryoshka embeddings)
             vectors = normalize(torch.from_numpy(vectors[:, :columns])).numpy()
         data = []
-        for i, vector in enumerate(vectors):
-            embedding = vector
+        for i, embedding in enumerate(vectors):
             if request.encoding_format == "base64":
-                embedding = base64.b64encode(vector.astype("<f4").tobytes()).decode()
+                little_endian = embedding.astype("<f4").tobytes()
+                embedding = base64.b64encode(little_endian).decode()
             data.append({"object": "embedding", "index": i, "embedding": embedding})
-        return json_response({"object": "list", "data": data, "model": self.engine.name, **more})
+        content = {"object": "list", "data": data, "model": self.engine.name}
+        return json_response(content | usage_and_cut)
 
     async def rerank(self, request: RerankRequest) -> Response:
         """A query and documents -> their numbers and scores, best first."""
@@ -256,7 +273,7 @@ class Server:
 
         scored = await self.scores.submit(request.query, documents)
         limit = self.engine.reranker.tokenizer.limit
-        more = self.usage_and_cut(scored, "document {} with the query", limit)
+        usage_and_cut = self.usage_and_cut(scored, "document {} with the query", limit)
 
         # The sort is stable: of equal scores, the first document comes first.
         order = sorted(range(len(scored)), key=lambda row: -scored[row].value)
@@ -268,10 +285,16 @@ class Server:
             if request.return_documents:
                 result["document"] = {"text": documents[row]}
             results.append(result)
-        # usage is where Jina's clients look, meta where Cohere's do.
-        more["meta"] = {"tokens": {"input_tokens": more["usage"]["prompt_tokens"]}}
-        content = {"id": str(uuid.uuid4()), "object": "list", "model": self.engine.reranker_name}
-        return json_response({**content, "results": results, **more})
+        content: dict[str, Any] = {
+            "id": str(uuid.uuid4()),
+            "object": "list",
+            "model": self.engine.reranker_name,
+            "results": results,
+        }
+        content |= usage_and_cut
+        # Jina's clients look for the tokens in usage, Cohere's in meta.
+        content["meta"] = {"tokens": {"input_tokens": content["usage"]["prompt_tokens"]}}
+        return json_response(content)
 
     def check_model(self, requested: str | None, name: str) -> None:
         """Raise ``HTTPException`` if a request names another model, as OpenAI's own server does."""
@@ -299,8 +322,9 @@ class Server:
     def usage_and_cut(self, results: Sequence[Result], name: str, limit: int) -> dict[str, Any]:
         """Return what an answer says about its tokens: how many they are, and which texts were cut.
 
-        Raises ``HTTPException`` if none may be cut. That is known only after they were computed: it
-        is the tokenizer, which runs in the other thread, that cuts them.
+        Raises ``HTTPException`` if none may be cut; ``name`` is for its message, "input {}" with
+        the place of the text. That is known only after they were computed: it is the tokenizer,
+        which runs in the other thread, that cuts them.
         """
         tokens = sum(result.tokens for result in results)
         self.counts.tokens.inc(tokens)
@@ -388,6 +412,7 @@ async def http_error(request: Request, error: Any) -> Response:
     Also 404 for an unknown path, and 405 for another method of a known one.
     """
     code = None
+    # There is a route, so it is not the path that was not found.
     if error.status_code == 404 and "route" in request.scope:
         code = "model_not_found"
     message = f"{request.method} {request.url.path}: {error.detail}"
@@ -397,7 +422,7 @@ async def http_error(request: Request, error: Any) -> Response:
 async def invalid_request(request: Request, error: Any) -> Response:
     """Answer what the models of requests refuse: where it is, and what was expected."""
     problems = []
-    # "input" may be a text or texts: a wrong one has an error for either.
+    # A few tell enough. "input" may be a text or texts: a wrong one has an error for either.
     for problem in error.errors()[:4]:
         place = ".".join(str(part) for part in problem["loc"][1:])
         if not place:

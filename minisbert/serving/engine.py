@@ -26,15 +26,15 @@ class Result(NamedTuple):
     """What was computed for a text or a document."""
 
     value: Any  # a vector (D,) float32, or a score
-    tokens: int  # that were read, special ones included
-    cut: bool  # whether it was longer than the model's limit
+    tokens: int  # how many were read, special ones included
+    cut: bool  # whether the text was longer than the model's limit
 
 
 @dataclass
 class Engine:
     """An encoder and, optionally, a reranker, with the names by which clients know them.
 
-    ``dtype`` as in ``encode``. The reranker computes in float32.
+    ``dtype`` is an option of ``encode``. The reranker computes in float32.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Engine:
     dtype: str | None = None
 
     def __post_init__(self) -> None:
-        load_dense(self.encoder)  # refuses SPLADE and ColBERT
+        load_dense(self.encoder)  # raises InputError for SPLADE and ColBERT
         if self.reranker is not None and self.reranker.task in SEVERAL:
             raise InputError(
                 f"{self.reranker_name} gives several numbers; a reranker gives one score for each "
@@ -78,9 +78,8 @@ class Engine:
     def embed(self, prompt: str, texts: Sequence[str]) -> list[Result]:
         """Embed texts in one call. Raises ``InputError``."""
         tokens = self.encoder.tokens_of(texts, prompt)
-        vectors = np.asarray(
-            as_array(self.encoder.vectors_of(tokens, dtype=self.dtype)), dtype=np.float32
-        )  # (N, D)
+        vectors = as_array(self.encoder.vectors_of(tokens, dtype=self.dtype))  # (N, D)
+        vectors = np.asarray(vectors, dtype=np.float32)
         results = []
         for vector, ids, cut in zip(vectors, tokens.ids, tokens.truncated, strict=True):
             results.append(Result(vector, len(ids), cut))
@@ -99,7 +98,8 @@ class Engine:
         encoded = self.reranker.tokenize([query] * count, documents)
         results: list[Result] = []
         for i, score in enumerate(scores):
-            # A head over two vectors has N rows of the query, and below them N of the documents.
+            # A head over two vectors reads 2 N rows: N times the query, then the N documents. Rows
+            # i and N + i are those of document i. Other heads read N rows.
             tokens = sum(len(ids) for ids in encoded.ids[i::count])
             cut = any(encoded.truncated[i::count])
             results.append(Result(score, tokens, cut))
@@ -107,13 +107,14 @@ class Engine:
 
 
 class Busy(Exception):
-    """The queue is full. The argument estimates in how many seconds what waits will be answered."""
+    """The queue is full. The argument estimates the seconds until what waits has been answered."""
 
 
 @dataclass
 class Piece:
-    """Items of one request that are computed together. Pieces with the same ``key`` may share a
-    batch.
+    """Items of one request that are computed together.
+
+    Pieces with the same ``key`` may share a batch.
     """
 
     key: Any
@@ -123,21 +124,22 @@ class Piece:
 
 @dataclass
 class Batcher:
-    """A queue in front of ``compute(key, items) -> results``, one for each item, which runs in one
-    thread.
+    """A queue in front of ``compute``, which runs in one thread.
 
     One text computed alone leaves the processor half idle, and sixteen take little longer than
     four. So nothing is delayed to wait for company: what has arrived when the thread is free is
     computed at once, together.
     """
 
-    compute: Callable  # takes a key (a prompt) and a list of items (texts)
+    # ``compute(key, items)`` returns a list with a result for each item. Key and items are a prompt
+    # and texts, or a query and documents.
+    compute: Callable
     executor: Executor  # has one thread: OpenMP makes a set of threads for each that computes
     # Items in one call of ``compute``. A larger request is cut into pieces, so that a small one
     # that comes later waits for a piece, not for the whole.
     batch_items: int = 64
-    most_items: int = 4096  # that may wait; beyond them ``submit`` raises ``Busy``
-    on_batch: Callable[[int], object] | None = None  # is told how many were computed together
+    most_items: int = 4096  # so many may wait; for more, ``submit`` raises ``Busy``
+    on_batch: Callable[[int], object] | None = None  # is told how many items were in a batch
     waiting: deque[Piece] = field(default_factory=deque, init=False)
     waiting_items: int = field(default=0, init=False)
     seconds_per_item: float = field(default=0.01, init=False)  # a running mean, for ``Busy``

@@ -55,7 +55,7 @@ class Asset:
     about: str
     licence: str
     upstream: str
-    sources: list[dict[str, str]]  # each of one kind, the key of its first entry
+    sources: list[dict[str, str]]  # the first key of each is its kind, as in assets.toml
     files: tuple[AssetFile, ...]
 
     @property
@@ -75,9 +75,11 @@ class Asset:
 def assets() -> dict[str, Asset]:
     """Return every asset of the manifest by name, in the manifest's order."""
     manifest = tomllib.loads(ASSETS_TOML.read_text(encoding="utf-8"))
-    for entry in manifest.values():
-        entry["files"] = tuple(AssetFile(**file) for file in entry["files"])
-    return {name: Asset(name, **entry) for name, entry in manifest.items()}
+    by_name = {}
+    for name, entry in manifest.items():
+        files = tuple(AssetFile(**file) for file in entry.pop("files"))
+        by_name[name] = Asset(name, files=files, **entry)
+    return by_name
 
 
 def asset(name: str) -> Asset:
@@ -93,12 +95,13 @@ def home() -> Path:
 
     That is ``MINISBERT_HOME``, else this checkout, else ~/.cache/minisbert.
     """
-    checkout = Path(__file__).parents[2]
     folder = os.environ.get("MINISBERT_HOME")
     if not folder:
+        checkout = Path(__file__).parents[2]
         if (checkout / "pyproject.toml").is_file() and (checkout / "weights").is_dir():
             return checkout
-        folder = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "minisbert")
+        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        folder = os.path.join(cache, "minisbert")
 
     # The path still begins with ~ if the user has no home folder. Nobody wants a folder called ~ in
     # the working directory.
@@ -135,7 +138,7 @@ def ensure(wanted: str | Asset) -> Path:
 
 
 def problems(wanted: Asset, folder: Path | None = None, hashed: bool = True) -> list[str]:
-    """List everything that is wrong with an asset on disk.
+    """List everything that is wrong with an asset on disk, by default in its own folder.
 
     Every file is hashed, or only looked up by its name and size.
     """
@@ -146,10 +149,14 @@ def problems(wanted: Asset, folder: Path | None = None, hashed: bool = True) -> 
         path = folder / file.name
         if not path.is_file():
             faults.append(f"{path} is missing")
-        elif file.size not in (None, path.stat().st_size):
-            faults.append(f"{path} has {path.stat().st_size:,} bytes, not {file.size:,}")
-        elif hashed and file_hash(path) != file.sha256:
-            faults.append(f"{path} has sha256 {file_hash(path)}, not {file.sha256}")
+            continue
+        size = path.stat().st_size
+        if file.size is not None and size != file.size:
+            faults.append(f"{path} has {size:,} bytes, not {file.size:,}")
+        elif hashed:
+            sha256 = file_hash(path)
+            if sha256 != file.sha256:
+                faults.append(f"{path} has sha256 {sha256}, not {file.sha256}")
     return faults
 
 
@@ -170,7 +177,7 @@ def fetch(wanted: Asset) -> None:
             f"{wanted.name} is {wanted.state()} and MINISBERT_OFFLINE forbids fetching it; "
             f"put {', '.join(names)} into {wanted.folder}"
         )
-    failures = ""
+    failures = []
     folder = Path(os.path.realpath(wanted.folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -178,7 +185,7 @@ def fetch(wanted: Asset) -> None:
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary,
     ):
         for source in wanted.sources:
-            kind = next(iter(source))
+            kind = next(iter(source))  # the first key
             address = f"{kind} {source[kind]}"
             say(f"fetching {wanted.name} ({address}) to {wanted.folder}")
             failure = try_source(source, wanted, Path(temporary))
@@ -186,11 +193,13 @@ def fetch(wanted: Asset) -> None:
                 move_files(names, Path(temporary), folder)
                 return
             say(f"  {failure}")
-            failures += f"\n  {address}: {failure}"
-    raise InputError(
-        f"{wanted.name} could not be fetched:{failures}\nOr put its files into {wanted.folder} by "
-        f"hand."
-    )
+            failures.append(f"  {address}: {failure}")
+    lines = [
+        f"{wanted.name} could not be fetched:",
+        *failures,
+        f"Or put its files into {wanted.folder} by hand.",
+    ]
+    raise InputError("\n".join(lines))
 
 
 def try_source(source: dict[str, str], wanted: Asset, folder: Path) -> str:
@@ -199,7 +208,7 @@ def try_source(source: dict[str, str], wanted: Asset, folder: Path) -> str:
         download(source, wanted.files, folder)
         # The bytes of every source are hashed: no source has to be trusted, nor to be careful.
         faults = "; ".join(problems(wanted, folder))
-        return faults.replace(f"{folder}{os.sep}", "")
+        return faults.replace(f"{folder}{os.sep}", "")  # nobody needs the name of this folder
     except Exception as error:  # whatever servers, archives, pip and huggingface_hub do
         if isinstance(error, OSError) and error.errno in BROKEN_DISK:
             raise  # another source would not fit either
@@ -294,7 +303,13 @@ def unpack(path: Path, inside: str, files: Sequence[AssetFile], folder: Path) ->
 
 
 def copy(stream: IO[bytes], path: Path, size: int | None) -> None:
-    """Copy a stream to a file, with a bar. Raises ``ValueError`` if it is far too large."""
+    """Copy a stream to a file, with a bar.
+
+    ``size`` is the manifest's. Raises ``ValueError`` for a longer stream, or for one of more than
+    1 GiB if the manifest has no size. This stops a wrong answer before it fills the disk; a shorter
+    one fails by its hash.
+    """
+    most = size or 2**30
     path.parent.mkdir(parents=True, exist_ok=True)
     with (
         stream,
@@ -303,8 +318,7 @@ def copy(stream: IO[bytes], path: Path, size: int | None) -> None:
     ):
         while block := stream.read(1 << 16):
             bar.update(out.write(block))
-            # This stops a wrong answer before it fills the disk; a smaller one fails by its hash.
-            if out.tell() > (size or 1 << 30):
+            if out.tell() > most:
                 raise ValueError(f"{path.name} is too large: more than {out.tell():,} bytes")
 
 
@@ -312,9 +326,8 @@ def copy(stream: IO[bytes], path: Path, size: int | None) -> None:
 
 HUB_SECONDS = 5  # for the hub's first answer
 
-# In these patterns * matches a slash too. Modules lie in folders of any name, so the exports that
-# many repositories hold beside a model are named: each repeats the model's settings, some its
-# weights.
+# What a model is loaded from. In these patterns * matches a slash, too, because a model's modules
+# lie in folders of any name.
 READ_PATTERNS = (
     "*.json",
     "*vocab.txt",
@@ -325,6 +338,8 @@ READ_PATTERNS = (
     "model-*-of-*.safetensors",
     "*/model-*-of-*.safetensors",
 )
+# Exports that many repositories hold beside the model. They would match: each repeats the model's
+# settings, some its weights.
 IGNORED_PATTERNS = ("onnx/*", "openvino/*", "coreml/*", "checkpoint-*/*")
 
 
@@ -376,20 +391,20 @@ def snapshot(name: str, revision: str | None, files: Sequence[str]) -> Path:
             super().__init__(*arguments, **options)
 
     # The hub is asked first: behind a firewall that answers nothing the download tries for minutes.
-    local = constants.HF_HUB_OFFLINE or offline()
+    cache_only = constants.HF_HUB_OFFLINE or offline()
     failure = None
-    if not local:
+    if not cache_only:
         try:
             HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS)
         except Exception as error:  # from this library, the one below it, or a proxy in between
-            local = True
+            cache_only = True
             failure = error
 
     try:
         folder = snapshot_download(
             name,
             revision=revision,
-            local_files_only=local,
+            local_files_only=cache_only,
             allow_patterns=list(files),
             ignore_patterns=list(IGNORED_PATTERNS),
             tqdm_class=DownloadBar,
@@ -442,4 +457,5 @@ def explain_failure(name: str, revision: str | None, error: Exception) -> str:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, safe for any terminal."""
     message = str(error).strip() or type(error).__name__
-    return one_line(message.splitlines()[0], 200)[1:-1]
+    quoted = one_line(message.splitlines()[0], 200)
+    return quoted[1:-1]  # without the quotation marks

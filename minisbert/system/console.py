@@ -21,14 +21,14 @@ from typing import Any, NoReturn
 from minisbert import __version__
 from minisbert.core import InputError
 
-MESSAGE = 4000  # characters of an error message, at most
+MOST_CHARACTERS = 4000  # of an error message; what follows is cut off
 # How long OpenMP's threads spin before they sleep, in a command: 3,000 iterations in libgomp, about
 # .15 ms (default: 300,000); 1 ms in libomp and Intel's (default: 200). A spinning thread keeps its
 # core from other processes.
 SPINNING = {"GOMP_SPINCOUNT": "3000", "KMP_BLOCKTIME": "1"}
 
 CHECK_PLACE = "; check its permissions, or name another place (--out, MINISBERT_HOME)"
-# what to do about the error of a file, by its number
+# What the user can do about the error of a file, by its number.
 FILE_ADVICE = {
     errno.EROFS: CHECK_PLACE,
     errno.EACCES: CHECK_PLACE,
@@ -40,8 +40,8 @@ FILE_ADVICE = {
 def run_command(main: Callable[[], None]) -> None:
     """Run a command's ``main``; what the user can mend is one line on stderr and an exit code.
 
-    That is bad input, a full disk or memory, and Ctrl-C. ``MINISBERT_TRACEBACK=1`` shows the
-    traceback instead. Programming errors always keep theirs.
+    They can mend bad input and a full disk or memory; Ctrl-C ends in one line, too.
+    ``MINISBERT_TRACEBACK=1`` shows the traceback instead. Programming errors always keep theirs.
     """
     shorten_spinning()
     interrupts = Interrupts()
@@ -57,14 +57,14 @@ def run_command(main: Callable[[], None]) -> None:
         # The reader of stdout (head, less) has closed the pipe, which is not an error.
         if isinstance(error, BrokenPipeError):
             sys.exit(0)
-        # subtle: so native code reports Ctrl-C in its import
+        # subtle: Ctrl-C during the import of native code arrives as an ImportError
         if interrupts.raised and isinstance(error, ImportError):
             say("stopped")
             sys.exit(130)
         message = user_message(error)
         if message is None or os.environ.get("MINISBERT_TRACEBACK"):
             raise
-        say(f"error: {message[:MESSAGE]}")
+        say(f"error: {message[:MOST_CHARACTERS]}")
         sys.exit(2)
 
 
@@ -154,12 +154,15 @@ def add_threads_option(parser: argparse._ActionsContainer) -> None:
 
 
 def cut_message(limit: int, truncated: int, total: int) -> str:
-    """``3 of 2,758 texts were longer than 256 tokens and were cut``."""
+    """Return a message: ``3 of 2,758 texts were longer than 256 tokens and were cut``."""
     return f"{truncated:,} of {total:,} texts were longer than {limit} tokens and were cut"
 
 
 def bounded(kind: type, least: float, below: float = math.inf) -> Callable[[str], Any]:
-    """Return the type of an option for argparse: an int or float in [least, below)."""
+    """Return the type of an option for argparse: an int or float from ``least``, below ``below``.
+
+    ``kind`` is ``int`` or ``float``.
+    """
 
     def convert(text: str) -> Any:
         value = kind(text)
@@ -183,21 +186,21 @@ def score_scale(text: str) -> float:
     return scale
 
 
-score_scale.__name__ = "scale, such as 1, 5 or -1"  # argparse shows it
+score_scale.__name__ = "scale, such as 1, 5 or -1"  # argparse shows this in its error
 
 
 def check_usage(*cases: tuple[object, str]) -> None:
-    """Raise ``InputError`` with the message of the first case that is true."""
-    for wrong, message in cases:
-        if wrong:
+    """Raise ``InputError`` for the first of the cases (is it wrong?, message) that is wrong."""
+    for is_wrong, message in cases:
+        if is_wrong:
             raise InputError(message)
 
 
 @contextmanager
 def exiting(code: int) -> Iterator[None]:
-    """Print a verdict in this block, then exit with ``code``.
+    """Exit with ``code`` after a block that prints a verdict; if it is 0, go on.
 
-    So it ends even if the reader of stdout (head, less) has gone.
+    This holds even if the reader of stdout (head, less) has gone.
     """
     try:
         yield

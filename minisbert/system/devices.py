@@ -24,18 +24,21 @@ from minisbert.system.console import say
 
 Model = TypeVar("Model", bound=nn.Module)
 CPU_INFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the flags are unknown and float32 is used
-# how much hidden states on Apple's GPU may differ; float32 on another device differs by about 1e-6
+# How much the hidden states of Apple's GPU may differ from the CPU's, relative to the largest.
+# Those of a device that works differ by about 1e-6 in float32.
 MPS_DIFFERENCE = 1e-3
-# M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
+# M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h.
 TRIM_THRESHOLD = -1
 MMAP_THRESHOLD = -3
-# GPU memory for each token of a batch and column of its hidden state; 44 were measured in float32
+# GPU memory for each token of a batch and column of its hidden state: 44 were measured in float32.
 TOKEN_BYTES = 60
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, AVX-512, ARM
-# What a CPU must have, the library that multiplies float32 fastest there (BLAS is torch's own, MKL
-# on x86), and the fastest dtype; the first row that fits counts. MKL uses no AVX-512 on AMD: on a
-# Zen 5 it reaches 200 GFLOP/s and oneDNN 450, in bfloat16 950. On Intel's CPUs both reach the same,
-# and without AMX bfloat16 is slower (docs/results.md).
+
+# The columns: what a CPU must have, the library that multiplies float32 fastest there, and the
+# fastest dtype. The first row that fits counts. BLAS is torch's own library, MKL on x86.
+#
+# MKL uses no AVX-512 on AMD: on a Zen 5 it reaches 200 GFLOP/s and oneDNN 450, in bfloat16 950. On
+# Intel's CPUs both reach the same, and without AMX bfloat16 is slower (docs/results.md).
 FASTEST: tuple[tuple[set[str], str, torch.dtype], ...] = (
     ({"amx_bf16"}, "BLAS", torch.bfloat16),
     ({"AuthenticAMD", "avx512_bf16"}, "oneDNN", torch.bfloat16),
@@ -63,9 +66,9 @@ def fastest_products() -> tuple[str, torch.dtype]:
 
 
 def products_attend() -> bool:
-    """Say if attention in bfloat16 is faster as two products than as torch's operation.
+    """Return whether attention in bfloat16 is faster as two products than as torch's operation.
 
-    The products are oneDNN's, the operation calls MKL.
+    It is where oneDNN multiplies faster than MKL, which the operation calls.
     """
     return fastest_products() == ("oneDNN", torch.bfloat16)
 
@@ -73,7 +76,7 @@ def products_attend() -> bool:
 def instruction_sets() -> list[str]:
     """Return the CPU's vector and matrix instructions, which compiled code may use.
 
-    If they are unknown, those that torch uses.
+    If they are unknown, return the kind of machine and the instructions that torch has chosen.
     """
     families = ("avx", "amx", "fma", "sse4", "bmi", "f16c", "sve", "asimd")
     sets = sorted(flag for flag in cpu_flags() if flag.startswith(families))
@@ -97,10 +100,10 @@ def choose_device(name: str | torch.device) -> torch.device:
         else:
             name = "cpu"
     call_mkl_alone()
-    # Which error it is depends on how torch was built.
     try:
         # A round trip: the meta device accepts tensors but cannot copy them back.
         torch.empty(1, device=name).cpu()
+    # Which of these errors it is depends on how torch was built.
     except (RuntimeError, AssertionError, ImportError) as error:
         # The first sentence: after it torch lists all its backends.
         reason = re.split(r"(?<=\.)\s|\n", str(error).strip())[0]
@@ -123,15 +126,15 @@ def move_to(model: Model, bert: nn.Module, name: str | torch.device) -> Model:
     expected = hidden_states(bert)
     model = model.to(place)
     difference = float((hidden_states(bert) - expected).abs().max() / expected.abs().max())
-    finding = (
+    message = (
         f"Apple's GPU computes a batch with a relative difference of {difference:.0e} from the CPU"
     )
     if difference <= MPS_DIFFERENCE:  # False for NaN
-        say(finding)
+        say(message)
         return model
     if name != "auto":
-        raise InputError(f"{finding}: choose device cpu")
-    say(f"{finding}: using the CPU")
+        raise InputError(f"{message}: choose device cpu")
+    say(f"{message}: using the CPU")
     return model.to("cpu")
 
 
@@ -150,8 +153,10 @@ def call_mkl_alone() -> None:
     """Call MKL's functions once, before a model can be computed in several threads."""
     # subtle: threads that call one of them for the first time at once may get one of low precision,
     # off by 2e-5 in a vector (github.com/pytorch/pytorch/issues/188792); after a call by one thread
-    # all get the right one. NumPy holds the numbers: when torch first takes memory, it reads the
-    # variable that ``save_training_memory`` sets.
+    # all get the right one.
+    #
+    # subtle: the memory of the numbers is NumPy's, because torch must not allocate any yet. When it
+    # first does, it reads the variable that ``save_training_memory`` may still set.
     for function in (torch.erf, torch.exp, torch.log, torch.sqrt, torch.tanh):
         for dtype in (np.float32, np.float64):
             number = torch.from_numpy(np.ones(1, dtype))
@@ -161,7 +166,7 @@ def call_mkl_alone() -> None:
 def bfloat16_hardware(device: torch.device) -> tuple[bool, str]:
     """Return whether the device multiplies bfloat16 in hardware, and why.
 
-    ``(True, "the CPU has avx512_bf16")``
+    For example ``(True, "the CPU has avx512_bf16")``.
     """
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
@@ -196,7 +201,7 @@ def choose_dtype(name: str, device: torch.device) -> tuple[torch.dtype, str]:
     able, reason = bfloat16_hardware(device)
     if not able:
         # Emulated bfloat16 is correct and many times slower, which looks like a hang: it is
-        # refused, not warned of.
+        # refused, and not only warned of.
         if name == "bfloat16":
             raise InputError(f"bfloat16 cannot be used: {reason}; choose float32")
         return torch.float32, reason
@@ -213,8 +218,9 @@ def fitting_tokens(device: torch.device, width: int) -> int:
     ``width`` is D of the encoder.
     """
     free, _ = torch.cuda.mem_get_info(device)
-    held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return (free + held) // (TOKEN_BYTES * width)
+    # torch keeps memory that its tensors have freed, and will use it again.
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return (free + kept) // (TOKEN_BYTES * width)
 
 
 def too_little_memory(
@@ -244,7 +250,7 @@ def use_threads(count: int | None) -> None:
     if count > cores:
         say(f"{count} threads are slower than {cores}: this process may use no more cores")
     torch.set_num_threads(count)
-    # The tokenizers library reads this variable. Who has set it knows why.
+    # The tokenizers library reads this variable. A user who has set it knows why.
     os.environ.setdefault("RAYON_NUM_THREADS", str(count))
 
 
@@ -284,8 +290,8 @@ def save_training_memory() -> None:
     Call it before the first tensor is made. oneDNN compiles a kernel for every shape, and
     length-grouped batches have many: its default of 1,024 cached kernels takes hundreds of MiB.
     Each micro-batch allocates a gradient of all word embeddings, 47 MB in MiniLM: Linux takes
-    longer to provide it in pages of 4 KiB than torch to fill it. Torch >= 2.2
-    (github.com/pytorch/pytorch/pull/115990).
+    longer to provide it in pages of 4 KiB than torch to fill it. Torch has the second setting since
+    2.2 (github.com/pytorch/pytorch/pull/115990).
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")

@@ -15,14 +15,20 @@ from typing import IO
 from minisbert.core import InputError, one_line
 from minisbert.system.reading import reading
 
-MOST_BYTES = 2**28  # in one of a model's files other than weights
-PARTIAL = "partial-"  # in the hidden name of what is being written
-# numbers of the errors of a full or broken disk; Windows has no EDQUOT
+MOST_BYTES = 2**28  # a model's file may have so many, if it does not hold weights
+PARTIAL = "partial-"  # stands in the hidden name of what is being written
+# The numbers of the errors of a full or broken disk; Windows has no EDQUOT.
 BROKEN_DISK = (errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC))
+
+# A model that is saved may lack these files of the one that it replaces. Older versions wrote
+# vocabularies, which are now in tokenizer.json.
+OF_FORMER_MODEL = re.compile(
+    r"\.gitattributes|vocab\.(txt|json)|merges\.txt|\d+_\w+/(config\.json|model\.safetensors)"
+)
 
 
 def decode(content: bytes, where: str, line: int = 1) -> str:
-    """Decode UTF-8 bytes, of which the first are in the line number ``line``.
+    """Decode UTF-8 bytes that begin in the line number ``line`` of the file ``where``.
 
     Raises ``InputError`` with the first bad line.
     """
@@ -69,9 +75,9 @@ def write_json(path: Path, content: object) -> None:
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Name the file ``path`` in errors that name none, or a hidden new file.
+    """Name the file ``path`` in errors of this block that name none, or a hidden new file.
 
-    The error of a full or broken disk has no name.
+    The error of a full or broken disk names none, and nobody knows the names of hidden files.
     """
     try:
         yield
@@ -95,7 +101,7 @@ def check_output(out: str | Path | None, *inputs: str | Path | None) -> None:
         return
     target = Path(os.path.realpath(out))
     for path in inputs:
-        if not path or not os.path.exists(path):  # a model by its name
+        if not path or not os.path.exists(path):  # an option without a value, a model by its name
             continue
         source = Path(os.path.realpath(path))
         # samefile finds hard links, and names that differ in case on a disk that ignores it. A
@@ -124,13 +130,6 @@ def atomic_file(target: str | Path) -> Iterator[Path]:
             new.unlink(missing_ok=True)
 
 
-# Files that a model which is replaced may take along. tokenizer.json has what is in the
-# vocabularies of older versions.
-OF_FORMER_MODEL = re.compile(
-    r"\.gitattributes|vocab\.(txt|json)|merges\.txt|\d+_\w+/(config\.json|model\.safetensors)"
-)
-
-
 @contextmanager
 def atomic_folder(target: str | Path) -> Iterator[Path]:
     """Yield a temporary folder; rename it to ``target`` on success, remove it on any failure.
@@ -151,7 +150,9 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
         with naming(target):
             new.mkdir()
             yield new
-            flush(*(path for path in new.rglob("*") if path.is_file()))
+            for path in new.rglob("*"):
+                if path.is_file():
+                    flush(path)
             check_nothing_lost(target, new)
             replace_folder(target, new)
     finally:
@@ -191,8 +192,8 @@ def hidden_beside(target: str | Path) -> tuple[Path, Path]:
     """Return the target, links followed, and a new hidden name next to it; make their parent."""
     target = Path(os.path.realpath(target))  # replace what a link points to, not the link
     target.parent.mkdir(parents=True, exist_ok=True)
-    # It is next to the target, because a rename to another file system is not atomic; it has a
-    # token, because several processes may write.
+    # Next to the target, because a rename to another file system is not atomic. With a random part,
+    # because several processes may write.
     return target, target.with_name(f".{target.name}.{PARTIAL}{secrets.token_hex(4)}")
 
 
@@ -206,7 +207,7 @@ def lock(file: IO[str]) -> None:
 
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except BlockingIOError:  # an OSError, too
             raise
         except OSError:  # some network disks have no locks
             pass
@@ -220,11 +221,10 @@ def listed(names: list[str], most: int = 3) -> str:
     return text
 
 
-def flush(*paths: Path) -> None:
-    """Force the files' bytes to disk, which must happen before the rename."""
-    for path in paths:
-        with open(path, "r+b") as file:  # Windows can only sync a writable file
-            os.fsync(file.fileno())
+def flush(path: Path) -> None:
+    """Force a file's bytes to disk, which must happen before the rename."""
+    with open(path, "r+b") as file:  # Windows can only sync a writable file
+        os.fsync(file.fileno())
 
 
 def check_owner(path: Path) -> None:

@@ -17,7 +17,8 @@ class Messages:
     """stderr for tqdm by ``say``: a full disk or a closed pipe must not end hours of work."""
 
     def __init__(self) -> None:
-        self.encoding = getattr(sys.stderr, "encoding", "ascii")  # with UTF-8 a bar is of blocks
+        # tqdm draws a bar of blocks if the encoding has them, else of #.
+        self.encoding = getattr(sys.stderr, "encoding", "ascii")
 
     def write(self, text: str) -> None:
         say(text, end="")
@@ -41,13 +42,21 @@ class Bar(tqdm):
     ):
         # A terminal gets a live line, a file a line every ten seconds.
         seconds = 0.1 if sys.stderr.isatty() else 10
-        options |= {"mininterval": seconds, "delay": seconds, "leave": False}
-        options |= {"file": Messages(), "ncols": shutil.get_terminal_size().columns - 1}
-        super().__init__(items, total=total, disable=not shown, **options)
+        super().__init__(
+            items,
+            total=total,
+            disable=not shown,
+            mininterval=seconds,
+            delay=seconds,
+            leave=False,
+            file=Messages(),
+            ncols=shutil.get_terminal_size().columns - 1,
+            **options,
+        )
 
     @staticmethod
     def format_meter(*numbers: Any, **options: Any) -> str:
-        """Write tqdm's line, with "3.40s/steps": units begin with a space, for "5 steps/s"."""
+        """Write tqdm's line without the space of a unit in "3.40s/ steps"; "5 steps/s" needs it."""
         return tqdm.format_meter(*numbers, **options).replace("s/ ", "s/")
 
 
@@ -59,5 +68,5 @@ def bar_of(
         return nullcontext(shown)
     if shown:
         return Bar(total=total, unit=unit, unit_scale=True)
-    # not a hidden bar, which would cost a short text time
+    # A hidden bar would cost time that one short text can feel.
     return nullcontext()

@@ -28,7 +28,7 @@ PARSING_ERRORS = (
     BadZipFile,
     zlib.error,
     SafetensorError,
-    SyntaxError,  # with the next one, from headers of NumPy's files
+    SyntaxError,  # NumPy evaluates the header of its files, and raises this or the next
     TokenError,
 )
 LFS_POINTER = b"version https://git-lfs"
@@ -54,7 +54,8 @@ def reading(path: str | Path) -> Iterator[SimpleNamespace]:
     except PARSING_ERRORS as error:
         raise InputError(damage(path, at.line, error)) from error
     except BaseException as error:
-        # The tokenizers library raises a bare Exception, and panics at damaged tables.
+        # The tokenizers library raises a bare Exception, and panics at damaged tables. The class of
+        # a panic cannot be imported.
         if type(error) is Exception or type(error).__name__ == "PanicException":
             raise InputError(damage(path, at.line, error)) from error
         raise
@@ -79,7 +80,8 @@ def damage(path: str | Path, line: int, error: BaseException) -> str:
             return f"{error.filename or path} does not exist"
 
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return f"{place}: {one_line(reason, 200)[1:-1]}"  # without the quotation marks
+    quoted = one_line(reason, 200)
+    return f"{place}: {quoted[1:-1]}"  # without the quotation marks
 
 
 def is_lfs_pointer(path: str | Path) -> bool:

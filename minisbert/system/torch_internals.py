@@ -20,8 +20,8 @@ ONEDNN = (
     and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 )
 
-# oneDNN's linear layer of unsigned activations and signed weights, which has vector instructions
-# without avx512_vnni, too.
+# oneDNN's linear layer of unsigned activations and signed weights. It is vectorised also on a CPU
+# without avx512_vnni.
 QLINEAR = (
     ONEDNN
     and hasattr(torch.ops.onednn, "qlinear_prepack")
@@ -30,13 +30,13 @@ QLINEAR = (
 
 
 def prepacked_like(weight: Tensor, sizes: Any) -> Tensor:
-    """Return a tensor of the size that a weight has when ``qlinear_prepack`` has laid it out."""
+    """Return a tensor of the shape that ``qlinear_prepack`` gives a weight: the transposed one."""
     return weight.mT
 
 
 if QLINEAR:
-    # torch cannot export the layout of a constant weight without being told its size. A later
-    # version can, and raises RuntimeError.
+    # To export a model, torch must know the shape of each result, and does not know that of
+    # ``qlinear_prepack``. A later version does, and raises RuntimeError.
     with suppress(RuntimeError):
         torch.library.register_fake("onednn::qlinear_prepack")(prepacked_like)
 
@@ -68,13 +68,14 @@ class OneDNNLinear(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, arguments: Any = (), options: Any = None
     ) -> Any:
-        if function is nn.functional.linear and len(arguments) == 3 and suits(*arguments[:2]):
+        if function is nn.functional.linear and len(arguments) == 3:
             x, weight, bias = arguments
-            return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+            if onednn_may_multiply(x, weight):
+                return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return function(*arguments, **(options or {}))
 
 
-def suits(x: Tensor, weight: Tensor) -> bool:
+def onednn_may_multiply(x: Tensor, weight: Tensor) -> bool:
     """Return whether ``OneDNNLinear`` may multiply x (..., D) and weight (C, D)."""
     if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
         return False
@@ -109,11 +110,11 @@ def unsigned_products(a: Tensor, b: Tensor, scale: Tensor) -> Tensor:
     if not QLINEAR:
         return (a.float() @ b.float().mT) * scale
     packed = torch.ops.onednn.qlinear_prepack(b, None)
-    zeros = torch.zeros(len(b), dtype=torch.int32)
-    # a and the result are taken as they are, with scale 1 and offset 0; no bias and no function
-    # follow.
+    offsets = torch.zeros(len(b), dtype=torch.int32)
+    # In this order: a with its scale and offset, b with those of each row, no bias, the scale and
+    # offset of the result, its dtype, and no function that follows.
     return torch.ops.onednn.qlinear_pointwise(
-        a, 1.0, 0, packed, scale, zeros, None, 1.0, 0, torch.float32, "none", [], "none"
+        a, 1.0, 0, packed, scale, offsets, None, 1.0, 0, torch.float32, "none", [], "none"
     )
 
 
@@ -134,7 +135,8 @@ def package_runner(path: Path) -> Callable[..., Sequence[Tensor]]:
         return run_public
 
     def run(*inputs: Tensor) -> Sequence[Tensor]:
-        # subtle: OpenMP keeps the number of threads for each thread; asking for it hands on torch's
+        # subtle: OpenMP keeps a number of threads for each thread that calls it. In a new thread
+        # torch sets it when it is first asked for it, which the package alone would never do.
         torch.get_num_threads()
         return loader.boxed_run(list(inputs))
 

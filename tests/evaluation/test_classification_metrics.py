@@ -16,14 +16,14 @@ def test_nothing_predicted_has_precision_0():
     ("scores", "labels", "metric", "expected"),
     [
         ([0.9, 0.8, 0.8, 0.1], [1, 1, 0, 0], "f1", (0.45, 0.8)),  # 2 of 3 are right: 4 / 5
-        # as good as 0.45; the higher one wins
+        # It is as good as 0.45; the higher one wins.
         ([0.9, 0.8, 0.8, 0.1], [1, 1, 0, 0], "accuracy", (0.85, 0.75)),
-        # the only cuts are all and nothing
+        # The only cuts are below and above all.
         ([5, 5, 5], [0, 1, 1], "f1", (5, 0.8)),
-        # best to call nothing 1
+        # It is best to call nothing 1.
         ([4, 3, 2, 1], [0, 0, 0, 1], "accuracy", (math.nextafter(4, 5), 0.75)),
         ([7], [0], "accuracy", (math.nextafter(7, 8), 1.0)),
-        # the middle does not overflow
+        # The middle must not overflow.
         ([2.0**1023, 1.5 * 2.0**1023], [0, 1], "f1", (1.25 * 2.0**1023, 1.0)),
     ],
 )

@@ -14,7 +14,8 @@ SECOND = ["A cat sits.", "The sun shines today.", "Markets lost.", "A man is rea
 SCORES = [5.0, 1.5, 3.25, 4.0]
 
 
-def test_two_pairs_are_perfectly_correlated_or_its_opposite(tiny):
+def test_the_example_of_two_pairs(tiny):
+    """Two pairs in the order of their scores are perfectly correlated."""
     encoder = SentenceEncoder.load(tiny)
     alike = EmbeddingSimilarityEvaluator(["A cat.", "A cat."], ["A cat.", "Rain falls."], [2, 1])
     assert alike(encoder) == pytest.approx({"pearson_cosine": 1.0, "spearman_cosine": 1.0})
@@ -22,7 +23,7 @@ def test_two_pairs_are_perfectly_correlated_or_its_opposite(tiny):
 
 @pytest.fixture(params=["tiny-colbert", "tiny-splade"])
 def encoder(request):
-    """Of a vector per token, and of sparse vectors."""
+    """An encoder of a vector per token, and one of sparse vectors."""
     return load(ROOT / "tests" / "reference" / "architectures" / request.param)
 
 
@@ -41,6 +42,7 @@ def test_encoders_of_other_vectors_are_correlated(encoder):
 
 
 def test_columns_of_different_lengths():
+    """The line says which column is short."""
     with pytest.raises(InputError, match="scores must have the same length, not 2, 2, 1"):
         EmbeddingSimilarityEvaluator(["a", "b"], ["c", "d"], [1.0])
     with pytest.raises(InputError, match="negatives must have the same length, not 1, 1, 0"):

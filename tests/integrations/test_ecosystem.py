@@ -22,7 +22,6 @@ TEXTS = [
     "rain falls on the roof",
     "the moon is bright",
 ]
-VECTOR = 2e-6
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +42,10 @@ def expected(model) -> dict[str, np.ndarray]:
     return {role: encoder.encode(TEXTS, prompt=prompt) for role, prompt in prompts.items()}
 
 
-def close(found, expected) -> None:
-    np.testing.assert_allclose(np.asarray(found, dtype=np.float32), expected, atol=VECTOR, rtol=0)
+def assert_close(numbers, expected) -> None:
+    """A number of a vector may differ by 2e-6."""
+    numbers = np.asarray(numbers, dtype=np.float32)
+    np.testing.assert_allclose(numbers, expected, atol=2e-6, rtol=0)
 
 
 def test_langchain_searches_a_store(model, expected):
@@ -54,12 +55,12 @@ def test_langchain_searches_a_store(model, expected):
     from minisbert.integrations.langchain import MinisbertEmbeddings
 
     embeddings = MinisbertEmbeddings(str(model))
-    close(embeddings.embed_documents(TEXTS), expected["document"])
-    close(embeddings.embed_query(TEXTS[0]), expected["query"][0])
+    assert_close(embeddings.embed_documents(TEXTS), expected["document"])
+    assert_close(embeddings.embed_query(TEXTS[0]), expected["query"][0])
     store = InMemoryVectorStore.from_texts(TEXTS, embeddings)
-    ((found, score),) = store.similarity_search_with_score(TEXTS[1], k=1)
+    ((document, score),) = store.similarity_search_with_score(TEXTS[1], k=1)
     cosines = expected["query"][1] @ expected["document"].T
-    assert found.page_content == TEXTS[int(cosines.argmax())]
+    assert document.page_content == TEXTS[int(cosines.argmax())]
     assert score == pytest.approx(cosines.max(), abs=1e-5)
 
 
@@ -93,7 +94,7 @@ def test_langchains_reranker_keeps_the_best(opened, ranker, best):
     kept = MinisbertReranker(model=model, top_n=2).compress_documents(documents, "a cat?")
     assert [document.page_content for document in kept] == [text for text, _ in best]
     scores = [document.metadata["relevance_score"] for document in kept]
-    close(scores, [score for _, score in best])
+    assert_close(scores, [score for _, score in best])
     text, _ = best[0]
     assert kept[0].metadata["i"] == TEXTS.index(text)
 
@@ -108,7 +109,7 @@ def test_llama_index_reranker_keeps_the_best(ranker, best):
     reranker = MinisbertRerank(model_name=str(ranker), top_n=2)
     kept = reranker.postprocess_nodes(nodes, query_str="a cat?")
     assert [node.node.text for node in kept] == [text for text, _ in best]
-    close([node.score for node in kept], [score for _, score in best])
+    assert_close([node.score for node in kept], [score for _, score in best])
 
 
 def test_haystacks_ranker_keeps_the_best(ranker, best):
@@ -125,7 +126,7 @@ def test_haystacks_ranker_keeps_the_best(ranker, best):
     results = pipeline.run({"ranker": {"query": "a cat?", "documents": documents}})
     kept = results["ranker"]["documents"]
     assert [document.content for document in kept] == [text for text, _ in best]
-    close([document.score for document in kept], [score for _, score in best])
+    assert_close([document.score for document in kept], [score for _, score in best])
 
 
 def test_an_encoder_is_no_ranker(model):
@@ -144,7 +145,7 @@ def test_options_of_load_in_langchain(model, expected):
     from minisbert.integrations.langchain import MinisbertEmbeddings
 
     embeddings = MinisbertEmbeddings(str(model), **OPTIONS)
-    close(embeddings.embed_documents(TEXTS), expected["document"][:, :8])
+    assert_close(embeddings.embed_documents(TEXTS), expected["document"][:, :8])
 
 
 def test_options_of_load_in_llama_index(model, expected):
@@ -152,7 +153,7 @@ def test_options_of_load_in_llama_index(model, expected):
     from minisbert.integrations.llama_index import MinisbertEmbedding
 
     embedding = MinisbertEmbedding(model_name=str(model), options=OPTIONS)
-    close(embedding.get_query_embedding(TEXTS[0]), expected["query"][0, :8])
+    assert_close(embedding.get_query_embedding(TEXTS[0]), expected["query"][0, :8])
 
 
 def test_options_of_load_in_haystack(model, expected):
@@ -162,7 +163,7 @@ def test_options_of_load_in_haystack(model, expected):
 
     content = MinisbertTextEmbedder(str(model), **OPTIONS).to_dict()
     embedder = MinisbertTextEmbedder(**content["init_parameters"])
-    close(embedder.run(TEXTS[0])["embedding"], expected["query"][0, :8])
+    assert_close(embedder.run(TEXTS[0])["embedding"], expected["query"][0, :8])
 
 
 def test_options_of_load_in_chroma(model, expected):
@@ -172,7 +173,7 @@ def test_options_of_load_in_chroma(model, expected):
 
     function = MinisbertEmbeddingFunction(str(model), **OPTIONS)
     again = function.build_from_config(function.get_config())
-    close(again(TEXTS), expected["document"][:, :8])
+    assert_close(again(TEXTS), expected["document"][:, :8])
 
 
 def test_options_of_load_in_scikit_learn(model, expected):
@@ -180,7 +181,7 @@ def test_options_of_load_in_scikit_learn(model, expected):
     from minisbert.integrations.sklearn import MinisbertVectorizer
 
     vectorizer = MinisbertVectorizer(str(model), **OPTIONS)
-    close(vectorizer.transform(TEXTS), expected["plain"][:, :8])
+    assert_close(vectorizer.transform(TEXTS), expected["plain"][:, :8])
 
 
 def test_llama_index_embeds_queries_and_batches(model, expected):
@@ -188,8 +189,8 @@ def test_llama_index_embeds_queries_and_batches(model, expected):
     from minisbert.integrations.llama_index import MinisbertEmbedding
 
     embedding = MinisbertEmbedding(model_name=str(model), embed_batch_size=3)
-    close(embedding.get_text_embedding_batch(TEXTS), expected["document"])
-    close(embedding.get_query_embedding(TEXTS[0]), expected["query"][0])
+    assert_close(embedding.get_text_embedding_batch(TEXTS), expected["document"])
+    assert_close(embedding.get_query_embedding(TEXTS[0]), expected["query"][0])
 
 
 def test_haystack_runs_in_a_pipeline(model, expected):
@@ -204,9 +205,9 @@ def test_haystack_runs_in_a_pipeline(model, expected):
     )
     documents = [haystack.Document(content=text) for text in TEXTS]
     results = pipeline.run({"query": {"text": TEXTS[0]}, "documents": {"documents": documents}})
-    close(results["query"]["embedding"], expected["query"][0])
+    assert_close(results["query"]["embedding"], expected["query"][0])
     embedded = results["documents"]["documents"]
-    close([document.embedding for document in embedded], expected["document"])
+    assert_close([document.embedding for document in embedded], expected["document"])
     # The caller's own documents are not changed.
     assert [document.embedding for document in documents] == [None] * len(documents)
 
@@ -220,11 +221,11 @@ def test_chroma_remembers_the_model(model, expected, tmp_path):
         "texts", embedding_function=MinisbertEmbeddingFunction(str(model))
     )
     collection.add(documents=TEXTS, ids=[str(i) for i in range(len(TEXTS))])
-    close(collection.get(include=["embeddings"])["embeddings"], expected["document"])
-    again = client.get_collection("texts")  # the function is built from what the collection keeps
-    found = again.query(query_texts=[TEXTS[2]], n_results=1)
+    assert_close(collection.get(include=["embeddings"])["embeddings"], expected["document"])
+    opened = client.get_collection("texts")  # builds the function from what the collection keeps
+    results = opened.query(query_texts=[TEXTS[2]], n_results=1)
     cosines = expected["query"][2] @ expected["document"].T
-    assert found["documents"][0][0] == TEXTS[int(cosines.argmax())]
+    assert results["documents"][0][0] == TEXTS[int(cosines.argmax())]
 
 
 def test_scikit_learn_clones_and_works_in_parallel(model, expected):
@@ -237,7 +238,7 @@ def test_scikit_learn_clones_and_works_in_parallel(model, expected):
     from minisbert.integrations.sklearn import MinisbertVectorizer
 
     vectorizer = MinisbertVectorizer(str(model))
-    close(clone(vectorizer).fit_transform(TEXTS), expected["plain"])
+    assert_close(clone(vectorizer).fit_transform(TEXTS), expected["plain"])
     assert len(vectorizer.get_feature_names_out()) == expected["plain"].shape[1]
     pipeline = make_pipeline(vectorizer, LogisticRegression())
     search = GridSearchCV(pipeline, {"logisticregression__C": [0.1, 1]}, cv=2, n_jobs=2)
@@ -252,12 +253,12 @@ def test_a_sentence_transformer_with_the_same_vectors_and_prompts(model, expecte
     theirs = as_sentence_transformer(str(model))
     # BERTopic and KeyBERT recognise it by this name.
     assert "sentence_transformers" in str(type(theirs))
-    close(theirs.encode(TEXTS, batch_size=3), expected["plain"])
-    close(theirs.encode_query(TEXTS), expected["query"])
-    close(theirs.encode_document(TEXTS, convert_to_tensor=True), expected["document"])
+    assert_close(theirs.encode(TEXTS, batch_size=3), expected["plain"])
+    assert_close(theirs.encode_query(TEXTS), expected["query"])
+    assert_close(theirs.encode_document(TEXTS, convert_to_tensor=True), expected["document"])
     assert theirs.get_embedding_dimension() == expected["plain"].shape[1]
     cosines = expected["query"] @ expected["document"].T
-    close(theirs.similarity(expected["query"], expected["document"]), cosines)
+    assert_close(theirs.similarity(expected["query"], expected["document"]), cosines)
 
 
 def test_a_sentence_transformer_is_saved_as_a_folder_that_it_opens(model, expected, tmp_path):
@@ -268,7 +269,7 @@ def test_a_sentence_transformer_is_saved_as_a_folder_that_it_opens(model, expect
 
     as_sentence_transformer(str(model)).save_pretrained(str(tmp_path / "saved"))
     again = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
-    close(again.encode_query(TEXTS), expected["query"])
+    assert_close(again.encode_query(TEXTS), expected["query"])
 
 
 # --------------------------------- clients of OpenAI's interface, in front of ``minisbert serve``
@@ -294,8 +295,8 @@ def test_langchains_openai_embeddings_call_the_server(address, expected):
         "check_embedding_ctx_length": False,
     }
     client = langchain_openai.OpenAIEmbeddings(**settings)
-    close(client.embed_documents(TEXTS), expected["plain"])
-    close(client.embed_query(TEXTS[0]), expected["plain"][0])
+    assert_close(client.embed_documents(TEXTS), expected["plain"])
+    assert_close(client.embed_query(TEXTS[0]), expected["plain"][0])
 
 
 def test_mtebs_wrapper_of_openai_calls_the_server(address, expected, monkeypatch):
@@ -311,7 +312,7 @@ def test_mtebs_wrapper_of_openai_calls_the_server(address, expected, monkeypatch
     wrapper = OpenAIModel("prompted", max_tokens=512, embed_dim=width, client=client)
     batches = [{"text": TEXTS[:3]}, {"text": [*TEXTS[3:], " "]}]
     vectors = wrapper.encode(batches, task_metadata=None, hf_split="test", hf_subset="default")
-    close(vectors, [*expected["plain"], np.zeros(width)])
+    assert_close(vectors, [*expected["plain"], np.zeros(width)])
 
 
 @pytest.mark.weights

@@ -9,7 +9,7 @@ from minisbert.search.by_tokens import Matrices, late_top_k, max_sim
 
 
 def matrices(lengths: list[int], seed: int = 0) -> Matrices:
-    """Texts of so many tokens."""
+    """Random matrices of texts that have these numbers of tokens."""
     generator = np.random.default_rng(seed)
     rows = [generator.standard_normal((length, 5)).astype(np.float32) for length in lengths]
     return Matrices.of(rows, 5)
@@ -23,6 +23,7 @@ def corpus() -> Matrices:
 
 
 def test_search_is_exact_with_ties_by_index_and_empty_texts(corpus):
+    """One product of all texts must give what the formula gives for each of them."""
     queries = matrices([4, 2, 6], 8)
     scores, places = late_top_k(queries, corpus, 5)
     for i in range(3):
@@ -34,7 +35,7 @@ def test_search_is_exact_with_ties_by_index_and_empty_texts(corpus):
             expected.append(score)
         order = sorted(range(5), key=lambda j: (-round(expected[j], 4), j))
         assert places[i].tolist() == order
-        # scores of up to 30
+        # Scores are up to 30.
         assert scores[i] == pytest.approx([expected[j] for j in order], rel=2e-6, abs=1e-5)
 
 
@@ -44,17 +45,19 @@ def test_no_queries_have_no_results(corpus):
 
 
 def test_other_widths_are_refused():
+    """Those of queries and of a corpus by another model."""
     narrow = Matrices.of([np.zeros((1, 4), np.float32)], 4)
     with pytest.raises(InputError, match="width 5 and the corpus 4"):
         late_top_k(matrices([2]), narrow, 1)
 
 
 def test_matrices_come_back_from_disk():
+    """A text without tokens keeps its place."""
     corpus = matrices([3, 0, 5])
-    again = Matrices.from_tensors(corpus.tensors())
-    assert again.shape == (3, 5)
-    assert [len(text) for text in again] == [3, 0, 5]
-    assert (again[2] == corpus[2]).all()
+    read = Matrices.from_tensors(corpus.tensors())
+    assert read.shape == (3, 5)
+    assert [len(text) for text in read] == [3, 0, 5]
+    assert (read[2] == corpus[2]).all()
 
 
 @pytest.mark.parametrize("starts", [[0, 4, 3, 8], [1, 3, 8], [0, 3, 9], [[0, 8]], []])

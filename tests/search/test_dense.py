@@ -30,7 +30,7 @@ def cosines(queries: np.ndarray, corpus: np.ndarray) -> np.ndarray:
 
 
 def assert_nearest(queries: np.ndarray, corpus: np.ndarray, k: int) -> None:
-    """The scores of a full sort, and of vectors that float32 can tell apart the same rows."""
+    """Scores are those of a full sort, and so are the rows where float32 can tell them apart."""
     expected = cosines(queries, corpus)
     ranked = -np.sort(-expected, axis=1)
     scores, indices = top_k(queries, corpus, k, **SMALL)
@@ -84,7 +84,7 @@ def all_scores(x: np.ndarray, similarity: str) -> np.ndarray:
     return -np.linalg.norm(x[:, None] - x[None], axis=2, ord=norm)
 
 
-CASES = [
+SIMILARITIES = [
     ("dot", None),  # float64, for so many results of so few vectors
     ("dot", torch.float32),
     ("euclidean", None),
@@ -92,7 +92,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("similarity", "dtype"), CASES)
+@pytest.mark.parametrize(("similarity", "dtype"), SIMILARITIES)
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16])
 def test_top_k_by_other_similarities_is_a_full_sort(of_all_lengths, similarity, dtype, kind):
     vectors = of_all_lengths.astype(kind)
@@ -104,7 +104,7 @@ def test_top_k_by_other_similarities_is_a_full_sort(of_all_lengths, similarity, 
     np.testing.assert_allclose(scores, expected, rtol=2e-7, atol=1e-12)
 
 
-@pytest.mark.parametrize(("similarity", "dtype"), CASES)
+@pytest.mark.parametrize(("similarity", "dtype"), SIMILARITIES)
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16])
 def test_closest_pairs_by_other_similarities_are_a_full_sort(
     of_all_lengths, similarity, dtype, kind
@@ -120,7 +120,7 @@ def test_closest_pairs_by_other_similarities_are_a_full_sort(
     np.testing.assert_allclose(scores, [-score for score, _, _ in expected], rtol=2e-7, atol=1e-12)
 
 
-def test_a_similarity_that_there_is_not():
+def test_an_unknown_similarity_is_refused():
     with pytest.raises(InputError, match="similarity"):
         top_k(normal(2, 3), normal(2, 3), 1, similarity="maxsim")
 
@@ -229,16 +229,16 @@ def test_vectors_on_disk_are_searched_as_those_in_memory(stored, k):
     in_memory = np.array(stored)
     scores, indices = top_k(in_memory[:2], in_memory, k, block=2)
     for source in (stored, Counted(stored)):
-        again, rows = top_k(in_memory[:2], source, k, block=2)
-        np.testing.assert_array_equal(again, scores)
-        np.testing.assert_array_equal(rows, indices)
+        stored_scores, stored_indices = top_k(in_memory[:2], source, k, block=2)
+        np.testing.assert_array_equal(stored_scores, scores)
+        np.testing.assert_array_equal(stored_indices, indices)
 
 
 def test_pairs_of_vectors_on_disk_are_those_in_memory(stored):
     scores, pairs = closest_pairs(np.array(stored), 253, block=2)
-    again, rows = closest_pairs(Counted(stored), 253, block=2)
-    np.testing.assert_array_equal(again, scores)
-    np.testing.assert_array_equal(rows, pairs)
+    stored_scores, stored_pairs = closest_pairs(Counted(stored), 253, block=2)
+    np.testing.assert_array_equal(stored_scores, scores)
+    np.testing.assert_array_equal(stored_pairs, pairs)
 
 
 def test_vectors_on_disk_are_never_read_as_a_whole(stored):
@@ -274,7 +274,7 @@ def test_cosines_of_numbers_whose_squares_overflow_or_vanish_in_float32(scale, k
 
 
 NUMBERS = np.array([[1.0, 0.5], [-2.0, 1.0], [0.25, 4.0]])
-SAME = {
+KINDS = {
     "list": NUMBERS.tolist(),
     "float64": NUMBERS,
     "int64": (4 * NUMBERS).astype(np.int64),
@@ -288,15 +288,16 @@ SAME = {
 }
 
 
-@pytest.mark.parametrize("kind", SAME)
+@pytest.mark.parametrize("kind", KINDS)
 def test_vectors_of_every_kind(kind):
-    scores, indices = top_k(SAME[kind], SAME[kind], 3)
+    scores, indices = top_k(KINDS[kind], KINDS[kind], 3)
     assert indices.tolist() == [[0, 2, 1], [1, 2, 0], [2, 0, 1]]
     assert type(scores) is np.ndarray
     assert scores.dtype == np.float32
 
 
-def bad(row: int, value: float, rows: int = 4) -> np.ndarray:
+def with_number(row: int, value: float, rows: int = 4) -> np.ndarray:
+    """Vectors of ones, but for one number."""
     vectors = np.ones((rows, 2))
     vectors[row, 1] = value
     return vectors
@@ -315,8 +316,8 @@ FOUR = np.ones((4, 2))
         (ONE, np.ones((4, 3)), 1, "queries have width 2 and the corpus 3"),
         (ONE, FOUR[:0], 1, r"the corpus: .* \(0, 2\)"),
         (ONE[0], FOUR, 1, r"the queries: .* \(2,\)"),
-        (ONE, bad(5000, math.nan, 6000), 1, "the corpus, row 5000"),
-        (bad(1, math.inf), FOUR, 1, "the queries, row 1"),
+        (ONE, with_number(5000, math.nan, 6000), 1, "the corpus, row 5000"),
+        (with_number(1, math.inf), FOUR, 1, "the queries, row 1"),
         ([["a cat"]], FOUR, 1, "the queries .* <U5"),
         (ONE, [[1, 2], [3]], 1, "the corpus: .*inhomogeneous"),
         (ONE, FOUR * 1j, 1, "the corpus .* complex128"),
@@ -330,7 +331,7 @@ def test_what_cannot_be_searched_is_refused_by_name(queries, corpus, k, message)
 # ----------------------------------------------------------------------------------- closest_pairs
 
 
-def test_more_pairs_than_there_are():
+def test_more_pairs_than_there_are_are_refused():
     with pytest.raises(InputError, match=r"between 1 and 6 \(the number of pairs\)"):
         closest_pairs(FOUR, 7)
 
@@ -346,4 +347,4 @@ def test_closest_pairs_are_a_full_sort(seed, count, data):
     np.testing.assert_allclose(scores, expected, atol=1.2e-7, rtol=0)
     np.testing.assert_allclose(scores, every[pairs[:, 0], pairs[:, 1]], atol=1.2e-7, rtol=0)
     assert (pairs[:, 0] < pairs[:, 1]).all()
-    assert len(set(map(tuple, pairs.tolist()))) == k
+    assert len({(i, j) for i, j in pairs.tolist()}) == k

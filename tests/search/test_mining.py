@@ -18,18 +18,18 @@ PAIRS = [
 CORPUS = ["snow", "kitten", "storm", "CAT", "snow", "  Tomcat"]
 
 
-def random_task(seed: int, own: bool = False):
+def random_task(seed: int, with_corpus: bool = True):
     """Pairs, a corpus and a vector for each text.
 
-    The vectors are close to each other, so that every rule leaves some texts out. With ``own`` the
-    documents are the positives alone.
+    The vectors are close to each other, so that every rule leaves some texts out. Without a corpus
+    the documents are the positives alone.
     """
     generator = np.random.default_rng(seed)
     pairs = []
     for i in generator.integers(0, 40, 90):
         pairs.append((f"a{i}", f"p{generator.integers(60)}"))
     corpus = []
-    if not own:
+    if with_corpus:
         corpus = [f"c{i}" for i in generator.integers(0, 200, 150)] + ["p3", "p4"]
     texts = list(corpus)
     for pair in pairs:
@@ -42,7 +42,7 @@ def random_task(seed: int, own: bool = False):
     return pairs, corpus, vectors
 
 
-def run(pairs, corpus, vectors, rules: Rules, **options: int):
+def mine_from(pairs, corpus, vectors, rules: Rules, **options: int):
     """The task of pairs and corpus, and what is mined."""
     task = candidates_of(pairs, corpus)
     anchors = np.stack([vectors[text] for text in task.anchors])
@@ -50,15 +50,17 @@ def run(pairs, corpus, vectors, rules: Rules, **options: int):
     return task, mine(anchors, documents, task, rules, **options)
 
 
-def slow(pairs, corpus, vectors, rules: Rules) -> list[tuple[str, str, str]]:
+def mine_slowly(pairs, corpus, vectors, rules: Rules) -> list[tuple[str, str, str]]:
     """The rules one candidate after the other, as the docstring has them."""
-    documents = list(dict.fromkeys([*corpus, *(positive for _, positive in pairs)]))
-    own: dict[str, list[str]] = {}
+    texts = list(corpus)
+    by_anchor: dict[str, list[str]] = {}
     for anchor, positive in pairs:
-        own.setdefault(anchor, []).append(positive)
-    most = max(len(positives) for positives in own.values())
+        texts.append(positive)
+        by_anchor.setdefault(anchor, []).append(positive)
+    documents = list(dict.fromkeys(texts))
+    most = max(len(positives) for positives in by_anchor.values())
     rows = []
-    for anchor, positives in own.items():
+    for anchor, positives in by_anchor.items():
         cosine = {text: float(vectors[anchor].astype(float) @ vectors[text]) for text in documents}
         lowest = min(cosine[text] for text in positives)
         ranked = sorted(documents, key=lambda text: -cosine[text])
@@ -97,16 +99,16 @@ RULES = [
 ]
 
 
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("with_corpus", [True, False])
 @pytest.mark.parametrize("rules", RULES)
-def test_negatives_equal_a_slow_loop(rules, own):
+def test_negatives_equal_a_slow_loop(rules, with_corpus):
     """In several blocks of anchors."""
-    pairs, corpus, vectors = random_task(1, own)
-    task, mined = run(pairs, corpus, vectors, rules, block=16)
-    expected = slow(pairs, corpus, vectors, rules)
+    pairs, corpus, vectors = random_task(1, with_corpus)
+    task, mined = mine_from(pairs, corpus, vectors, rules, block=16)
+    expected = mine_slowly(pairs, corpus, vectors, rules)
     assert expected
-    for triplet, other in zip(triplets(task, mined), expected, strict=True):
-        anchor, positive, negative = other
+    for triplet, expected_triplet in zip(triplets(task, mined), expected, strict=True):
+        anchor, positive, negative = expected_triplet
         assert (triplet.anchor, triplet.positive) == (anchor, positive)
         # Negatives whose cosines with the anchor nearly tie may be exchanged by rounding.
         difference = (
@@ -119,7 +121,7 @@ def test_negatives_equal_a_slow_loop(rules, own):
 def test_scores_are_the_cosines_of_anchor_and_negative(rules):
     """People choose thresholds by them."""
     pairs, corpus, vectors = random_task(1)
-    task, mined = run(pairs, corpus, vectors, rules, block=16)
+    task, mined = mine_from(pairs, corpus, vectors, rules, block=16)
     for anchor, rows, scores in zip(task.anchors, mined.negatives, mined.scores, strict=True):
         cosines = [vectors[anchor].astype(float) @ vectors[task.documents[row]] for row in rows]
         np.testing.assert_allclose(scores, cosines, atol=2e-6, rtol=0)  # float32
@@ -136,6 +138,7 @@ def test_the_number_of_ranks_that_are_searched():
 
 
 def test_pairs_and_corpus_become_anchors_and_documents():
+    """Each text once, in an order that every run has."""
     task = candidates_of(PAIRS, CORPUS)
     assert task.anchors == ["cat", "dog", "rain"]
     assert task.documents == [
@@ -150,7 +153,7 @@ def test_pairs_and_corpus_become_anchors_and_documents():
     ]
     assert task.positives == [[1, 6], [5], [7]]
     assert [sorted(rows) for rows in task.copies] == [[3, 4], [], []]  # CAT and Tomcat, of cat
-    assert task.most == 2
+    assert task.most_positives == 2
 
 
 ANGLES = {  # in degrees
@@ -179,16 +182,16 @@ def at_angles() -> dict[str, np.ndarray]:
 
 def test_a_copy_of_anchor_or_positive_is_no_candidate_and_takes_no_rank():
     """The vectors of copies are the closest of all."""
-    task, mined = run(PAIRS, CORPUS, at_angles(), Rules(num_negatives=2, range_max=2))
+    task, mined = mine_from(PAIRS, CORPUS, at_angles(), Rules(num_negatives=2, range_max=2))
     assert [task.documents[row] for row in mined.negatives[0]] == ["snow", "storm"]
-    # cosines of 10 and of 50 degrees
+    # The cosines of 10 and of 50 degrees.
     np.testing.assert_allclose(mined.scores[0], [0.98480775, 0.64278761], atol=1.2e-7, rtol=0)
 
 
 def test_candidates_within_the_margin_are_counted():
     """The lowest positive is at 0.766, the storm at 0.643."""
     rules = Rules(num_negatives=2, absolute_margin=0.1)
-    task, mined = run(PAIRS, CORPUS, at_angles(), rules)
+    task, mined = mine_from(PAIRS, CORPUS, at_angles(), rules)
     assert [task.documents[row] for row in mined.negatives[0]] == ["storm", "shower"]
     assert mined.failed["absolute margin"] > 0
 
@@ -202,7 +205,7 @@ def test_the_margin_of_a_negative_positive():
         "far": [-0.61, 0.79],
     }
     vectors = {text: np.array(vector, np.float32) for text, vector in vectors.items()}
-    task, mined = run([("a", "p")], ["near", "far"], vectors, Rules(relative_margin=0.2))
+    task, mined = mine_from([("a", "p")], ["near", "far"], vectors, Rules(relative_margin=0.2))
     assert [task.documents[row] for row in mined.negatives[0]] == ["far"]
     assert mined.failed == {"relative margin": 1}
 

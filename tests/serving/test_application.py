@@ -56,8 +56,8 @@ def post(client, path="/v1/embeddings", **content):
     return client.post(path, json=content)
 
 
-def assert_close(found, expected):
-    np.testing.assert_allclose(found, expected, atol=2e-6, rtol=0)
+def assert_close(numbers, expected):
+    np.testing.assert_allclose(numbers, expected, atol=2e-6, rtol=0)
 
 
 # -------------------------------------------------------------------------------------- embeddings
@@ -122,7 +122,7 @@ def test_a_text_that_would_be_cut_is_refused_if_the_server_says_so(strict_client
 
 # --------------------------------------------------------------------------------------- reranking
 
-# what each client sends beside query and documents, as its source has it
+# What each client sends beside query and documents, as its source has it.
 CLIENTS = {
     "cohere, ClientV2 and langchain_cohere": (
         "/v2/rerank",
@@ -189,7 +189,7 @@ def test_how_many_documents_come_back(client, count, rows):
 CUT_RERANKING = [
     ("a dog", ["a cat", LONG, "moon"], [1]),
     (LONG, ["a cat", "moon"], [0, 1]),  # the query is the longer one
-    # 16 tokens of [CLS] a dog [SEP] cat ... [SEP] are whole, 17 are not
+    # 16 tokens of [CLS] a dog [SEP] cat ... [SEP] are not cut, 17 are.
     ("a dog", ["cat " * 11, "cat " * 12], [1]),
 ]
 
@@ -222,7 +222,7 @@ def test_a_head_that_reads_two_rows(tiny, encoder):
     expected = reranker.predict([("a dog", "a cat"), ("a dog", LONG)])
     assert_close([result.value for result in scored], expected)
     assert [result.cut for result in scored] == [False, True]
-    # [CLS] a dog [SEP] with [CLS] a cat [SEP], and with as many tokens as the limit allows
+    # [CLS] a dog [SEP] with [CLS] a cat [SEP], and with as many tokens as the limit allows.
     assert [result.tokens for result in scored] == [4 + 4, 4 + 16]
 
 
@@ -315,8 +315,10 @@ def test_null_is_as_good_as_absent(client):
 
 
 def test_a_path_that_there_is_not(client):
+    """It has another code than a model that there is not."""
     answer = client.get("/")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (404, None)
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] is None
 
 
 @pytest.mark.parametrize(
@@ -325,7 +327,8 @@ def test_a_path_that_there_is_not(client):
 def test_a_method_that_a_path_does_not_have(client, method, path, allowed):
     """The answer says which it has (RFC 9110, 15.5.6)."""
     answer = client.request(method, path)
-    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == allowed
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
@@ -353,7 +356,7 @@ def test_a_server_without_a_reranker(encoder):
         assert [row["id"] for row in client.get("/v1/models").json()["data"]] == ["owner/tiny"]
 
 
-# requests that name the other of the two models
+# Requests that name the other of the two models.
 OTHER_MODELS = [
     ("/v1/embeddings", {"input": "a", "model": "judge"}),
     ("/v1/rerank", {"query": "a", "documents": ["b"], "model": "tiny"}),
@@ -364,7 +367,8 @@ OTHER_MODELS = [
 def test_another_models_name_is_refused_as_openai_does(client, path, content):
     """Vectors of another model than the one that was asked for would go unnoticed."""
     answer = client.post(path, json=content)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "model_not_found"
 
 
 @pytest.mark.parametrize(("path", "content"), OTHER_MODELS)
@@ -443,7 +447,7 @@ def test_a_page_of_another_origin_may_read_if_it_is_named(engine, origins, heade
     assert answer.headers.get("access-control-allow-origin") == header
 
 
-# ------------------------------------------------------------------------------------ what it does
+# ------------------------------------------------------------- metrics, the queue, models refused
 
 
 def test_what_is_counted(engine):
@@ -479,7 +483,8 @@ def test_a_full_queue_says_when_to_come_back(engine):
     server.embeddings.waiting_items = 1
     with TestClient(server.application()) as client:
         answer = post(client, input=["a", "b"])
-    assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+    assert answer.status_code == 429
+    assert answer.headers["retry-after"] == "1"
     assert answer.json()["error"]["type"] == "rate_limit_error"
 
 

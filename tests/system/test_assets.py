@@ -29,7 +29,7 @@ FILES = tuple(
     AssetFile(name, hashlib.sha256(data).hexdigest(), len(data)) for name, data in CONTENT.items()
 )
 WRONG = b"\x01" + CONTENT["model.bin"][1:]
-# what an attacker, or a careless packager, may add to an archive
+# What an attacker, or a careless packager, may add to an archive.
 STRAY = {
     "../evil.txt": b"evil",
     "inside/../../evil.txt": b"evil",
@@ -64,7 +64,7 @@ PAGES = {f"/tiny/{name}": data for name, data in CONTENT.items()}
 MODEL = "/tiny/model.bin"
 
 
-# the keys of a source by its kind, and what its value must be: one version, one commit
+# By the kind of a source: its keys, and what its value must look like, such as one version.
 PINNED = {
     "wheel": ({"wheel", "inside"}, "[a-z0-9-]+==[0-9.]+"),
     "hub": ({"hub", "revision"}, "[a-zA-Z0-9-]+/[a-zA-Z0-9.-]+"),
@@ -201,21 +201,25 @@ def there_before(request, site, store) -> bool:
     return request.param
 
 
-def whole(store: Path, there: bool = True) -> bool:
-    """The asset is complete (or absent), and there is nothing else, not even a partial folder."""
-    folders = [path.name for path in (store / "weights").iterdir()]
+def assert_complete(store: Path) -> None:
+    """The asset is complete, and there is nothing else, not even a partial folder."""
+    assert [path.name for path in (store / "weights").iterdir()] == ["tiny"]
     stored = {}
     for path in store.rglob("*"):
         if path.is_file():
             stored[path.relative_to(store / "weights" / "tiny").as_posix()] = path.read_bytes()
-    if there:
-        return folders == ["tiny"] and stored == CONTENT
-    return folders == [] and stored == {}
+    assert stored == CONTENT
+
+
+def assert_absent(store: Path) -> None:
+    """There is nothing of the asset, not even a partial folder."""
+    assert list((store / "weights").iterdir()) == []
+    assert [path for path in store.rglob("*") if path.is_file()] == []
 
 
 def test_from_a_url(site, store, capsys):
     assert ensure("tiny") == store / "weights" / "tiny"
-    assert whole(store)
+    assert_complete(store)
     assert site.asked == list(PAGES)
     message = f"fetching tiny (url {site.address}/tiny/) to {store / 'weights' / 'tiny'}\n"
     assert capsys.readouterr() == ("", message)
@@ -230,9 +234,10 @@ def test_from_the_hub_or_its_cache_at_the_pinned_commit(
     use_hub(site, tmp_path / "cache", monkeypatch)
     declare({"hub": "someone/tiny", "revision": commit})
     ensure("tiny")
-    assert whole(store)
+    assert_complete(store)
     assert not any("pytorch" in path for path in site.asked)
-    assert not any((store / "weights" / "tiny" / name).is_symlink() for name in CONTENT)
+    for name in CONTENT:
+        assert not (store / "weights" / "tiny" / name).is_symlink()
     site.asked.clear()
     fetch(assets.asset("tiny"))
     assert not any("/resolve/" in path for path in site.asked)
@@ -245,7 +250,7 @@ def test_the_next_source_after_wrong_bytes(site, store, declare, capsys):
         {"archive": f"{site.address}/a.zip", "inside": "inside"}, {"url": f"{site.address}/tiny/"}
     )
     ensure("tiny")
-    assert whole(store)
+    assert_complete(store)
     first, failed, second = capsys.readouterr().err.splitlines()
     assert first.startswith(f"fetching tiny (archive {site.address}/a.zip)")
     assert failed.startswith(f"  model.bin has sha256 {hashlib.sha256(WRONG).hexdigest()}, not ")
@@ -265,7 +270,7 @@ def test_if_no_source_works_the_error_names_all(site, store, declare):
     assert tried[0].startswith(f"  archive {site.address}/a.tar.gz: ")
     assert tried[1:] == [f"  url {site.address}/tiny/: HTTP Error 404: Not Found"]
     assert last == f"Or put its files into {store / 'weights' / 'tiny'} by hand."
-    assert whole(store, there=False)
+    assert_absent(store)
 
 
 @pytest.mark.parametrize("page", [WRONG, None], ids=["wrong", "missing"])
@@ -274,7 +279,10 @@ def test_a_failed_fetch_changes_nothing(page, there_before, site, store):
     site.pages["/tiny/sub/config.json"] = page
     with pytest.raises(InputError, match="tiny could not be fetched"):
         fetch(assets.asset("tiny"))
-    assert whole(store, there_before)
+    if there_before:
+        assert_complete(store)
+    else:
+        assert_absent(store)
 
 
 def test_a_users_own_file_is_not_lost(site, store):
@@ -320,7 +328,7 @@ def test_what_is_incomplete_is_reported_and_fetched_again(fault, store):
     """A copy that somebody has cut short is never loaded."""
     assert assets.asset("tiny").state() == f"incomplete: {fault}"
     ensure("tiny")
-    assert whole(store)
+    assert_complete(store)
 
 
 def test_what_is_incomplete_cannot_be_fetched_offline(fault, store, monkeypatch):
@@ -367,7 +375,7 @@ def test_fetch_repairs_a_file_of_the_right_size(site, store):
     (store / "weights" / "tiny" / "model.bin").write_bytes(WRONG)
     assert assets.asset("tiny").state() == "complete"
     run("fetch", "tiny")
-    assert whole(store)
+    assert_complete(store)
 
 
 def test_the_list_has_state_licence_and_sources(declare, capsys):
@@ -408,12 +416,12 @@ def fill(declare, store, temporary, capsys) -> Callable[..., str]:
         try:
             fetch(assets.asset("tiny"))
         except InputError as error:
-            assert whole(store, there=False)
+            assert_absent(store)
             return str(error).splitlines()[1]
         finally:
             assert list(temporary.iterdir()) == []
             assert not list(store.parent.rglob("evil*"))
-        assert whole(store)
+        assert_complete(store)
         shutil.rmtree(store)
         return ""
 
@@ -435,7 +443,7 @@ def close(handler) -> None:
 
 
 WRONG_HASH = f"model.bin has sha256 {hashlib.sha256(WRONG).hexdigest()}, not {FILES[0].sha256}"
-# an answer, and a part of what is said about it
+# An answer, and a part of what is said about it.
 BAD_ANSWERS = {
     "missing": (None, "HTTP Error 404: Not Found"),
     "wrong byte": (WRONG, WRONG_HASH),
@@ -475,7 +483,7 @@ def test_an_archive_gives_only_the_files_in_the_manifest(ending, site, fill):
     assert fill({"archive": f"{site.address}/files/a{ending}", "inside": "inside"}) == ""
 
 
-# what an archive holds, and what is said about it
+# What an archive holds, and what is said about it.
 BAD_ARCHIVES = {
     "lacking": ({"inside/model.bin": CONTENT["model.bin"]}, "inside/sub/config.json"),
     "wrong byte": (GOOD | {"inside/model.bin": WRONG}, "model.bin has sha256"),
@@ -542,4 +550,4 @@ def test_an_interrupt_leaves_nothing_behind(source, fill, store, monkeypatch):
     monkeypatch.setattr(assets.subprocess, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fill(source)
-    assert whole(store, there=False)
+    assert_absent(store)

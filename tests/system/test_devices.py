@@ -93,7 +93,8 @@ def test_apples_gpu_by_name_with_other_numbers_is_an_error(monkeypatch):
         move_to(model, model, "mps")
 
 
-# flags, the library of float32, the dtype of auto, whether bfloat16 may be asked for
+# The flags of a CPU, the library that multiplies float32, the dtype that auto chooses, and whether
+# bfloat16 may be asked for.
 CPUS = [
     ("GenuineIntel avx2 avx512f avx512_bf16 amx_bf16", "BLAS", torch.bfloat16, True),
     ("GenuineIntel avx2 avx512f avx512_bf16", "BLAS", torch.float32, True),
@@ -185,7 +186,8 @@ def two_cores(monkeypatch) -> None:
 @pytest.mark.parametrize(("count", "warned"), [(1, False), (2, False), (3, True)])
 def test_threads_are_used_and_more_than_cores_are_named(two_cores, count, warned, capsys):
     use_threads(count)
-    assert (torch.get_num_threads(), os.environ["RAYON_NUM_THREADS"]) == (count, str(count))
+    assert torch.get_num_threads() == count
+    assert os.environ["RAYON_NUM_THREADS"] == str(count)
     assert ("3 threads are slower than 2" in capsys.readouterr().err) == warned
 
 

@@ -29,7 +29,7 @@ from tests.servers import Site, refuse, repository, serve, use_hub
 COMMIT = "a" * 40
 OLDER = "b" * 40
 TEXTS = ["a cat sits", "it rains all day"]
-# what repositories hold beside a model
+# What repositories hold beside a model.
 STRAY = {
     "pytorch_model.bin": b"pickle",
     "training_args.bin": b"pickle",
@@ -156,8 +156,8 @@ def test_a_revision(name, revision, site, files):
     assert download_model("someone/tiny").name == COMMIT
 
 
-def tell(name: str = "someone/tiny") -> str:
-    """The one line about a model that cannot be loaded."""
+def message_about(name: str = "someone/tiny") -> str:
+    """The one line that says why a model cannot be loaded."""
     with pytest.raises(InputError) as error:
         find_model(name)
     text = str(error.value)
@@ -209,16 +209,16 @@ def test_what_the_cache_lacks_needs_the_hub(cut_off, message, site, monkeypatch)
     site.asked.clear()
     cut_off(monkeypatch)
     (folder / "1_Pooling" / "config.json").unlink()
-    assert message in tell()
+    assert message in message_about()
     shutil.rmtree(constants.HF_HUB_CACHE)
-    assert message in tell()
+    assert message in message_about()
     assert site.asked == []
 
 
 def test_a_hub_that_never_answers_is_given_up_within_seconds(site, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        assert re.search("cannot be reached .*timed out", tell())
+        assert re.search("cannot be reached .*timed out", message_about())
 
 
 def test_a_cache_that_another_library_filled_is_used(site, files, monkeypatch):
@@ -253,14 +253,14 @@ def test_what_the_hub_answers(answer, message, site):
     """The line says what the user can do."""
     site.pages["/api/models/someone/tiny"] = answer
     site.pages["/api/models/someone/tiny/revision/main"] = answer
-    assert message in tell()
+    assert message in message_about()
 
 
 def test_a_repository_without_safetensors_is_refused(site, files):
     """A pickle can execute code."""
     pickled = {"config.json": files["config.json"], "pytorch_model.bin": b"pickle"}
     site.pages |= repository("someone/tiny", pickled, COMMIT, "main")
-    assert "pickle" in tell()
+    assert "pickle" in message_about()
     assert not {*served(site)} & {*STRAY}
 
 
@@ -269,12 +269,12 @@ def test_a_full_disk(site, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", full)
-    assert "(No space left on device): free some space, or set HF_HOME" in tell()
+    assert "(No space left on device): free some space, or set HF_HOME" in message_about()
 
 
 @pytest.mark.parametrize("name", ["a--b/c", "a/b.", "a/" + "b" * 99, "a/b..b"])
 def test_names_that_the_hub_does_not_allow(name, site):
-    assert "neither a folder nor a name on" in tell(name)
+    assert "neither a folder nor a name on" in message_about(name)
 
 
 @pytest.mark.weights
