@@ -15,10 +15,14 @@ They are to be read in this order:
 
 A chapter imports nothing but torch, numpy, tokenizers, safetensors, chapters before it, and the
 appendix ``checks``. The folder works on its own: command lines, progress bars, downloads, processes
-and speed are in the folders around it, which the chapters call the library. At its top each chapter
-says which of its functions the library runs.
+and speed are in the folders around it, which the chapters call the library.
+
+At its top each chapter says which of its functions the library runs. A list names the others: what
+the library runs instead, and the test that holds the two equal. Tests and parity checks, which
+compare with a reference, are functions under ``tests/``.
 """
 
+# The rest of the project imports these from here. A chapter is imported by its own name.
 from .checks import InputError, one_line, read_json, reading
 
 __all__ = ["InputError", "one_line", "read_json", "reading"]

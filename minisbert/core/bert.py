@@ -10,9 +10,9 @@ their weights. Dimension legend, used in every file of the project:
 ``Bert`` and ``Embeddings`` expect one text in each row. Where several texts share a row, the
 library calls their tables and layers from ``minisbert/architectures/packing.py``.
 
-What the library runs: ``Bert``, from whose layers it also builds BERT's relatives, with PyTorch's
-operations in the place of the formulas (``FUSED``); ``attention`` itself runs in training, for its
-dropout. Not run are
+What the library runs: ``Bert``, and its layers in BERT's relatives. The modules take PyTorch's
+operations in place of the formulas (``FUSED``); only dropout, in training, needs ``attention``
+itself. For the rest the library has other code or no use:
 
 - ``layer_norm``, ``gelu``: PyTorch's operations, which compute the same in one kernel each. Equal
   by the parity checks ``layer_norm`` and ``gelu``.
@@ -38,7 +38,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Every token's vector shifted to mean 0, scaled to variance 1, times ``weight`` plus ``bias``.
 
     x (..., D), weight (D,), bias (D,) -> (..., D). Ba et al. 2016, section 3.
-    ``layer_norm([1, 3], 1, 0, ~0) = [-1, 1]``.
+    With a tiny eps ``layer_norm([1, 3], 1, 0, eps) = [-1, 1]``.
     """
     mean = x.mean(dim=-1, keepdim=True)  # (..., 1)
     centred = x - mean  # (..., D)
@@ -88,7 +88,7 @@ def attend(
     The arguments and the results are those of ``attention``. PyTorch's operation keeps no
     probabilities, and None stands in their place.
     """
-    if FUSED and not dropout:  # PyTorch's operation has no dropout on a CPU
+    if FUSED and not dropout:  # with dropout, PyTorch has no fused kernel for a CPU
         context = nn.functional.scaled_dot_product_attention(query, key, value, mask)
         return context, None
     return attention(query, key, value, mask, dropout)

@@ -96,7 +96,8 @@ def check_texts(texts: Sequence[str], start: int = 0) -> list[str]:
             raise InputError(
                 f"text {i} is not a string but {type(text).__name__}: {one_line(text)}"
             )
-        if text.isascii():  # nearly every text, and then there is nothing to encode
+        # ASCII is always valid, and Python sees it at once. Only other texts are encoded to check.
+        if text.isascii():
             continue
         try:
             text.encode()
@@ -113,6 +114,8 @@ def check_shape(name: str, x: Any, *sizes: int | None) -> None:
     ``check_shape("v", v, len(u), None)`` wants a matrix with a row for each row of u.
     """
     fits = len(x.shape) == len(sizes)
+    # If there are more sizes on one side, ``fits`` is already False, and what is left over is not
+    # compared.
     for actual, wanted in zip(x.shape, sizes, strict=False):
         if actual == 0:
             fits = False

@@ -4,7 +4,8 @@
     vectors = encoder.encode(["A cat sits.", "A kitten is sitting."])  # (2, 384) float32
     encoder.similarity(vectors, vectors)  # (2, 2) cosines
 
-What the library runs: ``normalize``, ``cosine`` and ``cosine_matrix``. In place of
+What the library runs: ``normalize``, ``cosine`` and ``cosine_matrix``. For the rest it has
+other code:
 
 - ``SentenceEncoder``: the class of this name in ``minisbert/models/sentence_encoder.py``, which is
   made of the same parts, but forms its batches in another way and has options. Equal by
@@ -76,8 +77,9 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
             if not isinstance(module, dict) or not isinstance(module["type"], str):
                 raise ValueError("each module must be an object with a type and a path")
             kind = module["type"]
-            # Of sentence_transformers.models.Transformer the kind is the last part. What stands
-            # before it differs from version to version.
+            # The last part of sentence_transformers.models.Transformer is the kind; the parts
+            # before it differ from version to version. Somebody else's class keeps its whole name,
+            # so that it is not taken for one of these.
             if kind.startswith("sentence_transformers."):
                 kind = kind.rpartition(".")[-1]
             modules.append((kind, folder / str(module["path"])))
@@ -97,8 +99,8 @@ def read_pooling(folder: Path) -> str:
         if not isinstance(modes, list):
             modes = [modes]
     else:
-        # Older files have a flag for each. One that the book does not have stands for itself here,
-        # and is refused below.
+        # Older files have a flag for each pooling. If the book does not have the pooling, the
+        # flag's own name goes into ``modes`` and is refused below.
         modes = []
         for flag, value in content.items():
             if flag.startswith("pooling_mode_") and value:
@@ -128,6 +130,7 @@ def token_limit(folder: Path, positions: int) -> int:
         limit = read_json(path).get(key)
         if limit:
             with reading(path):
+                # "No limit" is written as 1e30 in some files, a float.
                 return min(int(limit), positions)
     return positions
 
@@ -188,8 +191,8 @@ class SentenceEncoder(nn.Module):
     def encode(self, texts: Sequence[str], batch_size: int = 32) -> np.ndarray:
         """Texts -> vectors (N, D), row i for text i; longer texts are cut to the tokenizer's limit.
 
-        An empty text is [CLS] [SEP] and has a vector, as in the reference. Call it in eval mode:
-        dropout is noise here.
+        An empty text is [CLS] [SEP] and has a vector, as in sentence-transformers. Call it in eval
+        mode: dropout is noise here.
         """
         tokens = self.tokenizer.encode(texts)
         # Texts of similar length share a batch, so that few pads are computed. A text is known here
@@ -218,14 +221,15 @@ class SentenceEncoder(nn.Module):
     def similarity(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Cosine of every row of a (N, D) with every row of b (M, D) -> (N, M).
 
-        One vector (D,) counts as one row. The result has the finer dtype of the two.
+        One vector (D,) counts as one row. The result has the finer dtype of the two, at least
+        float32.
         """
         a = np.atleast_2d(a)
         b = np.atleast_2d(b)
+        # None stands for any number of rows but 0. b must have as many columns as a.
         for name, x in (("a", a), ("b", b)):
             check_shape(name, x, None, a.shape[1])
 
-        # float32 or finer
         dtype = np.result_type(a, b, np.float32)
         first = torch.tensor(a.astype(dtype, copy=False))
         second = torch.tensor(b.astype(dtype, copy=False))

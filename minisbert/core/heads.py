@@ -6,9 +6,8 @@
                      (SBERT, Reimers & Gurevych 2019, table 6)
     cross-attention  a's tokens attend to b's, after each sentence has been encoded by itself
 
-What the library runs: all of this chapter, in ``minisbert.PairModel``. Published cross-encoders
-have a head of their own, transformers' classifier, which ``models/cross_encoder.py`` has in place
-of ``JointHead``.
+What the library runs: all of this chapter, in ``minisbert.PairModel``. Published cross-encoders do
+not have ``JointHead`` but the classifier of transformers, which is in ``models/cross_encoder.py``.
 """
 
 from collections.abc import Sequence
@@ -47,6 +46,7 @@ def mlp(width: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
     check_integer("outputs", outputs)
     check_number("dropout", dropout, least=0, below=1)
     if hidden == 0:
+        # Dropout stands behind the hidden layer: without one, any rate but 0 is a mistake.
         check_one_of("dropout without a hidden layer", dropout, [0])
         return nn.Sequential(nn.Linear(width, outputs))
     return nn.Sequential(
@@ -99,7 +99,7 @@ class ConcatHead(nn.Module):
 
 
 def siamese(width: int, hidden: int = 256, outputs: int = 1, dropout: float = 0.0) -> ConcatHead:
-    """The siamese regression head: (|u - v|, u * v, u), then 3D-256-ReLU-1."""
+    """The siamese regression head: (|u - v|, u * v, u), then 3D columns to 256, ReLU, and to 1."""
     return ConcatHead(width, ("|u-v|", "u*v", "u"), hidden, outputs, dropout)
 
 

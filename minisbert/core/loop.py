@@ -112,6 +112,7 @@ def fit(
     for group in optimizer.param_groups:
         parameters += group["params"]
 
+    # ``number`` counts from 0, as a schedule does; a ``Step`` counts from 1.
     for number, batch in enumerate(batches, start=start):
         # The optimizer knows one rate at a time; the peak is kept beside it.
         multiplier = schedule(number)
@@ -119,12 +120,13 @@ def fit(
             peak = group.setdefault("initial_lr", group["lr"])
             group["lr"] = peak * multiplier
 
-        # backward adds to the gradients that are there: those of the last step must go, and those
-        # of several micro-batches add up.
+        # ``backward`` adds to the gradients that are there: those of the last step must go, and
+        # those of several micro-batches add up.
         optimizer.zero_grad()
         total = 0.0
         for micro_batch in micro_batches(batch):
-            # A mean of few rows counts by their share of the batch.
+            # The loss is the mean over the micro-batch's rows. It is weighted with their share of
+            # the batch's rows, so that the sum is the mean over the batch.
             scaled = loss(model, micro_batch) * (len(micro_batch) / len(batch))
             scaled.backward()
             total += scaled.item()

@@ -180,6 +180,7 @@ def simcse_loss(
     check_number("temperature", temperature, least=0, below=math.inf, above=True)
     logits = cosine_matrix(u, v) / temperature  # (B, B)
     if hard_negatives is not None:
+        # Unlike in the ranking loss, each row has exactly one.
         check_vectors(u=u, hard_negatives=hard_negatives)
         negative_logits = cosine_matrix(u, hard_negatives) / temperature  # (B, B)
         logits = torch.cat([logits, negative_logits], dim=1)  # (B, 2 B)

@@ -39,8 +39,9 @@ def as_columns(x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Both as float64 arrays (N,), of which a correlation is defined."""
     x = np.asarray(x, dtype=np.float64)
     y = np.asarray(y, dtype=np.float64)
-    check_shape("x", x, None)
+    check_shape("x", x, None)  # one dimension, of any size but 0
     check_shape("y", y, len(x))
+    # A single value is refused, too: it is its own smallest and largest.
     for name, values in (("x", x), ("y", y)):
         if not np.isfinite(values).all() or values.min() == values.max():
             raise ValueError(f"{name} must be finite and not constant")

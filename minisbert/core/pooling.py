@@ -6,9 +6,10 @@ gives (B, D).
     mean   the average over the tokens               cls        the first token, [CLS]
     max    the largest value of each column          attention  an average whose weights are learned
 
-The library runs the four formulas. In place of the class it runs ``Pooling`` of
-``minisbert/models/pooling.py``, which knows more poolings and joins several;
-``test_the_librarys_pooling_gives_the_same`` compares the two.
+What the library runs: the four formulas. For the class it has other code:
+
+- ``Pooling``: the class of this name in ``minisbert/models/pooling.py``, which knows more poolings
+  and joins several. Equal by ``test_the_librarys_pooling_gives_the_same``.
 """
 
 from collections.abc import Callable
@@ -33,7 +34,10 @@ def mean_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def cls_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The first token, [CLS] (BERT, section 3). hidden (B, T, D) -> (B, D)."""
+    """The first token, [CLS] (BERT, section 3). hidden (B, T, D) -> (B, D).
+
+    It needs no mask, and takes one so that all poolings are called alike.
+    """
     return hidden[:, 0]
 
 
@@ -58,7 +62,8 @@ def attention_pool(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Te
     3, shares 1/4 and 3/4, and give [0.75].
     """
     if mask is not None:
-        hidden = hidden.masked_fill(~mask.bool().unsqueeze(-1), 0.0)  # 0 * NaN is NaN
+        # A pad's share will be 0, but the pad may hold NaN, and 0 * NaN is NaN.
+        hidden = hidden.masked_fill(~mask.bool().unsqueeze(-1), 0.0)
     scores = (hidden @ weight.T + bias).squeeze(-1)  # (B, T)
     if mask is not None:
         # subtle: minus infinity before the softmax; with a score of 0 a pad would get a share like

@@ -4,8 +4,7 @@ The first half is BERT's algorithm for uncased models, to be read. The second ha
 encoder uses. There ``tokenizers``, which is written in Rust and a hundred times as fast, turns the
 words into ids; the special tokens, the limit and the pads are ours.
 
-What the library runs: the second half but for one class. Each item names what is not run, what runs
-in its place, and the tests that hold the two equal.
+What the library runs: the second half, except ``Tokenizer``. For the rest it has other code:
 
 - ``cleaned``, ``is_ideograph``, ``is_punctuation``, ``split_words``, ``word_pieces``,
   ``token_ids``: ``tokenizers`` does their work. Equal by ``test_words_of_any_text`` and
@@ -95,8 +94,8 @@ def split_words(text: str) -> list[str]:
     for character in unicodedata.normalize("NFD", spaced):
         if unicodedata.category(character) == "Mn":
             continue
-        # Each character becomes lower case by itself. Of a whole word, Python would write a sigma
-        # at the end in another way.
+        # Each character becomes lower case by itself. In a whole word, Python would turn a Σ at
+        # the end into ς; here every Σ becomes σ.
         lower = character.lower()
         if is_punctuation(lower):
             separated += f" {lower} "
@@ -134,8 +133,8 @@ def word_pieces(word: str, vocabulary: Container[str], unknown: str = "[UNK]") -
 def token_ids(text: str, vocabulary: Mapping[str, int]) -> list[int]:
     """[CLS] text [SEP] as ids, of any length.
 
-    A text that itself contains "[SEP]" has three words there, ``[``, ``sep`` and ``]``, and not the
-    special token.
+    A text that itself contains "[SEP]" has three words there, ``[``, ``sep`` and ``]``. The second
+    half makes the special token of it, and of "[MASK]" and its like.
     """
     pieces = ["[CLS]"]
     for word in split_words(text):
@@ -149,11 +148,13 @@ def token_ids(text: str, vocabulary: Mapping[str, int]) -> list[int]:
 
 def backend_ids(backend: Backend, texts: Sequence[str]) -> list[list[int]]:
     """Each whole text as ids, without special tokens."""
-    # subtle: the backend's own truncation keeps everything it cuts, for pairs as a product of both
-    # sides: two texts of 100,000 tokens would take all memory. It is off; the callers cut.
+    # subtle: the backend's own truncation also returns what it cut off, in parts, and for a pair
+    # every part of one text with every part of the other: two texts of 100,000 tokens would take
+    # all memory. So it is off, and the callers cut.
     if len(texts) == 1:
         # A call for one text does not wait for the backend's threads to wake up.
         return [backend.encode(texts[0], add_special_tokens=False).ids]
+    # The fast one leaves out each token's place in the text, which nobody reads here.
     encodings = backend.encode_batch_fast(list(texts), add_special_tokens=False)
     return [encoding.ids for encoding in encodings]
 
@@ -162,20 +163,21 @@ class Slot(NamedTuple):
     """One place of a template: a special token, or a whole sentence."""
 
     sentence: int | None  # 0 for the first sentence, 1 for the second, None for a special token
-    token: int  # the id of the special token
+    token: int  # the id of the special token; not read for a sentence
     token_type: int  # of the special token, or of all tokens of the sentence
 
 
 def template(backend: Backend, pair: bool) -> list[Slot]:
     """Where a tokenizer puts its special tokens around one text, or around a pair."""
-    # The post-processor is the part of a tokenizer that adds the special tokens. A tokenizer that
-    # knows one word shows what it does: whatever it adds to that word is a special token.
-    # subtle: in the backend's own vocabulary "a" may be no token, or several
+    # The post-processor is the part of a tokenizer that adds the special tokens. To see what it
+    # adds, it is put into a new tokenizer that knows one word.
+    # subtle: the backend itself may make no token of "a", or several
     probe = Backend(WordLevel({"a": 0}, unk_token="a"))
     probe.post_processor = backend.post_processor
     second = "a" if pair else None
     framed = probe.encode("a", second)
 
+    # ``sequence_ids`` are 0 and 1 for the two sentences, and None for what was added.
     slots = []
     for sentence, token, token_type in zip(
         framed.sequence_ids, framed.ids, framed.type_ids, strict=True
@@ -279,8 +281,8 @@ class Tokenizer:
         backend.no_truncation()
         self.backend = backend
         self.pad_id = pad_id
-        self.single_template = template(backend, pair=False)  # [CLS] 0 [SEP]
-        self.pair_template = template(backend, pair=True)  # [CLS] 0 [SEP] 1 [SEP]
+        self.single_template = template(backend, pair=False)  # [CLS] text [SEP]
+        self.pair_template = template(backend, pair=True)  # [CLS] first [SEP] second [SEP]
         check_limit(limit, self.pair_template)
         self.limit = limit
 
@@ -338,7 +340,7 @@ class Tokenizer:
 
 
 def pad_batch(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor | None]:
-    """Ids of several lengths to one tensor: ids (B, T) int64 and mask (B, T), True for real tokens.
+    """Rows of ids, padded to the longest: ids (B, T) int64, mask (B, T) True for real tokens.
 
     The mask is None if no row needed a pad: attention then has nothing to hide.
     """

@@ -4,7 +4,7 @@ Our modules have other names than those in the files, so this chapter lists both
 that a file holds is used or skipped by its name, and every parameter is filled: nothing is guessed.
 Only safetensors are opened, never a pickle.
 
-What the library runs: ``BertConfig``. In place of
+What the library runs: ``BertConfig``. For the rest it has other code:
 
 - ``tensor_names``, ``canonical``, ``is_skipped``, ``read_config``: the tables of ten families in
   ``minisbert/architectures/relatives.py``. Equal by the parity check ``name_tables``.
@@ -56,13 +56,14 @@ class BertConfig:
     position_embedding_type: str = "absolute"  # learned, one vector per position
     initializer_range: float = 0.02  # standard deviation of new weights (Google's modeling.py)
     pad_token_id: int = 0
-    model_type: str = "bert"  # the family, whose names a saved model gets
+    model_type: str = "bert"  # the family; a model is saved with its family's tensor names
 
     def __post_init__(self) -> None:
         for name in SIZES:
             check_integer(name, getattr(self, name))
         # 0 is for relatives of BERT that have no token types. The library opens them.
         check_integer("type_vocab_size", self.type_vocab_size, least=0)
+        # ``above`` says that 0 itself is refused, too.
         check_number("layer_norm_eps", self.layer_norm_eps, least=0, below=1, above=True)
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"):
             check_number(name, getattr(self, name), least=0, below=1)
@@ -75,7 +76,10 @@ class BertConfig:
 
     @property
     def positions(self) -> int:
-        """The largest number of tokens that one text can have."""
+        """The largest number of tokens that one text can have.
+
+        Some relatives of BERT have rows in the position table that no token uses, and so fewer.
+        """
         return self.max_position_embeddings
 
 
@@ -145,7 +149,7 @@ def canonical(name: str) -> str:
 
 
 def is_skipped(name: str) -> bool:
-    """Whether a tensor is one of the two kinds in some files that an encoder has no use for."""
+    """Whether an encoder has no use for a tensor. Some files hold two kinds of such tensors."""
     is_constant = name == "embeddings.position_ids"  # 0, 1, 2, ..., which old versions saved
     is_head = name.startswith("cls.")  # of pre-training: masked words and next sentence
     return is_constant or is_head
