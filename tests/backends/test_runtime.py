@@ -241,10 +241,12 @@ def test_an_identity_covers_every_module_and_all_code_of_the_graph(tiny, tmp_pat
     after = aot.package_identity(read_folder(model), "float32")
     assert [key for key in before if before[key] != after[key]] == ["weights"]
 
-    monkeypatch.setattr(aot, "PACKAGE", shutil.copytree(aot.PACKAGE, tmp_path / "minisbert"))
+    monkeypatch.setattr(
+        aot, "CODE_FOLDER", shutil.copytree(aot.CODE_FOLDER, tmp_path / "minisbert")
+    )
     hashes = [aot.code_hash.__wrapped__()]
     for name in ("architectures/modern.py", "core/bert.py"):
-        with open(aot.PACKAGE / name, "a") as file:
+        with open(aot.CODE_FOLDER / name, "a") as file:
             file.write("# changed\n")
         hashes.append(aot.code_hash.__wrapped__())
     assert len({*hashes}) == 3
