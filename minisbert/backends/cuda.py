@@ -140,7 +140,7 @@ class RaggedEncoder(nn.Module):
 
 def has_graph(folder: ModelFolder) -> bool:
     """Return whether a folder's encoder is the book's BERT, as DistilBERT or RoBERTa is, too."""
-    return folder.model_class == "SentenceEncoder" and folder.config[0] in RELATIVES
+    return folder.model_class == "SentenceEncoder" and folder.encoder.config[0] in RELATIVES
 
 
 # ------------------------------------------------------------------------------------------ graphs

@@ -309,7 +309,7 @@ class CompiledEncoder(DenseEncoder):
         self.tokenizer = read_tokenizer(folder.encoder, limit)
         self.settings = EncoderSettings.read(folder)
         self.normalize = folder.normalize
-        _, self.config = folder.config
+        _, self.config = folder.encoder.config
         self.long_tokens = math.inf  # of a batch of long rows
         if about.dtype != "float32" and products_attend():
             self.long_tokens = LONG_TOKENS
@@ -423,7 +423,7 @@ class CompiledPairModel(PairScorer):
         self.run = run
         self.compiled_dtype = about.dtype
         self.types = about.types
-        self.tokenizer = read_tokenizer(folder, limit)
+        self.tokenizer = read_tokenizer(folder.encoder, limit)
         self.task = about.task
         self.labels = tuple(about.labels)
 

@@ -310,7 +310,14 @@ class SparseEncoder(TransformerEncoder):
         return similarity(dense_rows(a), dense_rows(b), self.similarity_fn_name)
 
     def similarity_pairwise(self, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> Any:
-        """Compare row i of a (N, V) with row i of b (N, V) -> (N,), as ``similarity`` does."""
+        """Compare row i of a (N, V) with row i of b (N, V) -> (N,), sparse tensors too.
+
+        Returns a tensor if one of the two is a tensor, else an array.
+        """
+        if isinstance(a, Tensor):
+            a = a.to_dense()
+        if isinstance(b, Tensor):
+            b = b.to_dense()
         return similarity_pairwise(a, b, self.similarity_fn_name)
 
     def write(self, folder: Path) -> None:

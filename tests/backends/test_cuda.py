@@ -198,6 +198,11 @@ def test_which_models_and_dtypes():
     assert choose_gpu_dtype("float32", torch.device("cpu")) == torch.float32
 
 
+def test_an_encoder_in_a_subfolder_has_a_graph(folder_with_encoder_inside):
+    """The sizes are in the subfolder's config.json, and the model's own folder has none."""
+    assert has_graph(read_folder(folder_with_encoder_inside))
+
+
 def test_a_gpu_without_bfloat16_gets_float16_and_is_told(monkeypatch, capsys):
     """Older GPUs have one half precision and not the other."""
     monkeypatch.setattr(
