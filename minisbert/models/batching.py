@@ -247,8 +247,8 @@ def packed_batches(
         if width > SHORT:
             limit = min(batch_tokens, long_tokens)
         full = width * (len(batch) + 1) > limit
-        # A row may be padded by an eighth. Beyond that a new batch begins if so many pads in each row
-        # that is left would be more than FEW_PADS.
+        # A row may be padded by an eighth. Beyond that a new batch begins if so many pads in each
+        # row that is left would be more than FEW_PADS.
         pads = width - row.tokens
         wasteful = 8 * pads > width and pads * (len(rows) - number) > FEW_PADS
         # Rows up to SHORT and longer ones share no batch.
