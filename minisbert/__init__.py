@@ -32,7 +32,7 @@ __all__ = [
     "util",
 ]
 
-# the module that defines each name
+# The module that defines each name. ``util`` is a module itself.
 DEFINED_IN = {
     "SentenceEncoder": "models.sentence_encoder",
     "PairModel": "models.pair_model",
@@ -42,6 +42,7 @@ DEFINED_IN = {
     "StaticEncoder": "models.static_encoder",
     "load": "loading",
 }
+
 # What stands in the place of names that users of sentence-transformers import first;
 # docs/from-sentence-transformers.md is the whole table.
 REPLACEMENTS = {

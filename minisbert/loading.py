@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from minisbert.backends.cuda import CudaEncoder, choose_half, has_graph
+from minisbert.backends.cuda import CudaEncoder, choose_gpu_dtype, has_graph
 from minisbert.backends.package import CompiledEncoder, CompiledPairModel
 from minisbert.checkpoints.layout import ModelFolder, find_model, read_folder
 from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError, one_line
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
-from minisbert.models.pair_model import SEVERAL, PairModel, PairScorer
+from minisbert.models.pair_model import TASKS_WITH_LABELS, PairModel, PairScorer
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.static_encoder import StaticEncoder
@@ -29,7 +29,8 @@ from minisbert.models.text_encoder import DenseEncoder, TextEncoder
 from minisbert.system.console import say
 from minisbert.system.devices import choose_device, move_to
 
-Encoder = TextEncoder  # of any kind
+Encoder = TextEncoder  # the type of what ``load_encoder`` opens: an encoder of any kind
+
 # The classes by their names in ``ModelFolder.model_class``.
 ENCODER_CLASSES: dict[str, type[StoredEncoder]] = {
     "SentenceEncoder": SentenceEncoder,
@@ -63,7 +64,6 @@ def load(
     class. Raises ``InputError`` for anything missing, damaged or not supported.
     """
     folder = read_folder(find_model(model))
-    # A head for pairs has none of these options.
     encoder_options: dict[str, Any] = {
         "pooling": pooling,
         "truncate_dim": truncate_dim,
@@ -71,28 +71,39 @@ def load(
         "default_prompt_name": default_prompt_name,
         "similarity_fn_name": similarity_fn_name,
     }
-    if not folder.holds_pair_model:
-        return open_encoder(
-            folder,
-            compiled=compiled,
-            dtype=dtype,
-            device=device,
-            max_seq_length=max_seq_length,
-            **encoder_options,
+    if folder.holds_pair_model:
+        for name, value in encoder_options.items():
+            if value is not None:
+                head = f"{folder.path} holds a head for pairs"
+                raise InputError(f"{name} {one_line(value)}: {head}, which has no {name}")
+        return open_pair_model(
+            folder, compiled=compiled, dtype=dtype, device=device, max_length=max_seq_length
         )
+    return open_encoder(
+        folder,
+        compiled=compiled,
+        dtype=dtype,
+        device=device,
+        max_seq_length=max_seq_length,
+        **encoder_options,
+    )
 
-    for name, value in encoder_options.items():
-        if value is not None:
-            head = f"{folder.path} holds a head for pairs"
-            raise InputError(f"{name} {one_line(value)}: {head}, which has no {name}")
+
+def open_pair_model(
+    folder: ModelFolder,
+    *,
+    compiled: bool | str | Path,
+    dtype: str | None,
+    device: str | torch.device,
+    max_length: int | None,
+) -> PairModel | CompiledPairModel:
+    """Open the head for pairs in a folder that has been read, with options of ``load``."""
     if compiled == "auto" and choose_device(device).type == "cuda":
         compiled = False  # a package would compute on the CPU
     check_compiled(compiled, dtype, device)
     if compiled:
-        return CompiledPairModel.from_package(
-            folder, compiled, dtype=dtype, max_length=max_seq_length
-        )
-    return PairModel.load_folder(folder, device=device, max_length=max_seq_length)
+        return CompiledPairModel.from_package(folder, compiled, dtype=dtype, max_length=max_length)
+    return PairModel.load_folder(folder, device=device, max_length=max_length)
 
 
 def load_encoder(model: str | Path, **options: Any) -> Encoder:
@@ -114,9 +125,9 @@ def open_encoder(
     # A package computes on the CPU; a GPU has graphs instead.
     if compiled in (True, "auto") and choose_device(device).type == "cuda":
         if has_graph(folder):
-            half = choose_half(dtype, choose_device(device))
+            gpu_dtype = choose_gpu_dtype(dtype, choose_device(device))
             encoder = SentenceEncoder.load_folder(folder, device=device, **options)
-            return CudaEncoder(encoder, folder.path, half)
+            return CudaEncoder(encoder, folder.path, gpu_dtype)
         reason = "is no BERT or relative of it, and only those are on a GPU"
         say(f"not compiled: {folder.path} {reason}")
         return encoder_class.load_folder(folder, device=device, **options)
@@ -166,7 +177,7 @@ def load_ranker(model: str | Path | PairScorer, **options: Any) -> PairScorer:
     """
     if isinstance(model, str | Path):
         model = load(model, **options)
-    if not isinstance(model, PairScorer) or model.task in SEVERAL:
+    if not isinstance(model, PairScorer) or model.task in TASKS_WITH_LABELS:
         name = type(model).__name__
         raise InputError(f"a {name} has no score for a query and a document: load a cross-encoder")
     return model

@@ -88,7 +88,7 @@ def padded_attention(query: Tensor, key: Tensor, value: Tensor, texts: TextPlace
 class RaggedAttention(nn.Module):
     """``core.bert.Attention`` for texts that follow each other in one row.
 
-    It reads where they are in the place of a mask.
+    Instead of a mask it reads where the texts are.
     """
 
     def __init__(self, attention: Attention):
@@ -129,7 +129,7 @@ class RaggedEncoder(nn.Module):
         ``unpooled`` tokens at the start of each text are not pooled.
         """
         texts = TextPlaces.of(lengths, len(ids), longest)
-        # Each layer reads where the texts are, in the place of a mask.
+        # Instead of a mask each layer reads where the texts are.
         bert = cast(Bert | OffsetEncoder, self.encoder.bert)
         x = states_by_view(bert, ids[None], texts.positions[None], texts)  # (1, S, D)
         # Whatever the layers compute in, what follows them does not compute in half precision.
@@ -140,7 +140,7 @@ class RaggedEncoder(nn.Module):
 
 def has_graph(folder: ModelFolder) -> bool:
     """Return whether a folder's encoder is the book's BERT, as DistilBERT or RoBERTa is, too."""
-    return folder.model_class == "SentenceEncoder" and folder.config[0] in RELATIVES
+    return folder.model_class == "SentenceEncoder" and folder.encoder.config[0] in RELATIVES
 
 
 # ------------------------------------------------------------------------------------------ graphs
@@ -328,9 +328,11 @@ class CudaEncoder(DenseEncoder):
             ids = np.frombuffer(b"".join([tokens.ids[text] for text in texts]), dtype=np.intc)
             check_ids(self.config, ids, int(lengths[texts[0]]))
             batch = RaggedBatch(ids, lengths[texts], texts, tokens.unpooled)
-            # Not the last of many batches: graphs are for calls with few texts.
-            is_whole_call = len(texts) == len(tokens)
-            if not (is_whole_call and self.replay(batch)):
+            # Graphs are for calls with few texts, not for the last of many batches.
+            replayed = False
+            if len(texts) == len(tokens):
+                replayed = self.replay(batch)
+            if not replayed:
                 self.start(batch)
             if waiting is not None:
                 yield waiting
@@ -378,16 +380,16 @@ class CudaEncoder(DenseEncoder):
         return cast(Tensor, batch.vectors)
 
 
-def choose_half(name: str | None, device: torch.device) -> torch.dtype:
+def choose_gpu_dtype(name: str | None, device: torch.device) -> torch.dtype:
     """Return the dtype by name; for None bfloat16, or float16 on a GPU without it."""
     if name not in (None, "auto", *GPU_DTYPES):
         raise InputError(f"dtype {one_line(name)} on a GPU: choose {', '.join(GPU_DTYPES)}")
-    able, reason = bfloat16_hardware(device)
-    if name in GPU_DTYPES and (able or name != "bfloat16"):
+    if name in ("float16", "float32"):
         return GPU_DTYPES[name]
+    able, reason = bfloat16_hardware(device)
+    if able:
+        return torch.bfloat16
     if name == "bfloat16":
         raise InputError(f"bfloat16 cannot be used: {reason}; choose float16 or float32")
-    if not able:
-        say(f"dtype float16: {reason} for bfloat16")
-        return torch.float16
-    return torch.bfloat16
+    say(f"dtype float16: {reason} for bfloat16")
+    return torch.float16

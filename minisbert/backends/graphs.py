@@ -29,7 +29,7 @@ from minisbert.checkpoints.layout import read_folder
 from minisbert.core import InputError
 from minisbert.core.bert import Attention
 from minisbert.models.batching import SHORT, Tokens, packed_batches, same_text, unpack
-from minisbert.models.pair_model import SEVERAL, PairModel
+from minisbert.models.pair_model import TASKS_WITH_LABELS, PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.transformer_encoder import evaluating
 from minisbert.system.console import run_command
@@ -91,7 +91,8 @@ def stored(x: Tensor) -> Tensor:
     strides needs a real buffer.
     """
     strides = [1]
-    for size in x.shape[:0:-1]:  # not numel(), which would make the example's sizes constants
+    # From the last size back to the second. numel() would make the example's sizes constants.
+    for size in x.shape[:0:-1]:
         strides.insert(0, strides[0] * size)
     return x.contiguous().as_strided(x.shape, strides)
 
@@ -237,8 +238,8 @@ def attention_by_length(qkv: Tensor, bias: Tensor) -> Tensor:
     rows x tokens, on two cores: on a Zen 4 .99 (1 x 40), 1.08 (4 x 60), 1.12 (34 x 60), 1.08 (20 x
     100), 1.04 (8 x 256), 1.09 (4 x 512); on a Zen 5, in CPU time, 1.15 (8 x 256; 1.23 by the
     clock), 1.23 (4 x 512). So AMD's CPUs take it while the scores that it holds are few. On a Xeon
-    with AMX it is slower from some 160 tokens on: there up to SHORT, the length up to which texts
-    share rows. With few scores both compute in float32.
+    with AMX it is slower from some 160 tokens on, so only rows up to ``SHORT`` take it there; these
+    share no batch with longer ones. With few scores both compute in float32.
     """
     many_scores = fused_from_some_tokens
     if products_attend():
@@ -390,7 +391,7 @@ class ScoreGraph(nn.Module):
         with in_bfloat16(self.autocast):
             hidden = self.model.encoder.bert(ids, mask, types)  # (B, T, D)
         outputs = self.model.head(hidden.float())  # (B, C)
-        if self.model.task not in SEVERAL:
+        if self.model.task not in TASKS_WITH_LABELS:
             outputs = outputs.squeeze(-1)  # (B, 1) -> (B,)
         return outputs
 
@@ -435,11 +436,11 @@ def prepare_layers(bert: Encoder, dtype: str) -> Preparation:
     bfloat16, _ = bfloat16_hardware(torch.device("cpu"))
     library, _ = fastest_products()
     if dtype == "int8":
-        # Attention in bfloat16, where the CPU has it: the scores are rounded anyway.
+        # Attention computes in bfloat16 if the CPU has it: the scores are rounded anyway.
         kernel = attention_by_length
         if not bfloat16:
-            # Otherwise by torch's operation. That query, key and value are one product then saves
-            # 8 % of the time of a single text.
+            # Torch's operation would need no replaced layer, but one product for query, key and
+            # value saves 8 % of the time of a single text.
             kernel = fused_attention
         attend_by_length(bert, kernel)
         quantize_layers(bert)
@@ -472,7 +473,7 @@ def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
         preparation = prepare_layers(model.encoder.bert, dtype)
         graph: nn.Module = ScoreGraph(model, preparation.autocast)
         ids = torch.ones(3, 5, dtype=torch.long)
-        examples = [ids, ids.clone(), 0 * ids]
+        examples = [ids, ids.clone(), torch.zeros_like(ids)]
     else:
         encoder = SentenceEncoder.load(folder, pooling=pooling, device="cpu")
         about |= {"width": encoder.width, "hidden_size": encoder.hidden_size}

@@ -58,7 +58,7 @@ from minisbert.system.torch_internals import package_runner
 
 # The oldest torch known to compile our models: 2.6 fails, 2.7 and 2.8 are untested.
 OLDEST = "2.9"
-AGAIN = "compile the model again: minisbert compile"
+RECOMPILE_ADVICE = "compile the model again: minisbert compile"
 COMPILERS = ("g++", "clang++", "cl" if sys.platform == "win32" else "c++")
 COMPILER_ADVICE = (
     "Debian, Ubuntu: apt install g++; macOS: xcode-select --install; Windows: Visual Studio's "
@@ -73,10 +73,10 @@ INDUCTOR = {
     # compilation they save no time.
     "aot_inductor.precompile_headers": False,
 }
-CACHE = "TORCHINDUCTOR_CACHE_DIR"
+CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # names the folder that the compiler writes to
 # The files of a module from which its graph is made.
 GRAPH_FILES = ("config.json", "modules.json", "head.json", "*.safetensors*")
-PACKAGE = Path(__file__).parents[1]
+CODE_FOLDER = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,8 @@ def code_hash() -> str:
     To find out which of it a graph imports would take a second import system.
     """
     digest = hashlib.sha256()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        digest.update(f"{path.relative_to(PACKAGE)} {file_hash(path)}\n".encode())
+    for path in sorted(CODE_FOLDER.rglob("*.py")):
+        digest.update(f"{path.relative_to(CODE_FOLDER)} {file_hash(path)}\n".encode())
     return digest.hexdigest()
 
 
@@ -191,14 +191,14 @@ def compile_package(
     with atomic_file(path) as partial, compiler_cache() as folder:
         try:
             exported = torch.export.export(module, tuple(examples), dynamic_shapes=sizes)
-            made = torch._inductor.aoti_compile_and_package(
+            package = torch._inductor.aoti_compile_and_package(
                 exported,
                 package_path=str(folder / "package.pt2"),
                 inductor_configs=settings,
             )
         except (RuntimeError, OSError) as error:
             raise InputError(f"compiling {path.name} failed: {compiler_reason(error)}") from error
-        shutil.copyfile(made, partial)
+        shutil.copyfile(package, partial)
         # Nobody else may write to it, whatever the umask: ``check_owner`` refuses such a file.
         partial.chmod(partial.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
 
@@ -217,16 +217,16 @@ def compiler_cache() -> Iterator[Path]:
 
     Not beside the package: the compiler fails at a path with a space.
     """
-    before = os.environ.get(CACHE)
+    before = os.environ.get(CACHE_VARIABLE)
     try:
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), torch.no_grad():
-            os.environ[CACHE] = folder
+            os.environ[CACHE_VARIABLE] = folder
             warnings.simplefilter("ignore")
             yield Path(folder)
     finally:
-        os.environ.pop(CACHE, None)
+        os.environ.pop(CACHE_VARIABLE, None)
         if before is not None:
-            os.environ[CACHE] = before
+            os.environ[CACHE_VARIABLE] = before
 
 
 def read_about(path: Path) -> About:
@@ -246,7 +246,9 @@ def read_about(path: Path) -> About:
         content = None
         for name in package.namelist():
             if re.search(r"/data/.*wrapper_metadata\.json$", name):
-                content = json.loads(json.loads(package.read(name))["minisbert"])
+                # torch's metadata hold strings only: ours is JSON again.
+                metadata = json.loads(package.read(name))
+                content = json.loads(metadata["minisbert"])
         if not isinstance(content, dict):
             raise ValueError("not a package of minisbert compile")
     settings = JsonSettings((path, content))
@@ -270,7 +272,7 @@ def load_package(path: Path, expected: dict[str, str]) -> tuple[Callable, About]
     if missing:
         raise InputError(
             f"{path} was compiled for a CPU with {', '.join(missing)}, which this one lacks: "
-            f"{AGAIN}"
+            f"{RECOMPILE_ADVICE}"
         )
     for key, value in (expected | {"torch": torch.__version__}).items():
         if getattr(about, key) == value:
@@ -280,7 +282,7 @@ def load_package(path: Path, expected: dict[str, str]) -> tuple[Callable, About]
             difference = "other weights"
         if key == "minisbert":
             difference = "another version of minisbert"
-        advice = AGAIN
+        advice = RECOMPILE_ADVICE
         if key == "dtype":
             advice += f" --dtype {value}"
         raise InputError(f"{path} was compiled from {about.model} with {difference}: {advice}")
@@ -307,7 +309,7 @@ class CompiledEncoder(DenseEncoder):
         self.tokenizer = read_tokenizer(folder.encoder, limit)
         self.settings = EncoderSettings.read(folder)
         self.normalize = folder.normalize
-        _, self.config = folder.config
+        _, self.config = folder.encoder.config
         self.long_tokens = math.inf  # of a batch of long rows
         if about.dtype != "float32" and products_attend():
             self.long_tokens = LONG_TOKENS
@@ -402,7 +404,8 @@ class CompiledEncoder(DenseEncoder):
         vectors = self.run(batch.ids, batch.positions, batch.text_index, places)[0]
         if vectors.shape[1] != self.width:
             raise InputError(
-                f"the package gives {vectors.shape[1]} columns and says {self.width}: {AGAIN}"
+                f"the package gives {vectors.shape[1]} columns and says {self.width}: "
+                f"{RECOMPILE_ADVICE}"
             )
         return vectors
 
@@ -420,7 +423,7 @@ class CompiledPairModel(PairScorer):
         self.run = run
         self.compiled_dtype = about.dtype
         self.types = about.types
-        self.tokenizer = read_tokenizer(folder, limit)
+        self.tokenizer = read_tokenizer(folder.encoder, limit)
         self.task = about.task
         self.labels = tuple(about.labels)
 
@@ -522,7 +525,7 @@ def compile_apart(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
     # entry of PYTHONPATH names, too.
     arguments = [str(folder.resolve()), dtype, pooling or "", str(path.resolve())]
     command = [sys.executable, "-P", "-m", "minisbert.backends.graphs", *arguments]
-    paths = [str(PACKAGE.parent)]
+    paths = [str(CODE_FOLDER.parent)]
     for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep):
         if entry:
             paths.append(entry)
@@ -532,7 +535,7 @@ def compile_apart(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(paths),
             "TMPDIR": scratch,
-            CACHE: scratch,
+            CACHE_VARIABLE: scratch,
         }
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=environment)
     if done.returncode:

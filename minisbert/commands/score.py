@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         pairs = [(options.texts[0], options.texts[1])]
     from minisbert.loading import load
-    from minisbert.models.pair_model import SEVERAL, PairScorer
+    from minisbert.models.pair_model import TASKS_WITH_LABELS, PairScorer
 
     model = shared.opened(options, load)
     if not isinstance(model, PairScorer):
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> None:
             table.writerow([*(f"{value:.6f}" for value in score), *pair])
         return
     score = scores[0]
-    if model.task in SEVERAL:
+    if model.task in TASKS_WITH_LABELS:
         print(
             "  ".join(
                 f"{label} {value:.3f}" for label, value in zip(model.labels, score, strict=True)

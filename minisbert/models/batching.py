@@ -35,7 +35,7 @@ BATCH_TOKENS = BATCH_SIZE * TEXT_TOKENS
 # In a stream, texts of so many characters are encoded at once.
 CHARACTERS = 2**18
 # Texts of so many characters are tokenized at once: two such chunks keep all cores busy.
-TOKENIZED = 2**16
+TOKENIZED_CHARACTERS = 2**16
 # A text of more tokens that is alone in a batch gets no pads: they need a mask, for which decoders
 # would build T x T numbers.
 UNPADDED_ABOVE = 512
@@ -100,7 +100,7 @@ def with_limit(tokenizer: ModelTokenizer, limit: int) -> ModelTokenizer:
 
 
 def tokenize(
-    tokenizer: ModelTokenizer, texts: Sequence[str], characters: int = TOKENIZED
+    tokenizer: ModelTokenizer, texts: Sequence[str], characters: int = TOKENIZED_CHARACTERS
 ) -> Tokens:
     """Tokenize texts, in chunks of so many characters.
 
@@ -247,10 +247,11 @@ def packed_batches(
         if width > SHORT:
             limit = min(batch_tokens, long_tokens)
         full = width * (len(batch) + 1) > limit
-        # A row may be padded by an eighth. Beyond that, a batch more costs as much as FEW_PADS pads
-        # in all rows left.
+        # A row may be padded by an eighth. Beyond that a new batch begins if so many pads in each
+        # row that is left would be more than FEW_PADS.
         pads = width - row.tokens
         wasteful = 8 * pads > width and pads * (len(rows) - number) > FEW_PADS
+        # Rows up to SHORT and longer ones share no batch.
         other_attention = rounded(row.tokens) <= SHORT < width
         if batch and (full or wasteful or other_attention):
             yield make_batch(tokens, batch, width)
@@ -340,13 +341,13 @@ def make_batch(tokens: Tokens, rows: Sequence[Row], width: int) -> PackedBatch:
     if len(texts) == 1 and longest > UNPADDED_ABOVE:
         width = longest  # no pads
 
-    # Of each of all S tokens: the number of its text in the batch, its position in that text, and
-    # its place in the rows.
+    # Of each token of the batch, M in all: the number of its text in the batch, its position in
+    # that text, and its place in the rows.
     counts = np.array(lengths)  # (N,)
-    text_of = np.repeat(np.arange(len(texts)), counts)  # (S,)
+    text_of = np.repeat(np.arange(len(texts)), counts)  # (M,)
     before = counts.cumsum() - counts  # tokens of the texts before each text, (N,)
-    position = np.arange(total) - before[text_of]  # (S,)
-    place = np.array(starts)[text_of] + position  # (S,)
+    position = np.arange(total) - before[text_of]  # (M,)
+    place = np.array(starts)[text_of] + position  # (M,)
 
     size = len(rows) * width
     ids = np.zeros(size, np.int64)
@@ -355,7 +356,7 @@ def make_batch(tokens: Tokens, rows: Sequence[Row], width: int) -> PackedBatch:
     positions[place] = position
     text_index = np.full(size, -1)
     text_index[place] = text_of
-    places = np.full((len(texts), longest), -1)
+    places = np.full((len(texts), longest), -1)  # (N, S)
     places[text_of, position] = place
     return PackedBatch(
         ids=torch.from_numpy(ids.reshape(-1, width)),

@@ -2,8 +2,8 @@
 
     hidden (B, T, D) -> [CLS] (B, D) -> dense, tanh (B, D) -> linear (B, C) -> sigmoid, or nothing
 
-With one label the output is a pair's score; with several, the logits of classes, or behind a
-sigmoid of labels.
+With one label the output is a pair's score. With several it is a logit for each. A sigmoid after
+them says that several labels may be true; without it they are classes, of which one is true.
 """
 
 from collections.abc import Sequence
@@ -40,10 +40,10 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.files import write_json
 from minisbert.system.reading import reading
 
-# The activations after the classifier, as the files name them, and the task of a ``PairModel`` that
-# each means: with one output, and with several, of which one is true or all may be.
+# The activations after the classifier, as the files name them.
 SIGMOID_PATH = "torch.nn.modules.activation.Sigmoid"
 IDENTITY_PATH = "torch.nn.modules.linear.Identity"
+# The task of a ``PairModel`` that each activation means, with one output and with several.
 PAIR_TASKS = {SIGMOID_PATH: "binary", IDENTITY_PATH: "logit"}
 LABEL_TASKS = {IDENTITY_PATH: "classes", SIGMOID_PATH: "labels"}
 
@@ -131,7 +131,10 @@ def classifier_of(folder: ModelFolder) -> tuple[str, str, type[nn.Module]]:
 
 
 def head_names(dense: str, out: str) -> dict[str, str]:
-    """Map the head's parameters to their names in a file, given the names of its two layers."""
+    """Map the head's parameters to their names in a file, given the names of its two layers.
+
+    ``mlp`` is the dense layer, its activation, dropout and the linear layer.
+    """
     return {
         "mlp.0.weight": f"{dense}.weight",
         "mlp.0.bias": f"{dense}.bias",

@@ -27,10 +27,14 @@ class Options(TypedDict, total=False):
 
 
 class TextOptions(Options, total=False):
+    """The options of a call that returns vectors of texts."""
+
     output_value: Literal["sentence_embedding"]
 
 
 class TokenOptions(Options, total=False):
+    """The options of a call that returns the states of tokens, which are always tensors."""
+
     convert_to_tensor: bool
 
 

@@ -103,7 +103,7 @@ def made_from(
         "model": model_hash(encoder, model),
         "pooling": encoder.pooling_mode,
         "max_length": str(encoder.tokenizer.limit),
-        "width": str(min(encoder.settings.truncate_dim or encoder.width, encoder.width)),
+        "width": str(encoder.get_embedding_dimension()),
         "prompt": prompt,
         "texts": digest.hexdigest(),
     }
@@ -201,8 +201,8 @@ def indexed_vectors(
 
     An array (N, D), or what the encoder makes instead; from codes, ``Decoded`` or ``Bits``.
     ``model`` as for ``made_from``. Rebuilds an index of another model or other texts, and says so.
-    Raises ``InputError`` for such codes, if the file is not an index, and if it holds other vectors
-    than its header says.
+    Raises ``InputError`` for codes of another model or other texts, for a file that is not an
+    index, and for one that holds other vectors than its header says.
     """
     texts = check_texts(texts)
     path = Path(path)

@@ -44,7 +44,7 @@ MASK = "[MASK]"
 # The class of transformers that has the head, by family.
 MASKED_CLASSES = {"bert": "BertForMaskedLM", "distilbert": "DistilBertForMaskedLM"}
 # The names of the head's parameters in files, by family.
-HEAD_NAMES = {
+MASKED_HEAD_NAMES = {
     "bert": {
         "dense.weight": "cls.predictions.transform.dense.weight",
         "dense.bias": "cls.predictions.transform.dense.bias",
@@ -73,12 +73,12 @@ class MaskedHead(nn.Module):
     another.
     """
 
-    def __init__(self, width: int, words: int, eps: float):
+    def __init__(self, width: int, vocab_size: int, eps: float):
         super().__init__()
         self.dense = nn.Linear(width, width)
         self.norm = LayerNorm(width, eps)
-        self.words = nn.Parameter(torch.empty(words, width))
-        self.bias = nn.Parameter(torch.zeros(words))
+        self.words = nn.Parameter(torch.empty(vocab_size, width))
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, hidden: Tensor) -> Tensor:
         x = nn.functional.gelu(self.dense(hidden))  # (..., D)
@@ -92,7 +92,7 @@ def load_head(folder: ModelFolder, bert: Encoder) -> MaskedHead:
     if config.model_type not in MASKED_CLASSES:
         reason = f"a masked-language head is read from a {' or a '.join(MASKED_CLASSES.values())}"
         raise unsupported(folder.path / CONFIG, "model_type", config.model_type, reason)
-    names = HEAD_NAMES[config.model_type]
+    names = MASKED_HEAD_NAMES[config.model_type]
     canonical = ENCODER_FAMILIES[config.model_type].canonical
     tensors: dict[str, Tensor] = {}
     files = weight_files(folder)
@@ -124,10 +124,13 @@ def load_head(folder: ModelFolder, bert: Encoder) -> MaskedHead:
 def save_masked(bert: Encoder, head: MaskedHead, folder: Path) -> None:
     """Write ``config.json`` and ``model.safetensors`` as transformers has them, float32."""
     family = ENCODER_FAMILIES[bert.config.model_type]
-    names = HEAD_NAMES[bert.config.model_type]
+    names = MASKED_HEAD_NAMES[bert.config.model_type]
     tied = head.words is bert.embeddings.word.weight
-    about = {"architectures": [MASKED_CLASSES[family.model_type]], "tie_word_embeddings": tied}
-    write_json(folder / CONFIG, stored_config(bert.config) | about)
+    description = {
+        "architectures": [MASKED_CLASSES[family.model_type]],
+        "tie_word_embeddings": tied,
+    }
+    write_json(folder / CONFIG, stored_config(bert.config) | description)
     tensors = {family.prefix + name: tensor for name, tensor in named_tensors(bert).items()}
     for ours, parameter in head.named_parameters():
         tensors[names[ours]] = parameter.float()

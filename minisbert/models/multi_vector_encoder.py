@@ -245,7 +245,10 @@ class MultiVectorEncoder(TransformerEncoder):
         return tokens
 
     def forward(self, rows: list[array], own: list[int], query: bool) -> tuple[Tensor, Tensor]:
-        """Run the ids and lengths of ``rows`` -> vectors (B, T, K), and which are compared."""
+        """Run B texts -> vectors (B, T, K), and which of them are compared (B, T).
+
+        ``rows`` are the ids of each text, fillers included, ``own`` counts its tokens without them.
+        """
         tokens = TokenRows(rows, own=own, query=query)
         batch = self.padded(tokens, range(len(rows)))
         return self.vectors(self.batch_states(batch)), batch.compared

@@ -80,10 +80,12 @@ def head_settings(head: Head) -> dict[str, Any]:
             "heads": attention.heads,
         }
 
-    has_hidden_layer = len(layers) > 1
-    settings["hidden"] = layers[0].out_features if has_hidden_layer else 0
+    settings["hidden"] = 0
     settings["outputs"] = layers[-1].out_features
-    settings["dropout"] = layers[2].p if has_hidden_layer else 0.0
+    settings["dropout"] = 0.0
+    if len(layers) > 1:
+        settings["hidden"] = layers[0].out_features
+        settings["dropout"] = layers[2].p
     return settings
 
 

@@ -52,7 +52,8 @@ from minisbert.system.progress import bar_of
 from minisbert.system.reading import reading
 from minisbert.system.torch_internals import fastest_linear
 
-SEVERAL = ("classes", "labels")  # tasks with an output for each label
+# The tasks that have an output for each of several labels.
+TASKS_WITH_LABELS = ("classes", "labels")
 TASKS = ("regression", "binary", "logit", "classes", "labels")
 HEAD_WEIGHTS = "head.safetensors"
 HEAD_PAIRS = 4096  # pairs of vectors that a head gets at a time
@@ -61,9 +62,9 @@ HEAD_PAIRS = 4096  # pairs of vectors that a head gets at a time
 class PairScorer(CutTexts):
     """Score pairs of texts in batches.
 
-    A subclass has a tokenizer and says in ``compute_outputs`` how pairs become outputs. Where that
-    is ``outputs_of_rows``, it computes a batch when it is called. ``truncated`` counts the texts,
-    or the joined pairs, that the last call of this thread had to cut.
+    A subclass has a tokenizer and says in ``compute_outputs`` how pairs become outputs. If it does
+    so by ``outputs_of_rows``, it also needs ``__call__``, which computes a batch. ``truncated``
+    counts the texts, or the joined pairs, that the last call of this thread had to cut.
     """
 
     tokenizer: ModelTokenizer
@@ -71,7 +72,8 @@ class PairScorer(CutTexts):
     types: bool  # the encoder tells the two texts of a row apart
     task: str
     labels: tuple[str, ...]
-    activation_fn: Callable[[Tensor], Tensor] | None  # what ``predict`` computes instead of its own
+    # Turns outputs into scores in ``predict``; None for the task's own function.
+    activation_fn: Callable[[Tensor], Tensor] | None
     __call__: Callable[..., Tensor]  # computes (B,), or logits (B, C), from what ``batch`` returns
 
     @property
@@ -122,7 +124,10 @@ class PairScorer(CutTexts):
         Raises ``InputError`` for anything but pairs of valid strings.
         """
         single = is_pair(pairs)
-        firsts, seconds = split_pairs([pairs] if single else pairs)
+        if single:
+            firsts, seconds = split_pairs([pairs])
+        else:
+            firsts, seconds = split_pairs(pairs)
         activation = activation_fn or self.activation_fn
         if activation is not None and not callable(activation):
             raise InputError(
@@ -160,7 +165,7 @@ class PairScorer(CutTexts):
         Equal scores are in the order of the documents. ``top_k`` None ranks all. ``activation_fn``
         and ``num_workers`` as in ``predict``.
         """
-        if self.task in SEVERAL:
+        if self.task in TASKS_WITH_LABELS:
             raise InputError(f"a model of {len(self.labels)} {self.task} gives no score to rank by")
         documents = check_texts(documents)
         if top_k is not None:
@@ -216,9 +221,10 @@ class PairScorer(CutTexts):
         lengths = self.lengths(encoded)
 
         count = len(lengths)
-        outputs = torch.empty(count, dtype=self.dtype)
-        if self.task in SEVERAL:
-            outputs = torch.empty(count, len(self.labels), dtype=self.dtype)
+        shape = [count]
+        if self.task in TASKS_WITH_LABELS:
+            shape = [count, len(self.labels)]
+        outputs = torch.empty(shape, dtype=self.dtype)
         with bar_of(progress, count, " pairs") as bar:
             for rows in budgeted_batches(lengths, TEXT_TOKENS * batch_size):
                 outputs[rows] = self(*self.batch(encoded, rows)).cpu()
@@ -298,7 +304,7 @@ def to_scores(
     if activation is not None:
         with torch.no_grad():  # it may be a layer with weights
             # It gets what it would get in sentence-transformers: (N, 1) if a pair has one score.
-            if task in SEVERAL:
+            if task in TASKS_WITH_LABELS:
                 scores = activation(outputs)  # (N, C)
             else:
                 scores = activation(outputs.unsqueeze(-1)).squeeze(-1)  # (N,)
@@ -311,7 +317,7 @@ def to_scores(
     # with the caller's own activation they have the softmax.
     if task == "labels" and activation is None:
         softmax = False
-    if softmax and task in SEVERAL:
+    if softmax and task in TASKS_WITH_LABELS:
         scores = scores.softmax(dim=-1)
     return scores
 
@@ -390,7 +396,7 @@ class PairModel(PairScorer, nn.Module):
             if mask is not None:
                 mask_a, mask_b = mask.chunk(2)  # (B, T) each
             outputs = self.head(a, b, mask_a, mask_b)
-        if self.task in SEVERAL:
+        if self.task in TASKS_WITH_LABELS:
             return outputs  # (B, C)
         return outputs.squeeze(-1)  # (B, 1) -> (B,)
 
@@ -452,7 +458,7 @@ class PairModel(PairScorer, nn.Module):
         self.truncated = encoder.truncated
         u, v = vectors.to(self.device).chunk(2)  # (N, D) each
         outputs = compare_in_blocks(head, u, v).cpu()  # (N, 1) or (N, C)
-        if self.task in SEVERAL:
+        if self.task in TASKS_WITH_LABELS:
             return outputs
         return outputs.squeeze(-1)  # (N,)
 
@@ -486,11 +492,12 @@ class PairModel(PairScorer, nn.Module):
         results = "a score"
         if self.labels:
             results = f"{len(self.labels)} {self.task}"
-        about = f"It reads a pair of texts and gives {results}."
+        description = f"It reads a pair of texts and gives {results}."
         # sentence-transformers opens a CrossEncoder as well, so its card shows both libraries.
         in_both = isinstance(self.head, ClassifierHead)
         kind = "CrossEncoder" if in_both else "PairModel"
-        write_card(folder, kind, about, self.encoder.base_model, training, former, in_both=in_both)
+        base_model = self.encoder.base_model
+        write_card(folder, kind, description, base_model, training, former, in_both=in_both)
 
     @classmethod
     def load(
@@ -543,8 +550,8 @@ class PairModel(PairScorer, nn.Module):
 class CrossEncoder(PairModel):
     """A ``PairModel`` whose head reads both texts together, under sentence-transformers' name.
 
-    ``CrossEncoder.load("cross-encoder/ms-marco-MiniLM-L6-v2").predict([("a query", "a
-    document")])``
+    model = CrossEncoder.load("cross-encoder/ms-marco-MiniLM-L6-v2")
+    model.predict([("a query", "a document")])
     """
 
     def __init__(
@@ -583,7 +590,7 @@ def check_task(task: str, labels: Sequence[str], outputs: int) -> None:
     """Raise ``ValueError`` unless there are as many outputs and labels as the task has."""
     if task not in TASKS:
         raise ValueError(f"task must be one of {', '.join(TASKS)}, not {one_line(task)}")
-    if task in SEVERAL:
+    if task in TASKS_WITH_LABELS:
         fits = outputs > 1 and len(labels) == outputs
         rule = "two or more, each with a label"
     else:

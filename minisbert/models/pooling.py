@@ -1,12 +1,12 @@
-"""Pool in all ways that models need, in several at once, with the dense layer that follows in some.
+"""All poolings that models need, alone or side by side, and the dense layers after them.
 
     mean, cls, max, attention                      the book's formulas (``core/pooling.py``)
     mean_sqrt_len_tokens, weightedmean, lasttoken  as in sentence-transformers
     pooler                                         [CLS]; BERT's dense layer and tanh follow
 
-sentence-transformers lacks ``attention``. It is saved under ``pooling_mode``, where
-sentence-transformers refuses unknown names, so that it cannot open such a model and compute other
-vectors.
+sentence-transformers has no ``attention``. We save its name under ``pooling_mode``, because
+sentence-transformers refuses a name that it does not know there. Elsewhere it would ignore the name
+and compute other vectors.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,6 +64,8 @@ def last_token_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
 
 def first_last_pool(hidden: Tensor, mask: Tensor | None, first: Tensor) -> Tensor:
     """Take the mean of the average of the first and the last layer (SimCSE's avg_first_last).
+
+    No model is saved with it; the lesson on similarity and the diagnosis compare it with others.
 
     hidden and first (B, T, D), mask (B, T) -> (B, D). Last states [1], [3] and first states [5],
     [7] give [4]. "First" is the output of layer 1, ``hidden_states[1]``, as in SimCSE's code:
@@ -196,7 +198,8 @@ def dense_width(layers: Sequence[Dense], width: int) -> int:
 def load_dense_layer(folder: ModelFolder, place: str, reads: str = "sentence_embedding") -> Dense:
     """Open the dense layer in the subfolder ``place``.
 
-    ``reads`` is what it reads and writes, in sentence-transformers' words: the vector of a text.
+    ``reads`` is what the layer reads and writes, in sentence-transformers' words. By default that
+    is the vector of a text.
     """
     path = folder.path / place / CONFIG
     settings = folder.json_settings(f"{place}/{CONFIG}", needed=True)

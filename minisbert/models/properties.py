@@ -258,8 +258,9 @@ def with_prompt(
 
 
 def prompt_tokens(tokenizer: ModelTokenizer, prompt: str) -> int:
-    """Count the tokens at the start of a text that belong to its prompt: [CLS], not [SEP].
+    """Count the tokens at the start of a text that belong to its prompt.
 
+    [CLS] is one of them. The [SEP] that ends the prompt alone is not.
     They are counted in the prompt alone, as in sentence-transformers. At its end the text may
     change a token.
     """
@@ -289,10 +290,15 @@ def as_rows(vectors: AnyVectors) -> np.ndarray:
     try:
         rows = np.atleast_2d(vectors)
     except ValueError:  # lists of several lengths
-        rows = np.empty(0)
+        raise not_vectors(vectors) from None
     if rows.ndim != 2 or rows.dtype.kind not in "fiu":
-        raise InputError(f"vectors must be numbers (N, D), not {one_line(vectors)}")
+        raise not_vectors(vectors)
     return rows
+
+
+def not_vectors(vectors: object) -> InputError:
+    """Make the error for what is no array of vectors."""
+    return InputError(f"vectors must be numbers (N, D), not {one_line(vectors)}")
 
 
 def similarity(a: AnyVectors, b: AnyVectors, name: str = "cosine") -> np.ndarray | Tensor:

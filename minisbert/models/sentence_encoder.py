@@ -65,7 +65,7 @@ class SentenceEncoder(TransformerEncoder, DenseEncoder):
         self.pooling = pooling
         self.dense = nn.Sequential(*dense)  # no layer in most models
         self.normalize = normalize  # scale each vector to length 1
-        # columns of a vector
+        # A vector has as many columns as the last dense layer, or the poolings side by side.
         self.width = dense_width(dense, bert.config.hidden_size * len(pooling.names))
         if "pooler" in pooling.names:
             # BERT's pooler is a dense layer on [CLS], which ``include_prompt: false`` leaves out.

@@ -39,7 +39,7 @@ from minisbert.models.text_encoder import (
     as_asked,
     check_encode_options,
     codes_of,
-    tokens_of_batch,
+    tokens_per_batch,
     with_role_prompt,
 )
 from minisbert.models.transformer_encoder import TransformerEncoder, text_states, token_states
@@ -47,7 +47,7 @@ from minisbert.search.by_tokens import no_beta_warning, sparse_rows
 from minisbert.system.files import write_json
 from minisbert.system.progress import Bar, bar_of
 
-# vectors whose zeros are in memory at the same time: 30 MB for BERT's vocabulary
+# So many vectors are in memory with all their zeros at a time: 30 MB for BERT's vocabulary.
 DENSE_ROWS = 256
 
 
@@ -116,9 +116,10 @@ class SparseEncoder(TransformerEncoder):
         cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None
     ) -> Self:
         strategy = "max"
-        for place in folder.places["SpladePooling"]:  # a plain masked-language model has none
+        places = folder.places["SpladePooling"]
+        if places:  # a plain masked-language model has none
             check_fills_masks(folder)
-            pooling_settings = folder.json_settings(f"{place}/{CONFIG}")
+            pooling_settings = folder.json_settings(f"{places[0]}/{CONFIG}")
             pooling_settings.choice("activation_function", "relu")
             strategy = pooling_settings.choice("pooling_strategy", "max", "sum")
         mode = f"splade-{strategy}"
@@ -127,12 +128,12 @@ class SparseEncoder(TransformerEncoder):
         bert = load_transformer(folder.encoder)
         module = SpladePooling(load_head(folder.encoder, bert), strategy)
 
-        # Not the similarity of ``EncoderSettings.read``, whose default is the cosine of dense
-        # vectors. And no truncate_dim, which sentence-transformers ignores, too: no column is less
-        # important than those before it.
-        similarity = folder.json(SENTENCE).get("similarity_fn_name") or "dot"
+        # ``EncoderSettings.read`` has the default of dense vectors, the cosine; that of sparse ones
+        # is the dot product. truncate_dim is ignored, as in sentence-transformers: no column is
+        # less important than those before it.
+        similarity_name = folder.json(SENTENCE).get("similarity_fn_name") or "dot"
         settings = replace(
-            EncoderSettings.read(folder), similarity_fn_name=similarity, truncate_dim=None
+            EncoderSettings.read(folder), similarity_fn_name=similarity_name, truncate_dim=None
         )
         max_active_dims = settings.others.get("max_active_dims")
         if max_active_dims is not None:
@@ -219,7 +220,7 @@ class SparseEncoder(TransformerEncoder):
         if convert_to_sparse_tensor:
             check_sparse_options(output_value, precision)
         max_active_dims = self.kept_weights(max_active_dims)
-        batch_tokens = tokens_of_batch(batch_size)
+        batch_tokens = tokens_per_batch(batch_size)
         if prompt is None and prompt_name is None:
             self.remind_of_prompts()
 
@@ -291,7 +292,8 @@ class SparseEncoder(TransformerEncoder):
             raise InputError(
                 f"vectors of width {dense.shape[1]}, but the vocabulary has {self.width} words"
             )
-        # Not topk: of equal weights the word that comes first in the vocabulary is first here too.
+        # A stable sort, and not topk: of equal weights, the word that comes first in the vocabulary
+        # is first here, too.
         weights, ids = torch.from_numpy(dense).sort(dim=1, descending=True, stable=True)  # (N, V)
         lists = []
         for row, columns in zip(weights[:, :top_k].tolist(), ids[:, :top_k].tolist(), strict=True):
@@ -308,7 +310,14 @@ class SparseEncoder(TransformerEncoder):
         return similarity(dense_rows(a), dense_rows(b), self.similarity_fn_name)
 
     def similarity_pairwise(self, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> Any:
-        """Compare row i of a (N, V) with row i of b (N, V) -> (N,), as ``similarity`` does."""
+        """Compare row i of a (N, V) with row i of b (N, V) -> (N,), sparse tensors too.
+
+        Returns a tensor if one of the two is a tensor, else an array.
+        """
+        if isinstance(a, Tensor):
+            a = a.to_dense()
+        if isinstance(b, Tensor):
+            b = b.to_dense()
         return similarity_pairwise(a, b, self.similarity_fn_name)
 
     def write(self, folder: Path) -> None:

@@ -300,5 +300,5 @@ def distill(
         raise InputError(f"coefficient must be above 0 and finite, not {one_line(coefficient)}")
     table = principal_components(token_vectors(encoder, progress).double(), dim)  # (V, dim)
     table = (table * sif_weights(len(table), coefficient)[:, None]).float().contiguous()
-    words = bare_tokenizer(Backend.from_str(encoder.tokenizer.backend.to_str()))
-    return StaticEncoder(table, words, normalize=True).eval()
+    tokenizer = bare_tokenizer(Backend.from_str(encoder.tokenizer.backend.to_str()))
+    return StaticEncoder(table, tokenizer, normalize=True).eval()

@@ -41,7 +41,7 @@ class StoredEncoder(TextEncoder):
         raise NotImplementedError
 
     def on_device(self, device: str | torch.device) -> Self:
-        """Move the encoder to a device by name, if it can be faster there."""
+        """Move the encoder to a device by name. A kind that is fastest on the CPU stays there."""
         return self
 
     @classmethod
@@ -120,16 +120,16 @@ class StoredEncoder(TextEncoder):
         scaled = ""
         if self.normalize:
             scaled = ", scaled to length 1"
-        about = (
+        description = (
             f"It turns a text{limit} into {VECTOR_NAMES[self.vectors_are]} of {self.width:,} "
             f"numbers ({self.pooling_mode} pooling{scaled})."
         )
         prompts = [f"`{text}` ({name})" for name, text in self.settings.prompts.items() if text]
         if prompts:
-            about += f" It was made with prompts before the texts: {', '.join(prompts)}."
+            description += f" It was made with prompts before the texts: {', '.join(prompts)}."
 
         kind = self.folder_class
         if kind in ("SentenceEncoder", "StaticEncoder"):
             kind = "SentenceTransformer"
         in_both = "attention" not in self.pooling_mode  # sentence-transformers has no such pooling
-        write_card(folder, kind, about, self.base_model, training, former, in_both=in_both)
+        write_card(folder, kind, description, self.base_model, training, former, in_both=in_both)

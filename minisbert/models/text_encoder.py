@@ -230,17 +230,17 @@ class TextEncoder(EncoderProperties, nn.Module):
             progress.update(len(places) - len(distinct))  # the repeated ones are done
         try:
             with self.computing(dtype) as product_dtype:
-                computed = replace(tokens, ids=distinct, dtype=product_dtype)
-                array_of_vectors = self.encode_tokens(computed, batch_tokens, progress)
+                distinct_tokens = replace(tokens, ids=distinct, dtype=product_dtype)
+                array_of_vectors = self.encode_tokens(distinct_tokens, batch_tokens, progress)
         except torch.OutOfMemoryError as error:
             batch_tokens = batch_tokens or BATCH_TOKENS
             raise too_little_memory(
                 self.device, batch_tokens, self.hidden_size, TEXT_TOKENS
             ) from error
-        # A tensor that is made outside of inference mode: gradients may be computed with it.
+        # This tensor is made outside of inference mode, so gradients may be computed with it.
         vectors = torch.from_numpy(array_of_vectors)  # (n, width)
         if not np.isfinite(array_of_vectors).all():
-            raise not_finite(self.tokenizer, computed, vectors)
+            raise not_finite(self.tokenizer, distinct_tokens, vectors)
 
         if columns < self.width:
             vectors = vectors[:, :columns]
@@ -259,7 +259,7 @@ class TextEncoder(EncoderProperties, nn.Module):
         dtype = torch.promote_types(self.dtype, torch.float32)
         vectors = torch.empty(len(tokens.ids), self.width, dtype=dtype).numpy()
         for batch in self.batches(tokens, batch_tokens):
-            # (B, width), put back in the caller's order
+            # The batch's vectors (B, width) go to the rows that their texts have in the call.
             vectors[batch.texts] = self.embed(batch).to("cpu", dtype).numpy()
             if progress is not None:
                 progress.update(len(batch.texts))
@@ -275,15 +275,15 @@ class TextEncoder(EncoderProperties, nn.Module):
         """Tokens of N texts -> the hidden states (T, D) of each; options as for ``encode``."""
         states: list[Tensor] = [torch.empty(0)] * len(tokens.ids)
         with self.computing(dtype) as product_dtype:
-            computed = replace(tokens, dtype=product_dtype)
-            for batch in self.batches(computed, batch_tokens):
+            tokens = replace(tokens, dtype=product_dtype)
+            for batch in self.batches(tokens, batch_tokens):
                 for text, matrix in zip(batch.texts, self.token_states(batch), strict=True):
                     states[text] = matrix.cpu()
                 if progress is not None:
                     progress.update(len(batch.texts))
         if not all(matrix.isfinite().all() for matrix in states):
             raise not_finite(self.tokenizer, tokens, states)
-        # Copies that are made outside of inference mode: gradients may be computed with them.
+        # The copies are made outside of inference mode, so gradients may be computed with them.
         return [matrix.clone() for matrix in states]
 
     def columns(self, truncate_dim: int | None) -> int:
@@ -338,7 +338,7 @@ class DenseEncoder(TextEncoder):
                               model's, usually float32
         """
         check_encode_options(output_value, precision, normalize_embeddings, truncate_dim, dtype)
-        batch_tokens = tokens_of_batch(batch_size)
+        batch_tokens = tokens_per_batch(batch_size)
         if prompt is None and prompt_name is None:
             self.remind_of_prompts()
 
@@ -403,7 +403,7 @@ def check_encode_options(
         raise InputError("normalize_embeddings, truncate_dim, precision: for vectors of texts only")
 
 
-def tokens_of_batch(batch_size: int | None) -> int | None:
+def tokens_per_batch(batch_size: int | None) -> int | None:
     """Return how many tokens a batch of this ``batch_size`` has; None for the fastest."""
     if batch_size is None:
         return None
@@ -429,14 +429,13 @@ def not_finite(
     ``results`` are a row or a matrix for each text.
     """
     damaged = [number for number, result in enumerate(results) if not result.isfinite().all()]
-    # The first one may only have shared a row with the text at fault: the cause is the weights, not
-    # the text.
+    # The message blames the weights, not this text, which may only have shared a row with another.
     name = one_line(tokenizer.backend.decode(list(tokens.ids[damaged[0]])))
-    others = ""
+    more_texts = ""
     if len(damaged) > 1:
-        others = f", like those of {len(damaged) - 1:,} more texts"
+        more_texts = f", like those of {len(damaged) - 1:,} more texts"
     return NotFinite(
-        f"the vector of {name} holds NaN or infinity{others}: the model's weights are too large"
+        f"the vector of {name} holds NaN or infinity{more_texts}: the model's weights are too large"
     )
 
 

@@ -58,9 +58,12 @@ class TransformerEncoder(StoredEncoder):
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """Texts -> ``input_ids``, ``attention_mask`` and maybe ``token_type_ids``, (N, T) each.
 
-        As sentence-transformers names them; ``encoder(features["input_ids"],
-        features["attention_mask"])``. An encoder of one type has no types. No texts have no
-        features.
+        The names are those of sentence-transformers:
+
+            encoder(features["input_ids"], features["attention_mask"])
+
+        ``token_type_ids`` are left out for an encoder that has a single token type. Without texts
+        the dictionary is empty.
         """
         if not len(check_texts(texts)):
             return {}

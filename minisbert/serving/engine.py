@@ -17,7 +17,7 @@ from minisbert.backends.cuda import CudaEncoder
 from minisbert.backends.package import CompiledEncoder
 from minisbert.core import InputError
 from minisbert.loading import Encoder, load_dense
-from minisbert.models.pair_model import SEVERAL, PairScorer
+from minisbert.models.pair_model import TASKS_WITH_LABELS, PairScorer
 from minisbert.models.properties import as_array, choose_prompt, role_prompt
 from minisbert.system.devices import choose_dtype
 
@@ -44,8 +44,8 @@ class Engine:
     dtype: str | None = None
 
     def __post_init__(self) -> None:
-        load_dense(self.encoder)  # raises InputError for SPLADE and ColBERT
-        if self.reranker is not None and self.reranker.task in SEVERAL:
+        load_dense(self.encoder)  # refuses SPLADE and ColBERT
+        if self.reranker is not None and self.reranker.task in TASKS_WITH_LABELS:
             raise InputError(
                 f"{self.reranker_name} gives several numbers; a reranker gives one score for each "
                 f"pair"

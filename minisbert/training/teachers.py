@@ -16,7 +16,7 @@ from minisbert.core.encoder import cosine, normalize
 from minisbert.core.heads import ConcatHead
 from minisbert.data.columns import Columns
 from minisbert.models.batching import BATCH_SIZE
-from minisbert.models.pair_model import SEVERAL, PairModel
+from minisbert.models.pair_model import TASKS_WITH_LABELS, PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as formulas
 from minisbert.training.base_loss import (
@@ -133,7 +133,7 @@ def load_teacher(name: str, device: torch.device) -> SentenceEncoder | PairModel
     teacher = PairModel.load(folder.path, device=device)
     if isinstance(teacher.head, ConcatHead):  # over two vectors: they are what it has to teach
         return teacher.encoder
-    if teacher.task in SEVERAL:
+    if teacher.task in TASKS_WITH_LABELS:
         needed = "a cross-encoder with one score for a pair is needed"
         raise InputError(f"--teacher {name} gives classes; {needed}")
     return teacher

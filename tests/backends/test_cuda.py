@@ -18,7 +18,7 @@ from minisbert.backends.cuda import (
     Graphs,
     RaggedEncoder,
     TextPlaces,
-    choose_half,
+    choose_gpu_dtype,
     has_graph,
 )
 from minisbert.checkpoints.layout import read_folder
@@ -194,8 +194,13 @@ def test_which_models_and_dtypes():
     assert all(has_graph(read_folder(folder)) for folder in RELATED)
     assert not has_graph(read_folder(REFERENCE / "architectures" / "tiny-mpnet"))
     with pytest.raises(InputError, match="choose bfloat16, float16, float32"):
-        choose_half("int8", torch.device("cpu"))
-    assert choose_half("float32", torch.device("cpu")) == torch.float32
+        choose_gpu_dtype("int8", torch.device("cpu"))
+    assert choose_gpu_dtype("float32", torch.device("cpu")) == torch.float32
+
+
+def test_an_encoder_in_a_subfolder_has_a_graph(folder_with_encoder_inside):
+    """The sizes are in the subfolder's config.json, and the model's own folder has none."""
+    assert has_graph(read_folder(folder_with_encoder_inside))
 
 
 def test_a_gpu_without_bfloat16_gets_float16_and_is_told(monkeypatch, capsys):
@@ -203,17 +208,17 @@ def test_a_gpu_without_bfloat16_gets_float16_and_is_told(monkeypatch, capsys):
     monkeypatch.setattr(
         cuda, "bfloat16_hardware", lambda device: (False, "the GPU has compute capability 7.5")
     )
-    assert choose_half(None, torch.device("cuda")) == torch.float16
+    assert choose_gpu_dtype(None, torch.device("cuda")) == torch.float16
     assert "float16: the GPU has compute capability 7.5" in capsys.readouterr().err
     with pytest.raises(InputError, match="choose float16 or float32"):
-        choose_half("bfloat16", torch.device("cuda"))
+        choose_gpu_dtype("bfloat16", torch.device("cuda"))
 
 
 @pytest.mark.parametrize("compiled", [True, "auto"])
 def test_no_package_is_loaded_where_there_is_a_gpu(compiled, tiny, monkeypatch):
     """A package would compute on the CPU."""
     monkeypatch.setattr(loading, "choose_device", lambda name: torch.device("cuda"))
-    monkeypatch.setattr(loading, "choose_half", lambda *_: torch.bfloat16)
+    monkeypatch.setattr(loading, "choose_gpu_dtype", lambda *_: torch.bfloat16)
     monkeypatch.setattr(loading, "CudaEncoder", lambda *_: "on the GPU")
     monkeypatch.setattr(loading.SentenceEncoder, "load_folder", lambda *_, **__: None)
     assert loading.load(tiny, compiled=compiled) == "on the GPU"

@@ -19,7 +19,7 @@ import torch
 
 from minisbert.backends import graphs
 from minisbert.backends import package as aot
-from minisbert.backends.package import CompiledEncoder, CompiledPairModel
+from minisbert.backends.package import About, CompiledEncoder, CompiledPairModel
 from minisbert.checkpoints.layout import read_folder
 from minisbert.commands.convert import to_native_code
 from minisbert.core import InputError
@@ -84,6 +84,15 @@ def test_vectors_are_those_of_the_eager_encoder(folder, tiny_package):
     ):
         with pytest.raises(InputError, match=message):
             ours.encode(TEXTS, **options)
+
+
+def test_the_encoder_of_a_package_may_be_in_a_subfolder(folder_with_encoder_inside, tiny):
+    """Its tokenizer and its sizes are read from there."""
+    description = read_folder(folder_with_encoder_inside)
+    encoder = CompiledEncoder(description, run=None, about=About())
+    assert encoder.most_tokens == SentenceEncoder.load(tiny).most_tokens
+    model = CompiledPairModel(description, run=None, about=About())
+    assert model.tokenizer.encode(TEXTS).ids == encoder.tokenizer.encode(TEXTS).ids
 
 
 @pytest.mark.slow
@@ -241,10 +250,12 @@ def test_an_identity_covers_every_module_and_all_code_of_the_graph(tiny, tmp_pat
     after = aot.package_identity(read_folder(model), "float32")
     assert [key for key in before if before[key] != after[key]] == ["weights"]
 
-    monkeypatch.setattr(aot, "PACKAGE", shutil.copytree(aot.PACKAGE, tmp_path / "minisbert"))
+    monkeypatch.setattr(
+        aot, "CODE_FOLDER", shutil.copytree(aot.CODE_FOLDER, tmp_path / "minisbert")
+    )
     hashes = [aot.code_hash.__wrapped__()]
     for name in ("architectures/modern.py", "core/bert.py"):
-        with open(aot.PACKAGE / name, "a") as file:
+        with open(aot.CODE_FOLDER / name, "a") as file:
             file.write("# changed\n")
         hashes.append(aot.code_hash.__wrapped__())
     assert len({*hashes}) == 3

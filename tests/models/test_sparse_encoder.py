@@ -218,6 +218,18 @@ def test_sparse_rows_keep_the_heaviest_words():
     assert ((sparse > 0).sum(axis=1) == 3).all()
 
 
+def test_sparse_tensors_are_compared_in_pairs():
+    """What ``encode`` gives, ``similarity_pairwise`` takes, and the numbers are the dense ones'."""
+    encoder = SparseEncoder.load(FOLDER)
+    sparse = encoder.encode(TEXTS, convert_to_sparse_tensor=True)
+    dense = encoder.encode(TEXTS, convert_to_tensor=True)
+    expected = encoder.similarity_pairwise(dense, dense.flip(0))
+    reversed_rows = dense.flip(0).to_sparse_csr()
+    torch.testing.assert_close(encoder.similarity_pairwise(sparse, reversed_rows), expected)
+    # By the formula: the dot product, by default.
+    torch.testing.assert_close(expected, (dense * dense.flip(0)).sum(dim=1))
+
+
 def test_many_texts_are_encoded_in_chunks():
     """The dense rows of a whole corpus would not fit in memory."""
     encoder = SparseEncoder.load(FOLDER).double()
