@@ -1,11 +1,16 @@
-"""Repeat a table of SBERT or SimCSE: vary one setting, train each value with several seeds, print
-both scores.
+"""Repeat a table of SBERT or SimCSE: vary one setting, train with several seeds, print both scores.
 
-    python -m benchmarks.ablation pooling                                    SBERT, table 6: mean, max, cls on STS-B
-    python -m benchmarks.ablation concat --data snli.jsonl --limit 10000     SBERT, table 6: the classifier's input
-    python -m benchmarks.ablation dropout --data sentences.txt --epochs 2    SimCSE: the dropout that makes two views
-    python -m benchmarks.ablation temperature --data sentences.txt --seeds 1,2,3,4,5 -- --batch-size 128
-    python -m benchmarks.ablation augmentation --data sentences.txt --synonyms words.txt     SimCSE, table 1
+    pooling         SBERT, table 6: mean, max and cls on STS-B
+    concat          SBERT, table 6: the classifier's input
+    dropout         SimCSE: the dropout that makes two views
+    temperature     SimCSE: the temperature of the loss
+    augmentation    SimCSE, table 1: other ways to make two views
+
+    python -m benchmarks.ablation pooling
+    python -m benchmarks.ablation concat --data snli.jsonl --limit 10000
+    python -m benchmarks.ablation dropout --data sentences.txt --epochs 2
+    python -m benchmarks.ablation temperature --data sentences.txt --seeds 1,2,3 -- --batch-size 128
+    python -m benchmarks.ablation augmentation --data sentences.txt --synonyms words.txt
 
 Flags after ``--`` go to ``minisbert train``. What no option of it sets, such as the input of the
 softmax classifier, is set here: a row has a loss of its own. Each cell is a run

@@ -1,12 +1,12 @@
 """The memory of one training step by its batch size: in one graph, and with gradient caching.
 
-    python -m benchmarks.batch_memory                                  all-MiniLM-L6-v2, batches of 64 to 1,024
+    python -m benchmarks.batch_memory    all-MiniLM-L6-v2, batches of 64 to 1,024
     python -m benchmarks.batch_memory --batches 64 256 --micro-tokens 1536 --dtype bfloat16
 
-Each batch takes a process of its own, which makes two steps of ``ranking`` on sentences of STS-B train:
-anchor, positive, negative. Growth is the peak memory of the process minus its memory after loading
-model, libraries and texts. Seconds are CPU time of the second step, on one thread. Exits with 1 if
-growth with caching differs by more than 10 % between the batches that are cut.
+Each batch takes a process of its own, which makes two steps of ``ranking`` on sentences of STS-B
+train: anchor, positive, negative. Growth is the peak memory of the process minus its memory after
+loading model, libraries and texts. Seconds are CPU time of the second step, on one thread. Exits
+with 1 if growth with caching differs by more than 10 % between the batches that are cut.
 """
 
 import argparse

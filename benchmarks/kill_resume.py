@@ -1,6 +1,6 @@
 """Kill a run at random steps, resume it, and compare it bit for bit with an uninterrupted run.
 
-    python -m benchmarks.kill_resume                               20 kills, all-MiniLM-L6-v2: some minutes
+    python -m benchmarks.kill_resume    20 kills, all-MiniLM-L6-v2: some minutes
     python -m benchmarks.kill_resume --model weights/tiny --kills 5
 
 Each run is a process that is killed with kill -9 (no handler runs, nothing is cleaned up) once it

@@ -1,7 +1,7 @@
 """Train as published notebooks and notes do, with their settings and without an option for each of
 them.
 
-    python -m benchmarks.notebooks                                   the recipes, with sources and scores
+    python -m benchmarks.notebooks    the recipes, with sources and scores
     python -m benchmarks.notebooks sts-siamese-published
     python -m benchmarks.notebooks quora-2 --max-steps 100 --out runs/short
     python -m benchmarks.notebooks quora-2 --resume runs/short

@@ -1,7 +1,7 @@
 """The default run compared with sentence-transformers' trainer: same data, batch size, epochs,
 learning rate, seed.
 
-    python -m benchmarks.train_speed                    all sides, in alternation, three times each: 25 minutes
+    python -m benchmarks.train_speed    all sides, in alternation, three times each: 25 minutes
     python -m benchmarks.train_speed --steps 20
     python -m benchmarks.train_speed --only "minisbert float32" --only "minisbert, two processes"
     python -m benchmarks.train_speed --device cuda      without the two processes

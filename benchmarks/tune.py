@@ -66,8 +66,10 @@ def advice(found: dict[str, dict]) -> str:
     accurate = next(name for name in by_rate if found[name]["spearman"] >= best - LOSS)
     words = f"use {accurate}: the fastest within {LOSS} points of the best Spearman"
     if by_rate[0] != accurate:
-        rate = found[by_rate[0]]["texts_per_second"] / found[accurate]["texts_per_second"]
-        words += f"; {by_rate[0]} is {rate:.2f} times as fast and costs {best - found[by_rate[0]]['spearman']:.2f}"
+        fastest = by_rate[0]
+        rate = found[fastest]["texts_per_second"] / found[accurate]["texts_per_second"]
+        cost = best - found[fastest]["spearman"]
+        words += f"; {fastest} is {rate:.2f} times as fast and costs {cost:.2f}"
     return words
 
 

@@ -243,9 +243,7 @@ def shown(value: Any) -> str:
 
 
 def form_problem(result: Any, expected: Any) -> str:
-    """Empty if a result has the very type and shape that the master returns for the same inputs; no
-    subclasses.
-    """
+    """Empty if a result has the very type and shape that the master returns; no subclasses."""
     if isinstance(expected, tuple):
         if type(result) is not tuple or len(result) != len(expected):
             return f"returns {kind(result)}, not {len(expected)} results"
@@ -256,15 +254,22 @@ def form_problem(result: Any, expected: Any) -> str:
     if isinstance(expected, float):
         return "" if number(result) else f"returns {kind(result)}, not a number (a Python float)"
     if isinstance(expected, Tensor | np.ndarray):
-        if type(result) not in (type(expected), nn.Parameter):
-            return f"returns {kind(result)}, not {kind(expected)}"
-        if tuple(result.shape) != tuple(expected.shape):
-            return f"returns the shape {tuple(result.shape)}, not {tuple(expected.shape)}"
-        if result.dtype == expected.dtype:
-            return ""
-        made = " (made by torch.zeros? give it dtype=u.dtype, u being an argument)"
-        return f"returns {result.dtype}, not {expected.dtype}{made if result.dtype == torch.float32 else ''}"
+        return array_problem(result, expected)
     return "" if type(result) is type(expected) else f"returns {kind(result)}, not {kind(expected)}"
+
+
+def array_problem(result: Any, expected: Tensor | np.ndarray) -> str:
+    """``form_problem`` of a tensor or an array: its type, shape and dtype."""
+    if type(result) not in (type(expected), nn.Parameter):
+        return f"returns {kind(result)}, not {kind(expected)}"
+    if tuple(result.shape) != tuple(expected.shape):
+        return f"returns the shape {tuple(result.shape)}, not {tuple(expected.shape)}"
+    if result.dtype == expected.dtype:
+        return ""
+    problem = f"returns {result.dtype}, not {expected.dtype}"
+    if result.dtype == torch.float32:
+        problem += " (made by torch.zeros? give it dtype=u.dtype, u being an argument)"
+    return problem
 
 
 def converted(result: Any, expected: Any) -> Any:

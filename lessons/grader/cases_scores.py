@@ -1,4 +1,4 @@
-"""Hand examples and traps of lessons 8, 9 and 15: poolings, correlations, heads and their losses."""
+"""Hand examples and traps of lessons 8, 9 and 15: poolings, correlations, heads, their losses."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Hand examples and traps of lessons 18, 20 and 21: BM25, reciprocal ranks, a walk through a graph."""
+"""Hand examples and traps of lessons 18, 20 and 21: BM25, reciprocal ranks, a graph's walk."""
 
 import math
 

@@ -124,7 +124,8 @@ def attempt(rung: str, name: str, run: Callable[[], Iterator[Finding]]) -> list[
             else one_line(error)
         )
         if isinstance(error, KeyError):
-            text = f"there is no entry {error.args[0]!r}: is a dictionary (trace, say) filled in or returned?"
+            key = error.args[0]
+            text = f"there is no entry {key!r}: is a dictionary (trace, say) filled in or returned?"
         rung = "gradient" if cut and rung == "golden" else rung
         found.append(Finding(rung, name, False, f"{name}: {text}"))
     return found

@@ -107,7 +107,7 @@ def package_identity(folder: ModelFolder, dtype: str, pooling: str | None = None
 
     ``kind`` is PairModel for a folder with a head for pairs, which has no ``pooling``.
     """
-    # ModelTokenizer and prompts are read from the folder at run time, so they may change without a new
+    # Tokenizer and prompts are read from the folder at run time, so they may change without a new
     # package.
     folders = [folder.path]
     for _, place in folder.modules:
