@@ -69,18 +69,14 @@ def crop(text: str, share: float, generator: random.Random) -> str:
 
 
 def delete(text: str, count: int, generator: random.Random) -> str:
-    """Drop ``count`` random words, but not all: ``"a b c"`` without one is ``"b c"``, ``"a c"`` or
-    ``"a b"``.
-    """
+    """Drop ``count`` random words, but not all: ``"a b c"`` may become ``"b c"``."""
     words = text.split()
     gone = set(generator.sample(range(len(words)), min(count, len(words) - 1)))
     return " ".join(word for i, word in enumerate(words) if i not in gone)
 
 
 def replace_word(text: str, synonyms: dict[str, list[str]], generator: random.Random) -> str:
-    """Replace one word by a synonym: with ``{"big": ["large"]}`` ``"A big dog."`` becomes ``"A
-    large dog."``.
-    """
+    """Replace one word: with ``{"big": ["large"]}`` ``"A big dog."`` becomes ``"A large dog."``."""
     parts = re.findall(r"\w+|\W+", text)
     places = [i for i, part in enumerate(parts) if part.lower() in synonyms]
     if places:
@@ -90,8 +86,7 @@ def replace_word(text: str, synonyms: dict[str, list[str]], generator: random.Ra
 
 
 def read_synonyms(path: str) -> dict[str, list[str]]:
-    """Read each word, in lower case, and its synonyms, from lines of words with one meaning: ``big,
-    large, huge``.
+    """Read each word, in lower case, and its synonyms, from lines such as ``big, large, huge``.
 
     Commas or tabs separate the words. Raises ``InputError`` for a line with one word and for a file
     without any.
@@ -114,9 +109,7 @@ def read_synonyms(path: str) -> dict[str, list[str]]:
 
 
 def change(text: str, form: str, generator: random.Random) -> str:
-    """Change a text as a row of the table ``augmentation`` says: ``crop:0.1``, ``delete:0.1`` or
-    ``delete-one``.
-    """
+    """Change a text as a row says: ``crop:0.1``, ``delete:0.1`` or ``delete-one``."""
     name, _, share = form.partition(":")
     if name == "crop":
         return crop(text, float(share), generator)
@@ -146,9 +139,7 @@ class Augmented(SimCSE):
 
 
 class SameMask(SimCSE):
-    """SimCSE with one dropout mask for both views: one column is enough, since both views are one
-    vector.
-    """
+    """SimCSE with one dropout mask: one column is enough, since both views are one vector."""
 
     def views(self, columns: list[list[str]]) -> list[list[str]]:
         return [columns[0]]
@@ -312,15 +303,14 @@ def make_cells(options: argparse.Namespace, train_flags: list[str]) -> list[Cell
 
 
 def folder_name(row: str) -> str:
-    """A name valid on every file system: ``u,v,|u-v|`` becomes ``u_v_u-v``, ``u*v`` becomes
-    ``uxv``.
-    """
+    """A name for every file system: ``u,v,|u-v|`` becomes ``u_v_u-v``, ``u*v`` becomes ``uxv``."""
     return row.translate(str.maketrans({"|": "", "*": "x", ",": "_", " ": "-", ":": "-"}))
 
 
 def is_done(cell: Cell, overwrite: bool) -> bool:
-    """Whether the cell has its results; ``InputError`` if they are of other settings, unless
-    ``overwrite``.
+    """Whether the cell has its results.
+
+    ``InputError`` if they are of other settings, unless ``overwrite``.
     """
     if not (cell.folder / RESULTS).is_file():
         return False
@@ -347,8 +337,9 @@ def dev_scores(cell: Cell) -> tuple[float, float]:
 
 
 def run_cells(cells: list[Cell], overwrite: bool) -> set[Path]:
-    """Train the cells that are not done; return the folders of all that are. A failed cell does not
-    end the table.
+    """Train the cells that are not done; return the folders of all that are.
+
+    A failed cell does not end the table.
     """
     done = {cell.folder for cell in cells if is_done(cell, overwrite)}
     say(f"{len(done)} of {len(cells)} cells are already done")
@@ -371,9 +362,7 @@ def run_cells(cells: list[Cell], overwrite: bool) -> set[Path]:
 
 
 def summarize(cells: list[Cell], done: set[Path]) -> list[dict]:
-    """Per row, x 100: the scores of its seeds, their mean and sample standard deviation; and the
-    published score.
-    """
+    """Per row, x 100: its seeds' scores, their mean and deviation, and the published score."""
     summaries = []
     for row in dict.fromkeys(cell.row for cell in cells):
         runs = {

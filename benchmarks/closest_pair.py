@@ -43,9 +43,7 @@ Found = dict[str, object]  # seconds of encode and search, and the pair
 
 
 def sentences(file: str | None, count: int) -> list[str]:
-    """The first ``count`` sentences of the file, or of STS-B, without copies that differ only in
-    case or spaces.
-    """
+    """The first ``count`` sentences of the file, or of STS-B, that differ in more than case."""
     if file:
         found = list(every_text(file))
     else:
@@ -79,9 +77,7 @@ def minisbert_side() -> Callable[[list[str]], Found]:
 
 
 def reference_side() -> Callable[[list[str]], Found]:
-    """The two steps of sentence-transformers' ``paraphrase_mining``: ``encode``, then the search in
-    the vectors.
-    """
+    """The two steps of ``paraphrase_mining``: ``encode``, then the search in the vectors."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.util.retrieval import paraphrase_mining_embeddings

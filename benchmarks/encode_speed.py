@@ -59,9 +59,7 @@ Makers = dict[str, Callable[[], Encode]]  # what loads a side, called in its pro
 
 
 def composed(count: int, shortest: int, longest: int, tokens: dict[str, int]) -> list[str]:
-    """Texts of ``shortest`` to ``longest`` tokens, [CLS] and [SEP] included, made by concatenating
-    real sentences.
-    """
+    """Texts of ``shortest`` to ``longest`` tokens, [CLS] and [SEP] included, of real sentences."""
     chance = random.Random(0)
     sentences = list(tokens)
     texts = []
@@ -179,8 +177,7 @@ def rates(
 def latency(
     sentences: Sequence[str], sides: dict[str, Side], texts_a_call: Sequence[int], rounds: int
 ) -> dict:
-    """Median milliseconds of a call: in each round ``CALLS`` calls of one side, then as many of the
-    next.
+    """Median milliseconds of a call; ``CALLS`` calls of one side, then as many of the next.
 
     In one round all sides encode the same sentences. The first round is not counted: libraries
     compile kernels for new shapes. Nor is the first call of a turn, which wakes the threads.

@@ -103,8 +103,9 @@ def square_rate(device: torch.device, rounds: int = 20) -> float:
 
 
 def operations(config: BertConfig, lengths: Sequence[int]) -> float:
-    """Floating-point operations of an encoder for texts of these numbers of tokens: 2 for a weight,
-    4 D for a pair.
+    """Floating-point operations of an encoder for texts of these lengths in tokens.
+
+    2 for a weight and 4 D for a pair of tokens.
     """
     weights = 4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size
     each = (2 * weights * tokens + 4 * config.hidden_size * tokens**2 for tokens in lengths)
@@ -138,9 +139,7 @@ def timed(encode: Encode, texts: Sequence[str], size: int) -> tuple[float, np.nd
 
 @dataclass
 class Task:
-    """Texts, how they are called, and the operations that an encoder needs for one pass over
-    them.
-    """
+    """Texts, how they are called, and the operations of one pass over them."""
 
     kind: str
     texts: list[str]
@@ -186,8 +185,9 @@ def table(title: str, rows: Sequence[Sequence[str]]) -> None:
 
 
 def fastest(name: str, encode: Encode, texts: Sequence[str]) -> int:
-    """The batch size that encodes these texts fastest, by the better of two runs each; 32 for what
-    chooses its own.
+    """The batch size that encodes these texts fastest; 32 for what chooses its own.
+
+    By the better of two runs each.
     """
     if name.startswith(COMPILED):
         timed(encode, texts, BATCH_SIZES[0])
@@ -196,9 +196,7 @@ def fastest(name: str, encode: Encode, texts: Sequence[str]) -> int:
 
 
 def texts_by_kind(encoder: SentenceEncoder) -> dict[str, list[str]]:
-    """Real sentences; many that differ in a number; and long texts, made of sentences, all of the
-    most tokens.
-    """
+    """Real sentences; many that differ in a number; and long texts of the most tokens."""
     distinct, chance = texts_of("stsb", encoder), random.Random(0)
     tokens = {
         text: len(ids) - 2

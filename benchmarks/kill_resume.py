@@ -25,9 +25,7 @@ STEPS = 30
 
 
 def write_pairs(folder: Path, most: int) -> list[str]:
-    """Write the first pairs of each split of the STS Benchmark to files; return the flags that name
-    them.
-    """
+    """Write the first pairs of each split of STS-B to files; return the flags that name them."""
     flags = []
     for split, count in (("train", most), ("dev", 40), ("test", 40)):
         path = folder / f"{split}.jsonl"
@@ -60,9 +58,7 @@ def weights(run: Path) -> bytes:
 
 
 def killed_at(step: int, command: list[str], run: Path) -> int:
-    """Start a run, kill it once it has logged ``step`` losses, and return the number of losses
-    logged.
-    """
+    """Start a run, kill it once it has logged ``step`` losses, and return how many it logged."""
     process = subprocess.Popen(
         [*command, "--out", str(run)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

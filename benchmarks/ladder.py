@@ -57,18 +57,14 @@ def as_given(encoder: SentenceEncoder, ids: Ids) -> Tensor:
 
 
 def by_length(encoder: SentenceEncoder, ids: Ids) -> Tensor:
-    """The longest 32 together, then the next 32: the texts of a batch have nearly the same
-    length.
-    """
+    """Batches of texts of nearly the same length: the longest 32, then the next 32."""
     return padded(encoder, ids, sorted(range(len(ids)), key=lambda row: -len(ids[row])))
 
 
 def packed(
     encoder: SentenceEncoder | CompiledEncoder, ids: Ids, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Several texts in one row, as ``encode`` makes its batches: hardly any pads, and batches of
-    one shape.
-    """
+    """Several texts in one row, as ``encode`` makes its batches: one shape, hardly any pads."""
     tokens = Tokens([array("i", row) for row in ids], dtype=dtype)
     return torch.from_numpy(encoder.encode_tokens(tokens))
 
@@ -105,9 +101,7 @@ STEPS = [
 
 
 def measure(model: str, ids: Ids, steps: Iterable[Step], rounds: int) -> list[dict]:
-    """One row per step: sentences per second, ratio to the first step, largest difference from its
-    vectors.
-    """
+    """A row for each step: sentences a second, ratio and difference to the first step."""
     eager = SentenceEncoder.load(model)
     sides = {
         step: CompiledEncoder.load(model, dtype=step.dtype) if step.compiled else eager

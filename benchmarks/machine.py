@@ -54,8 +54,9 @@ LAYER = [(D, D)] * 4 + [
 
 
 def encoder_flop(config: BertConfig, lengths: Iterable[int]) -> float:
-    """Floating-point operations of the forward pass for texts of these lengths in tokens, padding
-    not counted.
+    """Floating-point operations of the forward pass for texts of these lengths in tokens.
+
+    Padding is not counted.
 
     A product (T, in) x (in, out) is 2 T in out operations. Per layer, the linear layers of a text
     of T tokens are T (8 D² + 4 D F): four of D x D and two of D x F. Attention is 4 T² D: Q Kᵀ and
@@ -146,8 +147,9 @@ def products() -> dict[str, list[Callable[[], Tensor]]]:
 
 @torch.no_grad()
 def gemm_rates(rounds: int = ROUNDS) -> dict[str, float]:
-    """GFLOP/s of every way to multiply, the best of ``rounds`` in which all take turns. Two seconds
-    or so.
+    """GFLOP/s of every way to multiply, the best of ``rounds`` in which all take turns.
+
+    Takes two seconds or so.
     """
     ways = products()
     seconds = dict.fromkeys(ways, float("inf"))
@@ -168,9 +170,7 @@ def measure(rounds: int = ROUNDS) -> dict:
 
 
 def best_rate(machine: dict, dtype: str) -> float:
-    """The highest rate in GFLOP/s for ``float32``, ``bfloat16`` or ``int8``; NaN if none was
-    measured.
-    """
+    """The highest rate in GFLOP/s for a dtype; NaN if none was measured."""
     rates = machine["gflop_per_second"].items()
     return max((rate for name, rate in rates if name.endswith(dtype)), default=float("nan"))
 

@@ -1,5 +1,4 @@
-"""Train as published notebooks and notes do, with their settings and without an option for each of
-them.
+"""Train as published notebooks and notes do, without an option for each of their settings.
 
     python -m benchmarks.notebooks    the recipes, with sources and scores
     python -m benchmarks.notebooks sts-siamese-published
@@ -68,9 +67,7 @@ class WeightedHead(StsHead):
 
 
 class CrossAttention(MSE):
-    """A cross head that reads [CLS] and what it found in the other sentence, but not their
-    difference.
-    """
+    """A cross head that reads [CLS] and what it found in the other sentence, not the difference."""
 
     def make_head(self, name: str, encoder: SentenceEncoder, outputs: int) -> Head:
         return ClsCrossHead(encoder.bert.config.hidden_size)

@@ -47,8 +47,9 @@ NEEDS = {  # what each library needs to be installed
 
 @dataclass(frozen=True)
 class Peer:
-    """One library at one dtype. ``make(files, streams)`` loads it; ``streams`` batches are computed
-    at a time.
+    """One library at one dtype.
+
+    ``make(files, streams)`` loads it; ``streams`` batches are computed at a time.
     """
 
     library: str
@@ -68,9 +69,7 @@ def require(true: bool, words: str) -> None:
 
 
 def stay_offline() -> None:
-    """Before any of the libraries is imported: no look-ups in Hugging Face's hub, no usage
-    reports.
-    """
+    """Keep the libraries, which are imported later, from look-ups in a hub and usage reports."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     sys.modules["openvino_telemetry"] = (
         None  # subtle: with this package, ``import openvino`` reports to its makers
@@ -99,9 +98,7 @@ def installed(wanted: Sequence[str] | None) -> list[str]:
 
 
 def peers(libraries: Sequence[str], bfloat16: bool) -> list[Peer]:
-    """Every library at every dtype that it has; without ``bfloat16`` where the CPU does not
-    multiply it.
-    """
+    """Every library at every dtype that it has; without ``bfloat16`` if the CPU lacks it."""
     both = (1, torch.get_num_threads()) if torch.get_num_threads() > 1 else (1,)
     found = [
         Peer("sentence-transformers", "float32", partial(sentence_transformers, torch.float32)),
@@ -127,8 +124,9 @@ def peers(libraries: Sequence[str], bfloat16: bool) -> list[Peer]:
 def sentence_transformers(
     dtype: torch.dtype, folder: Path, streams: int, device: str = "cpu"
 ) -> Encode:
-    """It has one stream: torch's threads share each batch. ``folder`` is the model's, or one that
-    holds it.
+    """It has one stream: torch's threads share each batch.
+
+    ``folder`` is the model's, or one that holds it.
     """
     from sentence_transformers import SentenceTransformer
 
@@ -213,9 +211,7 @@ def real(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def encoder(states: States, files: Path, streams: int, limit: int = 256) -> Encode:
-    """Token ids sorted by length, padded to the longest of the batch; mean over real tokens, length
-    1.
-    """
+    """Ids sorted by length, padded to the longest of the batch; mean over tokens, length 1."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(files / "model" / "tokenizer.json"))
@@ -262,8 +258,7 @@ def one_stream(peer: Peer, files: Path, batch_size: int) -> Encode:
 
 
 def fastest(peer: Peer, files: Path, texts: Sequence[str]) -> Encode:
-    """The peer at the batch size and number of streams that encode these texts fastest; prints
-    which these are.
+    """The peer at the batch size and number of streams that are fastest; says which these are.
 
     The sizes are compared with one stream, by the better of two runs each; then the streams at the
     best size.

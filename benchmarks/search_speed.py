@@ -62,8 +62,9 @@ def unit_vectors(count: int, width: int, seed: int) -> np.ndarray:
 
 
 def searches(queries: np.ndarray, corpus: np.ndarray, k: int) -> Iterator[tuple[str, Search]]:
-    """The sides; faiss' index is built only when it is asked for, after the memory of the first was
-    measured.
+    """The sides, one after the other.
+
+    faiss' index is built only when it is asked for, after the memory of the first was measured.
     """
     yield "minisbert", lambda: top_k(queries, corpus, k)
     if find_spec("faiss"):

@@ -162,9 +162,7 @@ async def client(port: int, requests: Sequence[Sequence[str]]) -> list[float]:
 async def clients(
     port: int, sentences: Sequence[str], requests: int, chance: random.Random
 ) -> tuple[list[float], float]:
-    """``CLIENTS`` at once, each with ``requests`` single sentences: the seconds of all requests,
-    and of the whole.
-    """
+    """Send ``requests`` single sentences from each of ``CLIENTS``: seconds of each, and of all."""
     start = time.perf_counter()
     tasks = [
         client(port, [[chance.choice(sentences)] for _ in range(requests)]) for _ in range(CLIENTS)

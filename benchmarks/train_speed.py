@@ -1,5 +1,4 @@
-"""The default run compared with sentence-transformers' trainer: same data, batch size, epochs,
-learning rate, seed.
+"""The default run compared with sentence-transformers' trainer, with the same settings.
 
     python -m benchmarks.train_speed    all sides, in alternation, three times each: 25 minutes
     python -m benchmarks.train_speed --steps 20
@@ -82,9 +81,7 @@ def measured(command: list[str]) -> tuple[str, float]:
 
 
 def run(side: str, folder: Path, steps: int, device: str) -> tuple[float, float]:
-    """Training seconds of one side, and its peak memory in MiB (of two processes, the larger
-    one).
-    """
+    """Training seconds of one side, and the peak memory in MiB of its larger process."""
     limit = ["--max-steps", str(steps)] if steps > 0 else []
     train = ["-m", "minisbert", "train", "--device", device, "--out", str(folder), *limit]
     if side == REFERENCE:

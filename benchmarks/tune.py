@@ -1,5 +1,4 @@
-"""Which way of encoding this machine is fastest at: a table of rates and accuracy, and one line of
-advice.
+"""Which way of encoding this machine is fastest at: rates, accuracy and a line of advice.
 
     python -m benchmarks.tune                               all-MiniLM-L6-v2, about two minutes
     python -m benchmarks.tune --model path/to/encoder
@@ -58,9 +57,7 @@ def measure(sides: dict[str, Side], texts: Sequence[str], rounds: int) -> dict[s
 
 
 def advice(found: dict[str, dict]) -> str:
-    """The fastest way that keeps the accuracy within ``LOSS`` of the best, and the fastest of all
-    if it is another.
-    """
+    """The fastest way that keeps within ``LOSS`` of the best accuracy, and the fastest of all."""
     best = max(row["spearman"] for row in found.values())
     by_rate = sorted(found, key=lambda name: -found[name]["texts_per_second"])
     accurate = next(name for name in by_rate if found[name]["spearman"] >= best - LOSS)

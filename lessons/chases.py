@@ -1,5 +1,4 @@
-"""The task of lesson 23: who chased whom. A model that only knows which words there are has to
-guess.
+"""The task of lesson 23: who chased whom, which a model that only knows the words must guess.
 
 Facts of three words, "cat chases dog", stand among other words. A query has the fact after the word
 *find*, a document has it among other fillers, and for each fact there is a document in which dog
@@ -54,9 +53,7 @@ def documents_of(facts: Sequence[tuple], front: tuple[int, int] = NEAR) -> list[
 
 
 def batch_of(rows: list[list[int]], left: bool = False) -> tuple[Tensor, Tensor]:
-    """Lists of ids -> ids and mask (B, T), pads on the right, or on the left as decoders have
-    them.
-    """
+    """Lists of ids -> ids and mask (B, T), pads on the right, or on the left as decoders do."""
     longest = max(map(len, rows))
 
     def row(ids: list, pad: int | bool) -> list:
@@ -101,9 +98,7 @@ SIZES = {
 
 
 def book(layers: int = 2, attention: type = bert.Attention, size: float = 0.15) -> bert.Bert:
-    """A new encoder of the book, on demand with another attention; a thin model starts with larger
-    weights.
-    """
+    """A new encoder of the book, maybe with another attention; a thin one has larger weights."""
     torch.manual_seed(0)
     config = bert.BertConfig(**SIZES, num_hidden_layers=layers, initializer_range=size)
     model = bert.Bert(config, pooler=False)
@@ -129,9 +124,7 @@ def trained(model: nn.Module, loss: Callable, batches: list, rate: float) -> flo
 
 
 def learn(model: Embedder, steps: int = 200) -> float:
-    """Train on the known facts; the other document of each fact is a hard negative. The last
-    loss.
-    """
+    """Train on the known facts, each fact's other document a hard negative. The last loss."""
 
     def loss(model: Embedder, facts: list) -> Tensor:
         turned_round = [fact[::-1] for fact in facts]

@@ -1,6 +1,4 @@
-"""What lesson 26 uses without explaining it: a switch, a stopwatch, vectors without a tokenizer,
-the compiler's C++.
-"""
+"""What lesson 26 uses without explaining it: a switch, a stopwatch, the compiler's C++."""
 
 import re
 import statistics
@@ -41,8 +39,9 @@ def milliseconds(function: Callable, *inputs: Any, **named: Any) -> float:
 
 
 def packed(model: Any, tokens: Tokens, dtype: str | None = None) -> Tensor:
-    """The vectors (N, D) of tokenized texts, several texts in one row; ``dtype`` as of ``encode``,
-    None: of tokens.
+    """The vectors (N, D) of tokenized texts, several texts in one row.
+
+    ``dtype`` is that of ``encode``, or None for that of the tokens.
     """
     with model.computing(dtype) as products:
         if dtype is not None:

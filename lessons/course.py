@@ -1,5 +1,4 @@
-"""What the lessons share: paths, how numbers are printed, how two results are compared, guesses,
-where figures go.
+"""What the lessons share: paths, printed numbers, comparisons, guesses, figures.
 
 Nothing to learn here; a lesson can be read without it.
 """
@@ -55,8 +54,7 @@ def chapter(lesson: int) -> None:
 
 
 def figure(name: str, draw: Callable[[Any], Any]) -> None:
-    """Save what ``draw(plt)`` returns, as ``NAME.png``, and say where; without matplotlib, say
-    that.
+    """Save what ``draw(plt)`` returns as ``NAME.png``, and say where, or that plots are missing.
 
     To ``lessons/mine/figures/``, which git ignores. ``MINISBERT_FIGURES=lessons/figures`` renews
     those in git.
@@ -92,9 +90,7 @@ def heatmap(
     low: float = 0.0,
     high: float = 1.0,
 ) -> Any:
-    """A matrix as coloured squares, with row and column names; ``numbers`` such as ``.2f`` writes
-    each value.
-    """
+    """A matrix as coloured squares with names; ``numbers`` such as ``.2f`` writes each value."""
     values = np.asarray(values)
     image = axes.imshow(values, cmap="Blues", vmin=low, vmax=high)
     axes.set_xticks(

@@ -111,9 +111,7 @@ def read(path: Path, skipped: Counter) -> str:
 
 
 def chunks_of(path: str, text: str) -> Iterator[Chunk]:
-    """Pieces of ``WORDS`` words; each begins with the last ``OVERLAP`` of the one before, and knows
-    its line.
-    """
+    """Pieces of ``WORDS`` words, each with its line; one begins with the last ``OVERLAP``."""
     words = [(match[0], match.start()) for match in re.finditer(r"\S+", text)]
     for start in range(0, max(1, len(words) - OVERLAP), WORDS - OVERLAP):
         part = words[start : start + WORDS]
@@ -122,9 +120,7 @@ def chunks_of(path: str, text: str) -> Iterator[Chunk]:
 
 
 def read_folder(folder: Path, most: int) -> tuple[list[Chunk], Counter]:
-    """All chunks of a folder, at most ``most``, and how many files were left out for which
-    reason.
-    """
+    """All chunks of a folder, at most ``most``, and how many files were left out and why."""
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder")
     found: list[Chunk] = []
@@ -151,9 +147,7 @@ def chunks_to_search(folder: Path, most: int) -> list[Chunk]:
 
 
 def parts() -> tuple[dict[str, Callable], set[str]]:
-    """The six functions by name, and which of them are the reader's own: those that the grader
-    passes.
-    """
+    """The six functions by name, and which are the reader's own: those that the grader passes."""
     use, own = {master: PIECES[master].original for master in PARTS}, set()
     for lesson in sorted({PIECES[master].lesson for master in PARTS}):
         if (path := mine(lesson)).is_file():
@@ -214,8 +208,9 @@ class Engine:
         return best[scores[best] > 0]
 
     def joined(self, *rankings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and scores, best first: the sum over rankings of 1 / (60 + rank), nothing where a
-        row is not ranked.
+        """Rows and scores, best first: the sum over rankings of 1 / (60 + rank).
+
+        A ranking adds nothing where a row is not ranked.
         """
         total = np.zeros(len(self.chunks))
         for ranking in rankings:
@@ -284,9 +279,7 @@ class Engine:
         )
 
     def card(self, questions: list[tuple[str, str]]) -> str:
-        """Whose parts these are, what a chunk costs, and how well each engine finds the files that
-        questions name.
-        """
+        """Whose parts these are, what a chunk costs, and how well each engine finds files."""
         paths = np.array([chunk.path for chunk in self.chunks])
         found: dict[str, list[list[int]]] = {"words": [], "vectors": [], "joined": []}
         for query, _ in questions:

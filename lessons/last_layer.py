@@ -41,9 +41,7 @@ def read(texts: Sequence[str]) -> None:
 
 
 class LastLayer(nn.Module):
-    """Texts to unit vectors: the sixth layer, the mean over tokens, length 1. All that is
-    trained.
-    """
+    """Texts to unit vectors: the sixth layer, all that is trained; the mean; length 1."""
 
     def __init__(self):
         super().__init__()
@@ -91,8 +89,9 @@ def spearman(model: LastLayer, pairs: Sequence[ScoredPair]) -> float:
 
 
 def understood(name: str, model: LastLayer, lines: Sequence[str]) -> int:
-    """How often of 24 lines, "said / negated / meant", is the paraphrase nearer than the
-    negation?
+    """How often of 24 lines, "said / negated / meant", is the paraphrase nearer?
+
+    Nearer than the negation, that is.
     """
     texts = [text for line in lines for text in line.split(" / ")]
     said, negated, meant = vectors(model, texts).view(24, 3, -1).unbind(1)
@@ -131,9 +130,7 @@ def run(
     seed: int = 0,
     look: tuple[int, Sequence[ScoredPair]] | None = None,
 ) -> tuple[LastLayer, np.ndarray, list[tuple[float, float]]]:
-    """A trained model, the loss of each step, and with ``look=(4, dev)`` what dev says after every
-    four steps.
-    """
+    """A trained model, each step's loss; with ``look=(4, dev)`` what dev says every 4 steps."""
     torch.manual_seed(seed)  # for dropout
     model, generator = LastLayer(), torch.Generator().manual_seed(seed)
     lengths, batches = [tokens(pair) for pair in pairs], []

@@ -10,9 +10,7 @@ from torch import Tensor, nn
 def kept_for_backward(
     network: nn.Module, loss: Callable[[Tensor], Tensor], vectors_of: nn.Module, rows: list[int]
 ) -> float:
-    """The most MiB that graphs keep at any moment of a forward and its backward, without the
-    weights themselves.
-    """
+    """The most MiB that graphs keep at any moment of a forward and backward, without weights."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
     kept, most = Counter(), 0  # how often each piece of memory is kept
 

@@ -1,6 +1,4 @@
-"""The texts of lessons 17 and 27, and what a saving costs: Spearman on STS-B, and how many
-neighbours are left.
-"""
+"""The texts of lessons 17 and 27, and what a saving costs: Spearman and neighbours."""
 
 from collections.abc import Callable
 

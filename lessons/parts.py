@@ -1,6 +1,4 @@
-"""How the course hangs together: its parts, its core, which lesson needs which, and what each reads
-of the book.
-"""
+"""How the course hangs together: its parts, its core, which lesson needs which chapters."""
 
 import ast
 from pathlib import Path

@@ -20,9 +20,7 @@ FILE = MINE / "guesses.json"  # number -> guess, whether it was sure and right, 
 
 @dataclass
 class Guess:
-    """One question. ``given`` is the guess, None without one; ``sure`` whether it came with an
-    exclamation mark.
-    """
+    """One question. ``given`` is the guess or None; ``sure`` whether it had an exclamation mark."""
 
     number: str
     choices: Sequence[str]
@@ -30,8 +28,9 @@ class Guess:
     sure: bool = False
 
     def answer(self, right: str) -> None:
-        """Print the answer beside the guess, and keep the guess if it is the first. ``right`` is
-        one of the choices.
+        """Print the answer beside the guess, and keep the guess if it is the first.
+
+        ``right`` is one of the choices.
         """
         if right not in self.choices:
             raise ValueError(f"{right!r} is not one of the choices of {self.number}")
@@ -58,15 +57,15 @@ def kept() -> dict[str, Any]:
 
 
 def shuffled(number: str, count: int) -> list[int]:
-    """The places of a question's choices in an order that depends on its number alone: the author's
-    has habits.
+    """The places of a question's choices in an order that depends on its number alone.
+
+    An author has habits.
     """
     return random.Random(number).sample(range(count), count)
 
 
 def predict(number: str, question: str, choices: Sequence[str]) -> Guess:
-    """Show a question with its choices, and ask for a guess unless there was one: ``2``, or ``2!``
-    for a sure one.
+    """Show a question and ask for a guess unless there was one: ``2``, or ``2!`` if sure.
 
     The choices are shown in another order than that of the lesson's source, the same every time.
     """
@@ -87,8 +86,7 @@ def predict(number: str, question: str, choices: Sequence[str]) -> Guess:
 
 
 def ask(question: str, count: int) -> tuple[int, bool] | None:
-    """The number of a choice, and whether it came with an exclamation mark; None for an empty line,
-    or if nobody is there."""
+    """The number of a choice, and whether the guess is sure; None if there is no answer."""
     if "ipykernel" not in sys.modules and not (sys.stdin and sys.stdin.isatty()):
         return None
     try:
@@ -103,9 +101,7 @@ def ask(question: str, count: int) -> tuple[int, bool] | None:
 
 
 def show_guesses() -> None:
-    """How many guesses were right: of the sure ones, and of the others beside what chance would
-    give.
-    """
+    """How many guesses were right: of the sure ones, and of all others beside chance."""
     found = list(kept().values())
     if not found:
         print("No guesses yet: the lessons ask for them under 'Predict, then run'.")

@@ -1,5 +1,4 @@
-"""Five questions a lesson, asked in the terminal: ``python -m lessons.check quiz 05``. Nothing is
-kept.
+"""Five questions a lesson, asked in the terminal; nothing is kept.
 
 They are in ``grader/quiz.toml``, with a reason for each choice.
 """
@@ -23,9 +22,7 @@ class Question:
 
 
 def questions() -> dict[int, list[Question]]:
-    """The questions of each lesson that has a quiz, their choices in an order that no author
-    chose.
-    """
+    """The questions of each lesson that has a quiz, their choices in a drawn order."""
     text = (ROOT / "lessons" / "grader" / "quiz.toml").read_text(encoding="utf-8")
     found: dict[int, list[Question]] = {}
     for entry in tomllib.loads(text)["questions"]:
@@ -39,9 +36,7 @@ def questions() -> dict[int, list[Question]]:
 
 
 def show_quiz(lesson: int) -> None:
-    """Ask the lesson's questions. Where nobody can answer, show them. ``InputError`` if the lesson
-    has no quiz.
-    """
+    """Ask the lesson's questions; where nobody can answer, show them."""
     found = questions()
     if lesson not in found:
         raise InputError(

@@ -1,5 +1,4 @@
-"""Slides made of a lesson's own text, pictures, predictions and quiz: one HTML file, which needs no
-network.
+"""Slides made of a lesson's text, pictures, predictions and quiz: one HTML file, no network.
 
     python -m lessons.slides 05 --out slides     slides/05_attention.html
     python -m lessons.slides all --out slides
@@ -58,9 +57,7 @@ def objectives(lesson: int) -> list[str]:
 
 
 def sections(text: str) -> list[tuple[str, list[str]]]:
-    """The headings of a lesson, each with its parts: Markdown begins with ``# ``, everything else
-    is code.
-    """
+    """The headings of a lesson, each with its parts: Markdown begins with ``# ``, code does not."""
     found: list[tuple[str, list[str]]] = []
     for kind, cell in re.findall(
         r"^# %%( \[markdown\])?\n(.*?)(?=^# %%|\Z)", text, re.MULTILINE | re.DOTALL

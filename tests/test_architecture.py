@@ -118,9 +118,7 @@ def test_optional_packages_are_imported_inside_functions():
 
 
 def test_the_bare_loop_starts_by_its_path():
-    """Python then looks for every import in the file's folder first: nothing there may hide a
-    library.
-    """
+    """Python then imports from the file's folder first, so nothing there may hide a library."""
     done = subprocess.run(
         [sys.executable, PACKAGE / "train.py", "--help"], capture_output=True, text=True, timeout=60
     )

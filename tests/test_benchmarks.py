@@ -1,6 +1,4 @@
-"""What the benchmarks' tables are computed from, and that a benchmark checks the vectors that it
-measures.
-"""
+"""What the benchmarks' tables are computed from, and that vectors are checked."""
 
 from dataclasses import replace
 

@@ -1,5 +1,4 @@
-"""Files damaged at random: every reader reads them or refuses them with one line that names the
-file.
+"""Files damaged at random: every reader reads them or refuses them in one line.
 
 ``MINISBERT_EXAMPLES=3000 pytest tests/test_foreign_bytes.py`` looks longer. What it finds
 Hypothesis keeps in ``.hypothesis`` and tries first the next time.
@@ -101,9 +100,7 @@ def replaced(value: object, draw: Callable) -> object:
 
 @st.composite
 def damaged(draw: Callable, content: bytes) -> bytes:
-    """The bytes with one or two places changed; JSON, also the header of safetensors, often as
-    JSON.
-    """
+    """The bytes with one or two places changed; JSON, also of safetensors, often as JSON."""
     header = int.from_bytes(content[:8], "little")
     start, end = (8, 8 + header) if header < len(content) - 8 else (0, len(content))
     if draw(st.booleans()):
@@ -118,9 +115,7 @@ def damaged(draw: Callable, content: bytes) -> bytes:
 
 
 def ending(run: Callable[[], object]) -> tuple[int, str]:
-    """The exit code of a command, and its error if it is one that is shown in one line; anything
-    else is raised.
-    """
+    """The exit code of a command, and its error if that is shown in one line."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             run()
@@ -296,9 +291,7 @@ LINES = [
 
 @contextlib.contextmanager
 def unblocked(pipe: Path) -> Iterator[subprocess.Popen]:
-    """After ten seconds a read of the pipe gets its end, by a process: a library may wait with
-    Python's lock held.
-    """
+    """After ten seconds a read of the pipe ends, by a process: a library may hold Python's lock."""
     with subprocess.Popen(["sh", "-c", 'exec 2> /dev/null; sleep 10; : > "$0"', pipe]) as writer:
         try:
             yield writer

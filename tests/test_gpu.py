@@ -46,8 +46,9 @@ def tensors(result: Iterable) -> list[torch.Tensor]:
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_vectors_and_similarities(folder, dtype, tolerance):
-    """Every family and class beside the CPU's float64; in float32 some vectors are not unit, and
-    round as states do.
+    """Every family and class beside the CPU's float64.
+
+    In float32 some vectors are not unit, and round as states do.
     """
     expected, found = (minisbert.load(folder, device=device) for device in ("cpu", "cuda"))
     expected.double()
@@ -68,8 +69,9 @@ def test_bfloat16_and_tokens():
 
 
 def distinct(count: int, fewest: int, most: int) -> list[str]:
-    """Texts of so many words, of which no two have the same tokens (unknown words would be one
-    token).
+    """Texts of so many words, of which no two have the same tokens.
+
+    Unknown words would all be one token.
     """
     chance = random.Random(0)
     texts = set()
@@ -79,9 +81,7 @@ def distinct(count: int, fewest: int, most: int) -> list[str]:
 
 
 def wide_heads(device: str, width: int = 128) -> SentenceEncoder:
-    """A small encoder with random weights and heads of 32 columns, for which the kernel without
-    pads is made.
-    """
+    """A small random encoder with heads of 32 columns, which the kernel without pads is for."""
     torch.manual_seed(3)
     tiny = minisbert.load(TINY, device="cpu")
     config = replace(
@@ -193,9 +193,7 @@ TRAINED = {
 
 @pytest.mark.parametrize("loss", TRAINED)
 def test_losses_and_scores_of_training(loss, files, tmp_path):
-    """Each loss trains on the GPU and is evaluated there, with the losses of the CPU where nothing
-    is random.
-    """
+    """Each loss trains on the GPU as on the CPU where nothing is random, and is evaluated."""
     more = [*TRAINED[loss], "--model", str(TINY), "--log-every", "1", "--max-steps", "4"]
     given = toys.flags(files, loss, *more)
     given += ["--dropout", "0", "--dtype", "float32", "--batch-size", "8"]

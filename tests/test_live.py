@@ -1,6 +1,4 @@
-"""Live against transformers and sentence-transformers as they are installed (the ``reference``
-extra).
-"""
+"""Live against transformers and sentence-transformers as installed (``reference`` extra)."""
 
 import os
 
@@ -130,9 +128,7 @@ def test_random_models_forward_and_backward(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["many layers, odd widths", "DistilBERT", "RoBERTa"])
 def test_training_mode_drops_the_same_numbers(name, tmp_path):
-    """With one seed both sides drop the same: dropout has the same places, shapes, order and
-    probability.
-    """
+    """With one seed both sides drop the same places, in the same order and probability."""
     (family, *sizes), lengths = CONFIGURATIONS[name]
     reference = random_reference(0, family, *sizes)
     ours = through_disk(reference, tmp_path).train()

@@ -1,6 +1,4 @@
-"""The command ``minisbert NAME`` is ``python -m minisbert NAME``; alone it lists them, without
-importing torch.
-"""
+"""``minisbert NAME`` is ``python -m minisbert NAME``; alone it lists them, without torch."""
 
 import os
 import re
@@ -56,9 +54,7 @@ def test_alone_it_lists_every_command_with_a_line(way, arguments, tmp_path):
 
 
 def test_the_examples_of_every_help_are_read(monkeypatch):
-    """Each help ends with commands whose options exist and go together as far as the parser
-    knows.
-    """
+    """Each help ends with commands whose options exist and go together."""
     for name in COMMANDS:
         examples = command_pages.examples(command_pages.parser_of(name))
         assert examples, name

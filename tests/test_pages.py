@@ -154,9 +154,7 @@ FOREIGN = {
 
 
 def test_every_option_that_a_sentence_names_exists():
-    """Of the command before it, or of any command of the package, or in the source of a tool of the
-    repository.
-    """
+    """Of the command before it, of any command of the package, or in the source of a tool."""
     of_command = {name: options(command_pages.parser_of(name)) | {"--help-all"} for name in NAMES}
     existing = FOREIGN.union(*of_command.values())
     for folder in ("benchmarks", "lessons", "tests"):

@@ -30,9 +30,7 @@ STATIC = ROOT / "docs" / "static"
 
 
 def javascript(expression: str, data: Any) -> Any:
-    """The value of an expression over ``data``, with the functions of ``numbers.js`` and
-    ``gallery.js`` at hand.
-    """
+    """The value of an expression over ``data``, with the functions of the two scripts."""
     requires = [
         f"require({json.dumps(str(STATIC / name))})" for name in ("numbers.js", "gallery.js")
     ]
@@ -177,9 +175,7 @@ def test_attention_is_the_models_up_to_a_byte(minilm, play_data):
 
 
 def test_the_live_search_of_the_gallery_ranks_as_the_package_does(tiny, play_data):
-    """With the table as it is stored, in int8: scores to the rounding of float32, and every text in
-    its place.
-    """
+    """The table as stored, in int8: scores to the rounding of float32, every text in place."""
     import gallery_data
 
     texts = [

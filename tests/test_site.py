@@ -122,9 +122,7 @@ def test_the_first_cell_fetches_and_installs_only_what_is_missing(
 @pytest.mark.site
 @pytest.mark.parametrize("address", ["", "https://github.com/somebody/course"])
 def test_the_repositorys_address_is_one_setting(address, tmp_path):
-    """With it every page can be edited and cloned, and a lesson opened in Colab and Binder; without
-    it none says so.
-    """
+    """With it pages can be edited and cloned, and lessons opened elsewhere; without it, not."""
     require(find_spec("myst_nb"), "needs the site extra: pip install '.[site]'")
     shutil.copytree(
         ROOT / "docs",
@@ -206,9 +204,7 @@ def test_the_repositorys_address_is_one_setting(address, tmp_path):
 @pytest.mark.site
 @pytest.mark.weights
 def test_a_notebook_runs_in_an_empty_folder(lesson_pages, minilm, tmp_path, monkeypatch):
-    """In a fresh kernel, from a clone that its first cell makes; the build runs the same cells of
-    every lesson.
-    """
+    """In a fresh kernel, from a clone that its first cell makes, as the build runs it."""
     import nbclient
 
     require((ROOT / ".git").exists(), "needs a git repository to clone")
@@ -350,9 +346,7 @@ def listen(tab: Any, server: str, found: Findings) -> None:
 
 @pytest.fixture(scope="module")
 def findings(server, chromium, pages) -> Findings:
-    """Every page on a phone in light colours, each but the listings of source also on a desktop in
-    dark ones.
-    """
+    """Every page on a phone in light colours, and on a desktop in dark ones (not listings)."""
     from axe_playwright_python.sync_playwright import Axe
 
     found: Findings = {kind: [] for kind in KINDS}

@@ -49,9 +49,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 
 class Shell:
-    """Run blocks in one folder, with ``minisbert`` and ``python`` as the reader has them, on
-    another model.
-    """
+    """Run blocks in one folder, with ``minisbert`` and ``python`` as the reader has them."""
 
     def __init__(self, folder: Path, model: Path):
         programs = folder / "programs"
@@ -124,9 +122,7 @@ def digits_left_out(text: str) -> str:
 @needs_server
 @pytest.mark.slow
 def test_fine_tune_on_a_csv(tiny, tmp_path):
-    """Inspect, train, evaluate, search and serve; what inspect says of the file depends on no
-    weights.
-    """
+    """Inspect, train, evaluate, search and serve; what inspect says depends on no weights."""
     shell = Shell(tmp_path, tiny)
     printed = [shell.run(block) for block, _ in blocks("finetune")]
     inspected = next(text for text in printed if text.startswith("train.csv: 24 rows, 1 skipped"))
@@ -142,9 +138,7 @@ def test_fine_tune_on_a_csv(tiny, tmp_path):
 @needs_server
 @pytest.mark.slow
 def test_vectors_in_production(tiny, tmp_path):
-    """Compile, serve and certify; the planted fault is named for the tiny model as for the real
-    one.
-    """
+    """Compile, serve and certify; the planted fault is named as for the real model."""
     shell = Shell(tmp_path, tiny)
     printed = [shell.run(block) for block, _ in blocks("production")]
     assert printed[2] == "ok\n"

@@ -1,6 +1,4 @@
-"""What users write passes ``mypy --strict`` and pyright: the calls in ``typed_calls.py`` and the
-README's Python.
-"""
+"""What users write passes ``mypy --strict`` and pyright: ``typed_calls.py`` and the README."""
 
 import re
 import subprocess

@@ -1,5 +1,4 @@
-"""What the site adds to docs/commands.md: below the heading of each command its examples and all of
-its options.
+"""What the site adds to docs/commands.md: examples and options of each command.
 
 A Sphinx extension. Everything comes from the parsers, so that the page says what ``--help`` says.
 """
@@ -38,9 +37,7 @@ def ask(parser: Parser, *_: object) -> None:
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
-    """Return the parser that ``minisbert NAME`` reads its options with; nothing else of the command
-    runs.
-    """
+    """Return the parser that ``minisbert NAME`` reads its options with; run nothing else of it."""
     if name == "train":
         return make_parser()
     with patch.object(Parser, "parse_args", ask), patch.dict(os.environ):
@@ -88,9 +85,7 @@ def about(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 
 def table(parser: argparse.ArgumentParser) -> list[str]:
-    """Return Markdown with a table for each group of a parser's options, and those of its
-    actions.
-    """
+    """Return Markdown with a table for each group of a parser's options, and its actions."""
     lines: list[str] = []
     for group in parser._action_groups:
         rows = []

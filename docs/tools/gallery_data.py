@@ -1,5 +1,4 @@
-"""The search that is live in the gallery: Python's docstrings, and a static table of
-all-MiniLM-L6-v2's tokens.
+"""The search that is live in the gallery: Python's docstrings and a static table of tokens.
 
 A Sphinx extension. The build writes ``_static/docstrings.js`` (4 MB), which the page loads when it
 is asked to. The model itself would be 23 MB in int8, a byte for each parameter, and need a runtime
@@ -23,9 +22,7 @@ COLUMNS = 64
 
 
 def data(encoder: SentenceEncoder, names: list[str], texts: list[str]) -> dict[str, Any]:
-    """Distill a table of ``COLUMNS`` columns; int8 with a scale for each row, the vocabulary,
-    names, texts and ids.
-    """
+    """Distill a table of ``COLUMNS`` columns: int8, scales, the vocabulary, names, texts, ids."""
     static = distill(encoder, COLUMNS)
     table = static.embedding.weight.detach().numpy()  # (V, D)
     # a row of its own, because the vectors of frequent tokens are a thousand times shorter

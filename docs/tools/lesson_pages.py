@@ -1,5 +1,4 @@
-"""What the site adds to the lessons: notebooks to download, hints, links to the lines of the
-package, source pages.
+"""What the site adds to the lessons: notebooks, hints, links to lines, source pages.
 
 A Sphinx extension, and the reader that makes a notebook of a lesson; jupytext does the conversion.
 """
@@ -67,9 +66,7 @@ sys.path[:0] = [str(course / "lessons"), str(course)]"""
 
 
 def origin(root: Path) -> str:
-    """Where the notebooks clone the course from: the origin of the checkout, without credentials,
-    else the checkout.
-    """
+    """Where the notebooks clone the course from: the checkout's origin, without credentials."""
     command = ["git", "-C", str(root), "config", "--get", "remote.origin.url"]
     url = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     url = re.sub(r"^git@([^:/]+):", r"https://\1/", url)
@@ -85,9 +82,7 @@ def formula_table() -> list[dict[str, Any]]:
 
 
 def typeset(text: str, lesson: int, page: bool) -> str:
-    """Markdown of a lesson with its formulas in TeX; on a page, with what there is to play with
-    below them.
-    """
+    """Markdown of a lesson with its formulas in TeX; on a page, with what there is to play with."""
     for formula in (formula for formula in formula_table() if formula["lesson"] == lesson):
         block = rf"^ {{4}} *{re.escape(formula['starts'])}.*(?:\n {{4}}.*)*"
         found = re.search(block, text, re.MULTILINE)
@@ -138,9 +133,7 @@ def notebook(text: str, repository: str, page: bool = False) -> NotebookNode:
 
 
 def launch_links(repository: str, stem: str) -> str:
-    """Markdown with links that open a lesson in Colab and Binder, from the branch that the workflow
-    writes.
-    """
+    """Markdown with links that open a lesson in Colab and Binder, from the branch of notebooks."""
     name = re.sub(r"^https?://[^/]*/|\.git$|/$", "", repository)
     colab = f"https://colab.research.google.com/github/{name}/blob/{NOTEBOOKS}/{stem}.ipynb"
     binder = f"https://mybinder.org/v2/gh/{name}/{NOTEBOOKS}?labpath={stem}.ipynb"
@@ -148,8 +141,7 @@ def launch_links(repository: str, stem: str) -> str:
 
 
 def read(text: str, repository: str, launch: bool = False) -> NotebookNode:
-    """The notebook of a lesson as its page shows it; with ``launch`` there are links that open it
-    elsewhere.
+    """The notebook of a lesson; with ``launch`` there are links that open it elsewhere.
 
     Objectives and links to its files come first, quiz and hints last; answers are folded below the
     exercises.
@@ -177,9 +169,7 @@ def read(text: str, repository: str, launch: bool = False) -> NotebookNode:
 
 
 def quiz(lesson: int) -> list[NotebookNode]:
-    """The lesson's quiz: each question with its choices, and in a dropdown why each is right or
-    wrong.
-    """
+    """The lesson's quiz: each question, its choices, and folded why each is right or wrong."""
     lines = []
     for question in questions().get(lesson, []):
         lines += [f"**{int(question.at[3:])}.** {with_code(question.ask)}", ""]
@@ -214,9 +204,7 @@ def answered(text: str, lesson: int) -> str:
 
 @cache
 def things() -> dict[str, str]:
-    """The HTML of each thing to play with, by name; ``scripts`` are what those of the lessons
-    need.
-    """
+    """The HTML of each thing to play with, by name; ``scripts`` are those of the lessons."""
     text = PLAY.read_text(encoding="utf-8")
     found = {
         name: html
@@ -233,9 +221,7 @@ def put_things(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def hints(lesson: int) -> list[NotebookNode]:
-    """The lesson's pieces, each hint in a dropdown without its pattern; no cell if the lesson has
-    none.
-    """
+    """The lesson's pieces, each hint folded and without its pattern; no cell without pieces."""
     cards = tomllib.loads(CARDS.read_text(encoding="utf-8"))["pieces"]
     lines = []
     for card in (card for card in cards if card["lesson"] == lesson):
@@ -284,8 +270,9 @@ def write_notebooks(app: Sphinx, error: Exception | None) -> None:
 
 
 def order_documents(app: Sphinx, env: Any, names: list[str]) -> None:
-    """Give each process of ``-j 2`` half of the lessons' work: Sphinx hands out names in batches,
-    in this order.
+    """Give each process of ``-j 2`` half of the lessons' work.
+
+    Sphinx hands out names in batches, in this order.
     """
 
     def place(name: str) -> int:
@@ -302,15 +289,14 @@ def order_documents(app: Sphinx, env: Any, names: list[str]) -> None:
 
 
 def create_cache(app: Sphinx, env: Any, names: list[str]) -> None:
-    """Create the database of executed lessons before processes share it: two that create its tables
-    at once fail.
-    """
+    """Create the database of executed lessons once: two processes that create it at once fail."""
     JupyterCacheBase(app.config.nb_execution_cache_path).db.dispose()
 
 
 def write_mathjax(app: Sphinx, error: Exception | None) -> None:
-    """MathJax and its fonts: of the package, whose Sphinx extension would keep lessons from running
-    side by side.
+    """MathJax and its fonts, from the package.
+
+    Its Sphinx extension would keep lessons from running side by side.
     """
     if error is None:
         package = Path(find_spec("sphinx-mathjax-offline").origin).parent / "static" / "mathjax"
@@ -359,9 +345,7 @@ def formulas() -> dict[str, str]:
 
 
 def link_sources(app: Sphinx, doctree: nodes.document) -> None:
-    """Names of files become links to their pages; in a lesson, names of functions become links to
-    their lines.
-    """
+    """Names of files become links to their pages; in a lesson, functions link to their lines."""
     names = {path.relative_to(ROOT).as_posix(): page_of(path) for path in SOURCES}
     targets = (
         names | {name.removeprefix("minisbert/"): page for name, page in names.items()} | formulas()
@@ -390,9 +374,7 @@ def link_sources(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def source_pages(app: Sphinx) -> Any:
-    """A page for each source file, its lines numbered and each with an anchor, and ``/`` for the
-    front page.
-    """
+    """A page for each source file, with an anchor for each line, and ``/`` for the front page."""
     for path in SOURCES:
         code = path.read_text(encoding="utf-8")
         name = path.relative_to(ROOT).as_posix()
@@ -420,9 +402,7 @@ def leave_out_paths(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def describe(app: Sphinx, doctree: nodes.document) -> None:
-    """What screen readers need: a description of each lesson's picture, and a name for a column
-    without one.
-    """
+    """What screen readers need: a description of each picture, a name for a nameless column."""
     for image in doctree.findall(nodes.image):
         lesson = ROOT / "lessons" / f"{Path(image['uri']).stem}.py"
         if not image.get("alt") and lesson in LESSONS:

@@ -40,9 +40,7 @@ class Tile(NamedTuple):
 
 
 def tiles() -> list[Tile]:
-    """Read the page: each tile is a heading, a picture, a sentence, code, and perhaps what it
-    prints.
-    """
+    """Read the page: each tile is a heading, a picture, a sentence, code, maybe its output."""
     sections = re.split(r"^(?=## )", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     found = []
     for section in sections:
@@ -54,9 +52,7 @@ def tiles() -> list[Tile]:
 
 
 def run(code: str) -> dict[str, Any]:
-    """Run the code of a tile in Python, silently, and return its variables and what it
-    ``printed``.
-    """
+    """Run the code of a tile in Python, silently; return its variables and what it printed."""
     names: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(code, names)
@@ -69,9 +65,7 @@ def run(code: str) -> dict[str, Any]:
 def bars(
     pen: Pen, top: float, rows: list[tuple[str, float, str]], best: int, scale: float = 1.0
 ) -> None:
-    """Draw a label, a bar as long as its value's share of ``scale``, and what is written behind it,
-    for each row.
-    """
+    """Draw for each row a label, a bar for its share of ``scale``, and a text behind it."""
     for row, (label, value, written) in enumerate(rows):
         y = top + 40 * row
         pen.text(12, y + 12, label, "small", "start")

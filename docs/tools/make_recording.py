@@ -49,9 +49,7 @@ def grader(mine: Path, *arguments: str) -> str:
 
 
 def run() -> tuple[str, str]:
-    """Return the function as it stands in the file, without its docstring, and what the grader says
-    about it.
-    """
+    """Return the function of the file, without docstring, and what the grader says about it."""
     with tempfile.TemporaryDirectory() as folder:
         mine = Path(folder)
         grader(mine, "start", "05")
@@ -70,9 +68,7 @@ def wrapped(line: str, indent: int) -> list[str]:
 
 
 def screen(function: str, said: str) -> list[tuple[str, str, float]]:
-    """Return the lines of the recording, each with its look and the seconds after which it
-    appears.
-    """
+    """Return the lines of the recording: text, look, and the seconds after which each appears."""
     lines = [("# lessons/mine/lesson_05.py", "soft", 0.0)]
     seconds = 0.4
     for line in function.splitlines():
@@ -93,9 +89,7 @@ def screen(function: str, said: str) -> list[tuple[str, str, float]]:
 
 
 def drawing(lines: list[tuple[str, str, float]]) -> str:
-    """Return the SVG: every line at once, and then the animation, in which a line waits for its
-    turn.
-    """
+    """Return the SVG: every line at once, and the animation, in which each waits for its turn."""
     width, height = 2 * MARGIN + int(COLUMNS * 7.85), 2 * MARGIN + LINE * len(lines)
     described = " ".join(" ".join(line for line, _, _ in lines).split())
     parts = [

@@ -47,9 +47,7 @@ def packed(array: np.ndarray) -> str:
 
 
 def index(encoder: SentenceEncoder) -> dict[str, Any]:
-    """400 sentences of STS-B as int8 codes and bits, 40 queries in float32, and the exact ten of
-    each.
-    """
+    """400 sentences of STS-B as int8 codes and bits, 40 queries, and the exact ten of each."""
     pairs = load_scored_pairs("stsb", "test")
     corpus = list(dict.fromkeys(pair.sentence1 for pair in pairs))[:400]
     vectors, queries = (

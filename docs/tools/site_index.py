@@ -1,5 +1,4 @@
-"""What the site makes of docs/index.md: the kind of each page, a list of all for programs, links to
-the repository.
+"""What the site makes of docs/index.md: each page's kind, a list of all, links to the source.
 
 A Sphinx extension. The groups of the index are the kinds: tutorial, how-to, reference, explanation.
 """
@@ -30,9 +29,7 @@ CARD, CARD_SHOWS = "card.png", "Sentences become numbers, and similar sentences 
 
 
 def groups_of(root: Path = ROOT) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the lists of the index: the heading of each, and its documents in their order, each
-    with its title.
-    """
+    """Return the lists of the index: the heading of each, and its documents with their titles."""
     path = root / f"{INDEX}.md"
     groups = []
     for caption, entries in GROUP.findall(path.read_text(encoding="utf-8")):
@@ -46,9 +43,7 @@ def groups_of(root: Path = ROOT) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def kinds(root: Path = ROOT) -> dict[str, str]:
-    """Return the group of the index that each page is in; the lessons have that of the page that
-    lists them.
-    """
+    """Return the group of the index that each page is in; a lesson is in that of its list."""
     found = {}
     for caption, pages in groups_of(root):
         for _, name in pages:
@@ -70,9 +65,7 @@ def title(text: str) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence below the heading, without links; of a lesson, the first after
-    files and minutes.
-    """
+    """Return a page's first sentence, without links; of a lesson, the first after its header."""
     below = re.sub(r"^#(?: |$)", "", text, flags=re.MULTILINE).partition("\n\n")[2].strip()
     paragraph = re.sub(
         r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(below.partition("\n\n")[0].split())
@@ -104,9 +97,7 @@ def llms(root: Path = ROOT) -> str:
 def finish(
     app: "Sphinx", name: str, template: str, context: dict[str, Any], doctree: object
 ) -> None:
-    """Give a page the tags from which a search engine, or a chat that shows a link, takes
-    description and picture.
-    """
+    """Give a page the tags from which a search engine or a chat takes description and picture."""
     root = Path(app.srcdir)
     about = first_sentence(text_of(root, name if name in kinds(root) else INDEX)).replace("`", "")
     tags = {
@@ -133,9 +124,7 @@ def finish(
 
 
 def fold(sidebar: str) -> str:
-    """Fold the groups of the sidebar, HTML, but the one that the page is in: nobody reads a list of
-    eighty links.
-    """
+    """Fold the sidebar's groups, except the page's own: nobody reads a list of eighty links."""
 
     def folded(group: re.Match) -> str:
         unfolded = " open" if 'class="current' in group[2] else ""
@@ -160,9 +149,7 @@ def write_llms(app: "Sphinx", error: Exception | None) -> None:
 
 
 def write_versions(app: "Sphinx", error: Exception | None) -> None:
-    """Lead from the folder above to the newest version, with a list of all, if the site's folder is
-    named after one.
-    """
+    """Lead from the folder above to the newest version if the site's folder is named after one."""
     out = Path(app.outdir)
     if error is not None or out.name != app.config.release:
         return
@@ -181,8 +168,9 @@ def write_versions(app: "Sphinx", error: Exception | None) -> None:
 
 
 def mark(app: "Sphinx", name: str, source: list[str]) -> None:
-    """Name a page's kind before its first line, and make the lists of contents, which GitHub would
-    show as they are.
+    """Name a page's kind before its first line, and make the lists of contents.
+
+    GitHub would show them as they are.
     """
     if name == INDEX:
         for caption, pages in groups_of(Path(app.srcdir)):

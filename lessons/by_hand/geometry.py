@@ -1,6 +1,4 @@
-"""Where vectors lie on the sphere: alignment, uniformity, mean cosine, of lists, arrays or tensors
-on the CPU.
-"""
+"""Where vectors lie on the sphere: alignment, uniformity, mean cosine; lists or tensors."""
 
 import numpy as np
 import torch

@@ -135,9 +135,7 @@ class Learners(Source):
         ] = []  # methods beside the book's that an earlier piece has brought along
 
     def part(self, piece: Piece, names: dict[str, str]) -> Part:
-        """What comes with a piece into a file that has these names. ``Unfit`` if it cannot be moved
-        there.
-        """
+        """What comes with a piece into a file with these names; ``Unfit`` if it cannot be moved."""
         function, inside = defined(self.tree, piece.path), len(piece.path) == 2
         if function is None:
             raise Unfit(f"{self.name} has no line that begins with def {piece.path[-1]}")
@@ -205,9 +203,7 @@ class Learners(Source):
         return found
 
     def text_of(self, node: ast.stmt, inside: bool = False) -> str:
-        """A statement with the comment above it, at the margin or in a class, without the stub's
-        comments.
-        """
+        """A statement with the comment above it, dedented, without the stub's comments."""
         lines, column = self.lines[first_line(self, node) - 1 : node.end_lineno], node.col_offset
         if inside and column != 4:
             lines = [
@@ -218,9 +214,7 @@ class Learners(Source):
 
 
 def changed(node: ast.stmt) -> set[str]:
-    """The names that a statement defines or changes: ``TABLE`` in ``TABLE[0] = 1`` and in
-    ``TABLE.append(1)`` too.
-    """
+    """The names that a statement defines or changes, ``TABLE`` in ``TABLE[0] = 1`` too."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return {node.name}
     if isinstance(node, IMPORTS) or (
@@ -308,8 +302,7 @@ def chapter_text(name: str, written: dict[str, Part], left_out: dict[str, str]) 
 
 
 def owners(text: str) -> list[str]:
-    """For each line of code the piece that it belongs to, by the last mark above it; empty: the
-    book's.
+    """The piece of each line of code, by the last mark above it; empty: the book's.
 
     A line without code, that is an empty one, a comment or a docstring, has the owner "-".
     """

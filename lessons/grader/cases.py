@@ -56,9 +56,7 @@ BONUS: dict[str, str] = {
 
 
 def cases(master: str) -> Callable:
-    """Decorator: a piece's cases are what the function yields; each is run before the next one is
-    asked for.
-    """
+    """Decorator: a piece's cases are what the function yields, each run before the next."""
 
     def enter(function: Callable[[], Iterator[Case]]) -> Callable[[], Iterator[Case]]:
         CASES[master] = function
@@ -81,9 +79,7 @@ def d(*values: Any) -> Tensor:
 
 
 def with_weights(module: nn.Module, **weights: Any) -> nn.Module:
-    """A module whose parameters are 0 (LayerNorm's weight 1) except for those given:
-    ``up__bias=[1.0, 2.0]``.
-    """
+    """A module of zeros (LayerNorm's weight 1) except for those given: ``up__bias=[1.0, 2.0]``."""
     for name, parameter in module.named_parameters():
         parameter.data = torch.full_like(parameter, float("norm.weight" in name))
     for name, value in weights.items():
@@ -95,9 +91,7 @@ def with_weights(module: nn.Module, **weights: Any) -> nn.Module:
 
 
 def equal(ours: Any, expected: Any, tolerance: float) -> bool:
-    """Of the same type and shape, and every number within ``tolerance``; NaN equals NaN, and
-    infinity itself.
-    """
+    """Of the same type and shape, every number within ``tolerance``; NaN equals NaN."""
     if isinstance(expected, np.ndarray):
         return isinstance(ours, np.ndarray) and equal(
             as_tensor(ours), as_tensor(expected), tolerance
@@ -219,8 +213,9 @@ def both(ours: Any, expected: Any) -> list[str]:
 
 
 def float32(ours: Any, expected: Any) -> str:
-    """A question, if float64 numbers differ as float32 rounds: most by about 1e-8 of their size,
-    none by much more.
+    """A question, if float64 numbers differ as float32 rounds.
+
+    Most differ by about 1e-8 of their size, none by much more.
     """
     if not all(
         isinstance(x, float) or (isinstance(x, Tensor) and x.dtype == torch.float64)
@@ -273,9 +268,7 @@ def array_problem(result: Any, expected: Tensor | np.ndarray) -> str:
 
 
 def converted(result: Any, expected: Any) -> Any:
-    """A result of the right type and shape with the expected dtype; None if it is not of that type
-    and shape.
-    """
+    """A result of the right type and shape with the expected dtype, else None."""
     if isinstance(expected, tuple):
         fits = type(result) is tuple and len(result) == len(expected)
         parts = (

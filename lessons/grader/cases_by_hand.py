@@ -1,6 +1,4 @@
-"""Hand examples and traps of the pieces in ``lessons/by_hand``: merges, gradients, costs, a gain in
-pairs.
-"""
+"""Hand examples and traps of ``lessons/by_hand``: merges, gradients, costs, a gain in pairs."""
 
 import numpy as np
 import torch

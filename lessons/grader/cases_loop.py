@@ -110,9 +110,7 @@ def _():
     yield trap("a gradient that was there before", 2.0, leftover)
 
     def outside() -> float:
-        """A parameter that the optimizer has and the model has not, as a learned temperature would
-        be.
-        """
+        """A parameter of the optimizer that the model lacks, as a learned temperature would be."""
         model, other = Weight(), nn.Parameter(d(3.0)[0])
         optimizer = Logged(model)
         optimizer.add_param_group({"params": [other], "lr": 0.1})
@@ -164,9 +162,7 @@ def _():
 
 
 def ended(loss: Callable, micro_batches: int = 1) -> tuple[str, float]:
-    """What is raised in the second step, and the weight then; ``loss`` of the second batch is
-    spoiled.
-    """
+    """What the second step raises, and the weight then; ``loss`` of its batch is spoiled."""
     model = Weight()
 
     def spoiled(model: Weight, rows: Sequence[float]) -> Tensor:

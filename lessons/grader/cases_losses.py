@@ -1,6 +1,4 @@
-"""Hand examples and traps of lessons 10, 11, 28 and 24: losses, geometry, schedule, optimizer,
-batches in parts.
-"""
+"""Hand examples and traps of lessons 10, 11, 24 and 28: losses, schedule, optimizer, parts."""
 
 import math
 import weakref
@@ -242,8 +240,7 @@ def _():
 
 
 class Times(nn.Module):
-    """Row i -> (1, 1): 3 times 1, 2 or 4, and with ``noise`` times a random number, as dropout
-    would; 0 in eval mode.
+    """Row i -> (1, 1): 3 times 1, 2 or 4; ``noise`` multiplies at random, as dropout does.
 
     ``kept`` counts the parts that found the graph of an earlier one still in memory.
     """

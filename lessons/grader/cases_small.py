@@ -1,6 +1,4 @@
-"""Hand examples and traps of lessons 27 and 17: int8 and bits, rescoring, layers, students,
-prefixes.
-"""
+"""Hand examples and traps of lessons 17 and 27: int8 and bits, rescoring, layers, students."""
 
 from collections.abc import Callable
 

@@ -106,9 +106,7 @@ def failure(problem: str, form: str) -> dict:
 
 
 def gradescope(graded: list[tuple[int, list[Result]]]) -> dict:
-    """``results.json`` as Gradescope's autograder reads it: a test per piece, with its difficulty
-    as its points.
-    """
+    """``results.json`` for Gradescope: a test for each piece, its difficulty as its points."""
     tests = []
     for lesson, results in graded:
         for result in results:
@@ -141,9 +139,7 @@ def in_words(result: Result) -> str:
 
 
 def class_table(folder: Path) -> None:
-    """Students by pieces, then the mistakes that were made most, from the files that ``all --json``
-    wrote there.
-    """
+    """Students by pieces, and the mistakes that were made most, from files of ``all --json``."""
     paths = sorted(folder.glob("*.json"))
     students = {path.stem: read_results(path) for path in paths}
     if not paths:
@@ -186,9 +182,7 @@ def class_table(folder: Path) -> None:
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """What ``all --json`` wrote; of a damaged file, the error: one file must not cost the
-    others.
-    """
+    """What ``all --json`` wrote, or the error: one damaged file must not cost the others."""
     try:
         with reading(path):
             found = read_json(path)
@@ -212,8 +206,9 @@ def sign(row: dict[str, Any] | None, master: str | None) -> str:
 
 
 def grade_class(folders: list[Path], out: Path, form: str, jobs: int, seconds: float) -> bool:
-    """``all --json`` for each student's folder, ``jobs`` at a time, each in a process of its own
-    with a time limit.
+    """``all --json`` for each student's folder, ``jobs`` at a time.
+
+    Each runs in a process of its own with a time limit.
     """
     if wrong := [folder for folder in folders if not folder.is_dir()]:
         raise InputError(f"{wrong[0]} is not a folder")

@@ -63,8 +63,9 @@ class Refused(BaseException):
 
 
 def look(text: str, pieces: list[Piece]) -> dict[str, str]:
-    """What must be refused: a piece's master name -> why, with the line. Code outside all pieces
-    concerns them all.
+    """What must be refused: a piece's master name -> why, with the line.
+
+    Code outside all pieces concerns them all.
 
     Raises ``SyntaxError`` for text that is not Python.
     """
@@ -105,9 +106,7 @@ def bound(tree: ast.Module) -> set[str]:
 def objection(
     node: ast.AST, refused: set[str], allowed: set[tuple[str, str]], own: set[str]
 ) -> str | None:
-    """Why this node is not allowed in a learner's file; ``own`` are the names that the file
-    defines.
-    """
+    """Why this node is not allowed in a learner's file, which defines the names ``own``."""
     if isinstance(node, ast.Import):
         reasons = [import_objection(alias.name, [], refused, allowed) for alias in node.names]
         return next(filter(None, reasons), None)
@@ -181,9 +180,7 @@ class _Watch(TorchFunctionMode):
 
 @contextmanager
 def refusing(names: Iterable[str], master: Callable | None = None) -> Iterator[None]:
-    """While this lasts torch's, numpy's and statistics' functions of these names, and the master,
-    raise ``Refused``.
-    """
+    """While this lasts, functions of these names, and the master, raise ``Refused``."""
     watch = _Watch(set(names), master)
     held = {
         (home, name): vars(home)[name]

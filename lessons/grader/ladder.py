@@ -56,9 +56,7 @@ class Finding:
 
 
 class Trouble(Exception):
-    """The learner's function did something that ends a check: it crashed, or returned another type
-    or shape.
-    """
+    """The learner's function ended a check: it crashed, or returned another type or shape."""
 
     def __init__(self, text: str, rung: str = "runs"):
         super().__init__(text)
@@ -92,8 +90,9 @@ def look_at(piece: Piece, function: Callable, guard: bool = True) -> list[Findin
 
 
 def checks_of(piece: Piece) -> Iterator[tuple[str, str, Callable[[], Iterator[Finding]]]]:
-    """Rung, name and findings of each check. Cases hold the package's functions as they are when
-    they are made.
+    """Rung, name and findings of each check.
+
+    Cases hold the package's functions as they are when they are made.
     """
     golden = [("golden", name, partial(from_check, name)) for name in piece.checks]
     for case in CASES[piece.master]():
@@ -244,9 +243,7 @@ def told(error: BaseException, function: Callable) -> str:
 
 
 def kept(value: Any) -> Any:
-    """A copy to compare with later; what a piece is meant to change (random states, a trace) is
-    left out.
-    """
+    """A copy to compare with later, without what a piece is meant to change (a trace, say)."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, np.ndarray):
@@ -273,9 +270,7 @@ def copied(value: Any) -> Any:
 
 
 def climb(piece: Piece, function: Callable, guard: bool = True) -> Result:
-    """Rung by rung up to the first that fails; ``guard`` refuses the ready-made functions while it
-    runs.
-    """
+    """Rung by rung up to the first that fails, while ``guard`` refuses ready-made functions."""
     try:
         found = look_at(piece, function, guard)
     except NotImplementedError:
@@ -302,8 +297,7 @@ def climb(piece: Piece, function: Callable, guard: bool = True) -> Result:
 
 
 def fingerprints(piece: Piece, found: list[Finding]) -> tuple[list[str], str]:
-    """The known mistakes that give these numbers, and the first wrong number that they do not
-    explain.
+    """The known mistakes that give these numbers, and the first number they do not explain.
 
     On the first rung with wrong numbers a mistake must give the first of them. Of several, those
     that explain most are named, and of these, if there are any, those that agree on everything else
@@ -348,9 +342,7 @@ def fingerprints(piece: Piece, found: list[Finding]) -> tuple[list[str], str]:
 
 
 def made(mistake: list[Finding], found: list[Finding]) -> bool:
-    """Could the learner have made it? A hand example that the mistake fails, they fail in the same
-    way.
-    """
+    """Could the learner have made it? Hand examples that it fails, they fail in the same way."""
     ours = {finding.name: finding.ours for finding in found if finding.rung == "example"}
     wrong = [finding for finding in mistake if finding.rung == "example" and not finding.ok]
     return all(
@@ -359,9 +351,7 @@ def made(mistake: list[Finding], found: list[Finding]) -> bool:
 
 
 def telling(finding: Finding) -> bool:
-    """Is this a result that hardly two mistakes have in common? It has a finite number that is not
-    a whole one.
-    """
+    """Is this a result that hardly two mistakes share? It has a finite, broken number."""
     values = finding.ours if isinstance(finding.ours, tuple) else (finding.ours,)
     tensors = [
         torch.as_tensor(x).detach() for x in values if isinstance(x, Tensor | np.ndarray | float)

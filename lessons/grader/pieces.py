@@ -138,9 +138,7 @@ LESSONS, PIECES = _read()  # title by number; piece by master's name, in the ord
 
 
 def pieces_of(lesson: int) -> list[Piece]:
-    """The pieces of a lesson, in order. ``InputError`` for a lesson that does not exist or has
-    none.
-    """
+    """The pieces of a lesson, in order. ``InputError`` if it does not exist or has none."""
     if lesson not in LESSONS:
         raise InputError(
             f"there is no lesson {lesson}: they run from {min(LESSONS)} to {max(LESSONS)}"

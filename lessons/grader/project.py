@@ -1,5 +1,4 @@
-"""The project of lesson 18, graded: a student's search engine, on queries that were not in its
-training.
+"""The project of lesson 18, graded: a student's search engine on queries it did not see.
 
 A project is a folder with a model, as ``SentenceEncoder.save`` or sentence-transformers writes it,
 in ``model/`` or in the folder itself, and perhaps a ``search.toml``:
@@ -59,9 +58,7 @@ class Options:
 
 
 def load_project(folder: Path) -> tuple[SentenceEncoder, Options]:
-    """The model and the options. ``InputError`` for a folder without a model, and for settings that
-    are none.
-    """
+    """The model and the options. ``InputError`` without a model, or for settings that are none."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder: name the one that holds your model")
     options, file = Options(), folder / "search.toml"
@@ -79,8 +76,9 @@ def load_project(folder: Path) -> tuple[SentenceEncoder, Options]:
 
 
 def hidden_rows(entries: list[Entry], secret: str, everything: bool) -> np.ndarray:
-    """The entries that are asked for: those of the test modules, or everything; with a secret, a
-    random half.
+    """The entries that are asked for: those of the test modules, or everything.
+
+    With a secret, a random half of them.
     """
     rows = np.array(
         [row for row, entry in enumerate(entries) if everything or split_of(entry.module) == "test"]
@@ -129,9 +127,7 @@ class Engine:
 def grade_project(
     folder: Path, board: Path, name: str = "", secret: str = "", source: Path | None = None
 ) -> None:
-    """Print nDCG@10 and recall@10 with intervals, bytes and milliseconds, and add a row to the
-    leaderboard.
-    """
+    """Print the scores with intervals, bytes and milliseconds; add a row to the leaderboard."""
     encoder, options = load_project(folder)
     entries = read_entries(source)
     rows = hidden_rows(entries, secret, everything=source is not None)

@@ -81,9 +81,7 @@ def as_json(lessons: list[tuple[int, list[Result]]]) -> dict:
 
 
 def function_digests(lesson: int) -> dict[str, str]:
-    """For each piece of a learner's file the sha256 of its syntax tree: spaces, comments and
-    docstring do not count.
-    """
+    """The sha256 of each piece's syntax tree: spaces, comments and docstring do not count."""
     return digests_of(mine(lesson), [piece for piece in PIECES.values() if piece.lesson == lesson])
 
 
@@ -122,8 +120,9 @@ def defined(tree: ast.Module, path: list[str]) -> Any:
 
 
 def place(piece: Piece, mistake: str = "") -> str:
-    """Where the lesson prints a piece's formula: file, line, heading, the line; and where it makes
-    the mistake.
+    """Where the lesson prints a piece's formula, or where it makes the mistake.
+
+    File, line, heading and the line itself.
     """
     path = lesson_file(piece.lesson)
     if path is None:
@@ -144,9 +143,7 @@ def place(piece: Piece, mistake: str = "") -> str:
 
 
 class Progress:
-    """Which pieces passed, and how many hints were shown. Only for people: grading never reads
-    it.
-    """
+    """Which pieces passed, and how many hints were shown; grading never reads it."""
 
     def __init__(self, folder: Path = MINE):
         self.path = folder / "progress.json"
@@ -166,9 +163,7 @@ class Progress:
         self.save()
 
     def state(self, piece: Piece) -> str:
-        """``passed``, ``failed`` and so on for the file as it is now, or why its status is
-        unknown.
-        """
+        """``passed``, ``failed`` and so on for the file as it is now, or why that is unknown."""
         digest = file_digest(piece.lesson)
         if not digest:
             return "not started"

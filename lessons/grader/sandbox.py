@@ -50,9 +50,7 @@ def grade(lesson: int, seconds: float = SECONDS) -> list[Result]:
 def _run_child(
     lesson: int, masters: list[str], results: dict[str, Result], seconds: float
 ) -> tuple[str, str]:
-    """Fill ``results`` from one process; returns what it was busy with when it ended, and how it
-    ended.
-    """
+    """Fill ``results`` from one process; return what it was busy with, and how it ended."""
     command = [sys.executable, "-m", "lessons.grader.sandbox", str(lesson), *masters]
     # a session of its own, so that processes which the learner's code started end with it
     with subprocess.Popen(
@@ -116,9 +114,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def limit_memory() -> None:
-    """Let this process take ``MEMORY`` more than it has: beyond that an allocation fails, and with
-    it the piece.
-    """
+    """Let this process take ``MEMORY`` more than it has: beyond that an allocation fails."""
     # where there is no such module (Windows) or no /proc, or where the limit is lower already
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
@@ -129,9 +125,7 @@ def limit_memory() -> None:
 
 
 def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -> None:
-    """Load the learner's file and grade each piece; ``tell`` is called with the start and the
-    result of each.
-    """
+    """Load the learner's file and grade each piece; ``tell`` gets each start and result."""
     from lessons.grader.guard import Refused, look
     from lessons.grader.ladder import climb
 
@@ -192,9 +186,7 @@ def load(path: Path, text: str, pieces: list[Piece]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def lent(space: dict[str, Any], piece: Piece) -> Iterator[None]:
-    """While this lasts the package's class has the further methods that the learner's class of that
-    name defines.
-    """
+    """While this lasts the package's class has the further methods of the learner's class."""
     theirs = space.get(piece.path[0])
     if len(piece.path) == 1 or not isinstance(theirs, type):
         yield
@@ -220,8 +212,7 @@ def lent(space: dict[str, Any], piece: Piece) -> Iterator[None]:
 
 
 def find(space: dict[str, Any], piece: Piece, path: Path) -> tuple[Callable | None, str]:
-    """The learner's function, or None and why: it must be a function that is written in this very
-    file.
+    """The learner's function, or None and why: it must be written in this very file.
 
     It may have a decorator that keeps the function as ``__wrapped__``: ``functools.cache``,
     ``torch.no_grad()``.

@@ -121,9 +121,7 @@ def stub(piece: Piece) -> str:
 
 
 def lesson_stubs(lesson: int) -> str:
-    """The learner's file: a heading, imports, and the stubs in order, methods inside their
-    classes.
-    """
+    """The learner's file: a heading, imports, and the stubs, methods inside their classes."""
     pieces = pieces_of(lesson)
     blocks: dict[str, list[str]] = {}  # a class with its methods, or a function
     for piece in pieces:
@@ -140,9 +138,7 @@ def lesson_stubs(lesson: int) -> str:
 
 
 def heading_of_class(piece: Piece) -> str:
-    """``class NAME:``, its docstring's first line, and as comments what its objects have in the
-    package.
-    """
+    """``class NAME:``, its docstring's first line, and comments on what its objects have."""
     source = source_of(piece.source)
     node = source.find(piece.path[:1])
     doc = textwrap.fill(
@@ -168,8 +164,9 @@ def heading_of_class(piece: Piece) -> str:
 
 
 def attributes(source: Source, node: ast.ClassDef, hidden: set[str]) -> list[str]:
-    """What objects of a class have, its bases' first: fields, what ``__init__`` sets, methods that
-    are not hidden.
+    """What objects of a class have, its bases' first.
+
+    Fields, what ``__init__`` sets, and methods that are not hidden.
     """
     found = []
     defined = {child.name for child in node.body if isinstance(child, ast.FunctionDef)}
@@ -209,8 +206,9 @@ def attributes_of(piece: Piece) -> list[str]:
 
 
 def imports(pieces: list[Piece]) -> str:
-    """What the masters import and use, the package's helpers last, an empty line between the
-    two.
+    """What the masters import and use.
+
+    The package's helpers come last, after an empty line.
     """
     plain, named = set(), set()
     for piece in pieces:
@@ -242,9 +240,7 @@ def from_lines(names: set[tuple[str, str]]) -> list[str]:
 
 
 def helpers(pieces: list[Piece]) -> set[tuple[str, str]]:
-    """The package's functions that the masters use and that are not among these pieces, as (module,
-    name).
-    """
+    """The package's functions that the masters use and that are not pieces, as (module, name)."""
     found = set()
     for piece in pieces:
         for name in names_used(piece) - set(piece.refused):

@@ -1,5 +1,4 @@
-"""``python -m lessons.check mine``: the learner's pieces and the book as one file, and something to
-see from it.
+"""``python -m lessons.check mine``: the learner's pieces and the book as one file, running.
 
 What passes alone may fail with the others or with real weights. Then it is named, and the book's
 takes its place.
@@ -76,9 +75,7 @@ def matrix(book: Any, sentences: Sequence[str]) -> Findings:
 
 
 def ids(book: Any, _: Sequence[str]) -> Findings:
-    """Ids of all sentences of the STS Benchmark by ``split_words`` and ``word_pieces``, and by the
-    library.
-    """
+    """Ids of all sentences of STS-B by ``split_words`` and ``word_pieces``, and the library's."""
     pairs = [pair for split in SPLITS for pair in load_scored_pairs("stsb", split)]
     texts = [text for pair in pairs for text in pair.texts]
     tokenizer = book.Tokenizer.load(find_model(MODEL), 512)
@@ -270,9 +267,7 @@ SHOWS |= {8: vector, 9: spearman, 10: partners, 11: losses, 13: training, 14: ev
 
 
 def your_model(lesson: int | None, sentences: Sequence[str], chapter: str | None) -> bool:
-    """Write the file, run it on what the lesson shows, end with the card. Returns whether all
-    equals the reference.
-    """
+    """Write the file, run it on what the lesson shows. Returns whether all equals the reference."""
     passed, failed = verdicts()
     named: set[str] = set()
     lesson = lesson or max(
@@ -333,9 +328,7 @@ def your_model(lesson: int | None, sentences: Sequence[str], chapter: str | None
 
 
 def verdicts() -> tuple[list[str], dict[str, str]]:
-    """The pieces of the book that pass, and why others that are written do not. Files that are new
-    are graded.
-    """
+    """The pieces of the book that pass, and why others do not; new files are graded."""
     progress = Progress()
     passed: list[str] = []
     failed: dict[str, str] = {}

@@ -13,8 +13,7 @@ def bm25_scores(
     k1: float = 1.2,
     b: float = 0.75,
 ) -> np.ndarray:
-    """How well each document fits each query: Q queries and N documents, both lists of words -> (Q,
-    N) float64.
+    """How well each document fits each query: both lists of words -> (Q, N) float64.
 
     The sum over the words of the query, one that occurs twice counting twice, of
 

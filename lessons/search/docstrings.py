@@ -1,5 +1,4 @@
-"""A corpus that every machine has: the docstrings of Python's standard library, read from its
-source by ``ast``.
+"""A corpus that every machine has: the docstrings of Python's standard library.
 
 A query is the name of a class, function or method, split into words; its document is the first
 sentence of its docstring: ``zip file extract all`` and *Extract all members from the archive to the
@@ -41,9 +40,7 @@ def words_of(name: str) -> str:
 
 
 def terms(text: str) -> list[str]:
-    """The words of a text as BM25 counts them: ``terms("Read a .tar.gz!") = ["read", "a", "tar",
-    "gz"]``.
-    """
+    """The words of a text for BM25: ``terms("Read a .tar.gz!") = ["read", "a", "tar", "gz"]``."""
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
@@ -54,16 +51,13 @@ def first_sentence(docstring: str) -> str:
 
 
 def split_of(module: str) -> str:
-    """``train``, ``dev`` or ``test``, by a checksum of the name: a module is in one split, whatever
-    the machine.
-    """
+    """``train``, ``dev`` or ``test``, by a checksum of the module's name, on every machine."""
     share = zlib.crc32(module.encode()) % 10
     return "test" if share < 3 else "dev" if share == 3 else "train"
 
 
 def read_entries(folder: str | Path | None = None) -> list[Entry]:
-    """All entries of a folder of Python source, by default the standard library; no query and no
-    document twice.
+    """All entries of a folder of Python source; no query and no document twice.
 
     Documents of fewer than four words are left out, and so are special methods: nobody searches for
     ``__init__``.
@@ -82,9 +76,7 @@ def read_entries(folder: str | Path | None = None) -> list[Entry]:
 
 
 def entries_of(path: Path, root: Path) -> Iterator[Entry]:
-    """The entries of one file; none if it cannot be parsed, as the standard library has files that
-    test just that.
-    """
+    """The entries of one file; none if it cannot be parsed, as some tests' files cannot."""
     place = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -101,9 +93,7 @@ def entries_of(path: Path, root: Path) -> Iterator[Entry]:
 
 
 def definitions(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, ast.AST]]:
-    """Every class, function and method with the name of its class and a dot, not what is inside of
-    functions.
-    """
+    """Every class, function and method with its class's name, not what is inside of functions."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield outer, node
@@ -112,9 +102,7 @@ def definitions(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, ast.AST]]
 
 
 def read_sentences(*folders: str | Path) -> list[str]:
-    """Every sentence of 4 to 40 words in all docstrings of some folders of Python source, each
-    once, in order.
-    """
+    """Every sentence of 4 to 40 words in the docstrings of some folders, each once, in order."""
     found: dict[str, None] = {}
     for folder in folders:
         for path in sorted(Path(folder).rglob("*.py")):
@@ -137,9 +125,7 @@ def docstrings_of(path: Path) -> Iterator[str]:
 
 
 def sentences_of(docstring: str) -> Iterator[str]:
-    """Its sentences of 4 to 40 words, without paragraphs of code; one that is mostly signs is no
-    sentence.
-    """
+    """Its sentences of 4 to 40 words, without code; one that is mostly signs is no sentence."""
     for paragraph in docstring.split("\n\n"):
         if ">>>" in paragraph or "::" in paragraph or "---" in paragraph:
             continue
@@ -151,8 +137,7 @@ def sentences_of(docstring: str) -> Iterator[str]:
 
 
 def read_questions(folders: dict[str, str | Path]) -> list[Entry]:
-    """Long documents with a question each: docstrings without their first sentences, which ask for
-    them.
+    """Long documents with a question each: docstrings without the first sentence, which asks.
 
     ``folders`` of Python source by name; the name is the first part of the module, "" for none. No
     question and no beginning of a document twice.

@@ -1,6 +1,4 @@
-"""HNSW, an index for approximate search: a graph whose links lead a walk to the vectors that fit
-(lesson 21).
-"""
+"""HNSW, an index for approximate search: a graph in which a walk leads to the best vectors."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,4 @@
-"""A folder that every machine has: twenty modules of Python's standard library, each with a
-question and its answer.
+"""A folder that every machine has: twenty modules of Python, each with question and answer.
 
 The questions were written before an engine saw them, and avoid the words of the answers where they
 can. The answer is the sentence of the module, or the end of it, that whoever asks would want to

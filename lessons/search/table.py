@@ -12,18 +12,14 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 
 
 class Table:
-    """One line for each engine, all asked the same queries; ``right`` (Q,) has the document of
-    each.
-    """
+    """One line for each engine, all asked the same queries; ``right`` (Q,) has the documents."""
 
     def __init__(self, right: np.ndarray):
         self.right = right
         self.lines: dict[str, tuple[np.ndarray, np.ndarray, float, float]] = {}
 
     def enter(self, name: str, found: np.ndarray, milliseconds: float, size: float) -> None:
-        """One engine: the ten documents it found (Q, 10), its time for a query, its bytes for a
-        document.
-        """
+        """One engine: its ten documents (Q, 10), its time for a query, its bytes for a document."""
         each, hits = ndcg_of_each(found, self.right), grades(found, self.right).sum(axis=1)
         self.lines[name] = each, hits, milliseconds, size
         low, high = interval(each)
@@ -45,9 +41,7 @@ class Table:
         return self.lines[name][2:]
 
     def gain(self, name: str, rival: str) -> tuple[np.ndarray, float, float]:
-        """By how much nDCG@10 of each query (Q,) is better than a rival's, and the interval of its
-        mean; printed.
-        """
+        """By how much each query's nDCG@10 is better than a rival's; prints the mean's interval."""
         gain = self.ndcg(name) - self.ndcg(rival)
         low, high = interval(gain)
         print(

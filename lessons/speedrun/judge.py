@@ -1,6 +1,4 @@
-"""What the speedrun is judged by: names of functions ask for the sentence that describes them
-(lesson 18).
-"""
+"""What the speedrun is judged by: functions' names ask for the sentence on them (lesson 18)."""
 
 from collections.abc import Callable, Sequence
 
@@ -21,9 +19,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 class Judge:
-    """The names of dev's and test's modules, each with one right sentence among those of all
-    modules.
-    """
+    """Dev's and test's names, each with one right sentence among those of all modules."""
 
     def __init__(self) -> None:
         entries = docstrings.read_entries()

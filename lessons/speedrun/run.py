@@ -1,5 +1,4 @@
-"""From an empty folder to a search engine of your own, judged beside BM25 and MiniLM. Tables:
-``SPEEDRUN.md``.
+"""From an empty folder to a search engine of your own, beside BM25; see ``SPEEDRUN.md``.
 
 python -m lessons.speedrun                     # Ctrl-C keeps what it has learned
 python -m lessons.speedrun --minutes 10        # more tables
@@ -44,8 +43,9 @@ LOOKS = 16  # steps between two looks at dev
 
 
 def opponents(judge: Judge) -> dict[str, Likeness]:
-    """What the run has to beat. MiniLM only if its weights are on this disk: the run itself needs
-    no network.
+    """What the run has to beat.
+
+    MiniLM only if its weights are on this disk: the run itself needs no network.
     """
     found = {"BM25": judge.counted()}
     if asset(engine.MODEL).state() == "complete":
@@ -59,9 +59,7 @@ def opponents(judge: Judge) -> dict[str, Likeness]:
 
 
 def train(judge: Judge, rounds: int, seed: int) -> tuple[Tables, Likeness, dict[int, float]]:
-    """Train a table of each size in each round -> all of them, their summed cosines, and dev's
-    score by step.
-    """
+    """Train a table of each size in each round -> all, their summed cosines, dev's scores."""
     data, tables, curve, stopped = read_data(), [], {}, False
     sums: Likeness = dict.fromkeys(judge.queries, 0)
 
@@ -191,9 +189,7 @@ def draw(curve: dict[int, float], scores: dict[str, dict[str, float]], out: Path
 
 
 class Box(engine.Engine):
-    """Lesson 22's engine with the tables in the place of words: joined with MiniLM by reciprocal
-    ranks.
-    """
+    """Lesson 22's engine with tables in the place of words, joined by reciprocal ranks."""
 
     beside_vectors = "tables"
 

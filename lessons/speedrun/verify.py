@@ -47,9 +47,7 @@ class Data:
 
 
 def read_data() -> Data:
-    """Names and sentences of Python's training modules, NumPy and PyTorch, which every machine with
-    minisbert has.
-    """
+    """Names and sentences of Python's training modules, NumPy and PyTorch."""
     entries = [
         entry for entry in docstrings.read_entries() if docstrings.split_of(entry.module) == "train"
     ]
