@@ -56,8 +56,7 @@ SIMCSE = "--recipe simcse-unsupervised"
 NEEDED_DATA = {NLI: "NLI rows", SIMCSE: "plain sentences"}  # of rows that need --data
 
 
-# -----------------------------------------------------------------------------
-# what no option sets
+# ------------------------------------------------------------------------------ what no option sets
 
 
 def crop(text: str, share: float, generator: random.Random) -> str:
@@ -159,8 +158,7 @@ class OtherConcat(Softmax):
         return ConcatHead(encoder.width, self.features, outputs=outputs)
 
 
-# -----------------------------------------------------------------------------
-# the tables
+# --------------------------------------------------------------------------------------- the tables
 
 
 @dataclass(frozen=True)
@@ -210,8 +208,10 @@ AUGMENT = {
     "crop:0.3": 63.6,
     "delete:0.1": 75.9,
     "delete:0.2": 72.2,
+    "delete:0.3": 68.2,
+    "delete-one": 75.9,
+    SYNONYMS: 77.4,
 }
-AUGMENT |= {"delete:0.3": 68.2, "delete-one": 75.9, SYNONYMS: 77.4}
 AUGMENTATION = [Row("none", SIMCSE, "", 82.5)]
 AUGMENTATION += [Row(form, SIMCSE, "", score, augment=form) for form, score in AUGMENT.items()]
 AUGMENTATION.append(
@@ -234,15 +234,18 @@ SBERT_6 = "SBERT (Reimers & Gurevych 2019), table 6: BERT-base, STS-B dev"
 PAPERS = {
     "pooling": SBERT_6,
     "concat": SBERT_6,
-    "dropout": "SimCSE (Gao et al. 2021), table 3: unsupervised, BERT-base, a million sentences, "
-    "STS-B dev",
-    "augmentation": "SimCSE (Gao et al. 2021), table 1: unsupervised, BERT-base, a million "
-    "sentences, STS-B dev; "
-    "MLM 15 % (62.2) left out",
-    "temperature": "SimCSE (Gao et al. 2021), table D.1: BERT-base, STS-B dev; with dot products "
-    "85.9. Its 86.2 is the "
-    "supervised model's score (tables 4 and 6; the unsupervised one has 82.5), so compare the "
-    "order of the rows only",
+    "dropout": (
+        "SimCSE (Gao et al. 2021), table 3: unsupervised, BERT-base, a million sentences, STS-B dev"
+    ),
+    "augmentation": (
+        "SimCSE (Gao et al. 2021), table 1: unsupervised, BERT-base, a million sentences, "
+        "STS-B dev; MLM 15 % (62.2) left out"
+    ),
+    "temperature": (
+        "SimCSE (Gao et al. 2021), table D.1: BERT-base, STS-B dev; with dot products 85.9. Its "
+        "86.2 is the supervised model's score (tables 4 and 6; the unsupervised one has 82.5), "
+        "so compare the order of the rows only"
+    ),
 }
 
 
@@ -271,20 +274,11 @@ def make_cells(options: argparse.Namespace, train_flags: list[str]) -> list[Cell
             lacks_data = row.options in NEEDED_DATA and not options.data
             if lacks_data or (row.augment == SYNONYMS and not options.synonyms):
                 continue
-            folder = (
-                Path(options.out or f"runs/ablation/{options.table}")
-                / f"{folder_name(row.name)}-seed{seed}"
-            )
+            runs = Path(options.out or f"runs/ablation/{options.table}")
+            folder = runs / f"{folder_name(row.name)}-seed{seed}"
             arguments = [*row.options.split(), *row.flags.split()]
-            arguments += [
-                "--model",
-                options.model,
-                "--seed",
-                str(seed),
-                "--out",
-                str(folder),
-                "--overwrite",
-            ]
+            arguments += ["--model", options.model, "--seed", str(seed)]
+            arguments += ["--out", str(folder), "--overwrite"]
             if row.options in NEEDED_DATA:
                 arguments += ["--data", options.data]
             for name in ("limit", "epochs", "max_steps"):
@@ -296,9 +290,8 @@ def make_cells(options: argparse.Namespace, train_flags: list[str]) -> list[Cell
                 loss = Augmented(row.augment, seed, synonyms)
             cells.append(Cell(row, seed, folder, [*arguments, *train_flags], loss))
     if not cells:
-        raise InputError(
-            f"{options.table} needs --data FILE: {NEEDED_DATA[TABLES[options.table][0].options]}"
-        )
+        first = TABLES[options.table][0]
+        raise InputError(f"{options.table} needs --data FILE: {NEEDED_DATA[first.options]}")
     return cells
 
 
@@ -323,16 +316,18 @@ def is_done(cell: Cell, overwrite: bool) -> bool:
             return False
         raise InputError(
             f"{cell.folder} was run with {name} {found[name]} instead of {value}: choose another "
-            f"--out, or --overwrite "
-            "to replace it"
+            "--out, or --overwrite to replace it"
         )
     return True
 
 
 def dev_scores(cell: Cell) -> tuple[float, float]:
     """The dev score x 100 before training and at its end."""
-    lines = (cell.folder / RUN_LOG).read_text(encoding="utf-8").splitlines()
-    dev = [entry["dev"] for entry in map(json.loads, lines) if "dev" in entry]
+    dev = []
+    for line in (cell.folder / RUN_LOG).read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        if "dev" in entry:
+            dev.append(entry["dev"])
     return 100 * dev[0]["spearman"], 100 * dev[-1]["spearman"]
 
 
@@ -365,18 +360,17 @@ def summarize(cells: list[Cell], done: set[Path]) -> list[dict]:
     """Per row, x 100: its seeds' scores, their mean and deviation, and the published score."""
     summaries = []
     for row in dict.fromkeys(cell.row for cell in cells):
-        runs = {
-            cell.seed: dev_scores(cell) for cell in cells if cell.row == row and cell.folder in done
-        }
-        summary = {
-            "name": row.name,
-            "published": row.published,
-            "seeds": {seed: run[1] for seed, run in runs.items()},
-        }
-        if runs:
-            scores = list(summary["seeds"].values())
-            summary |= {"before": mean(run[0] for run in runs.values()), "mean": mean(scores)}
-            summary["sd"] = stdev(scores) if len(scores) > 1 else None
+        before = []
+        scores = {}
+        for cell in cells:
+            if cell.row == row and cell.folder in done:
+                untrained, scores[cell.seed] = dev_scores(cell)
+                before.append(untrained)
+        summary = {"name": row.name, "published": row.published, "seeds": scores}
+        if scores:
+            summary["before"] = mean(before)
+            summary["mean"] = mean(scores.values())
+            summary["sd"] = stdev(scores.values()) if len(scores) > 1 else None
         summaries.append(summary)
     return summaries
 
@@ -389,9 +383,13 @@ def markdown(table: str, summaries: list[dict]) -> str:
     ]
     for row in summaries:
         name = row["name"].replace("|", r"\|")
-        before, score, spread, scores = "", "no result", "", list(row["seeds"].values())
+        before = ""
+        score = "no result"
+        spread = ""
+        scores = list(row["seeds"].values())
         if scores:
-            before, score = f"{row['before']:.2f}", f"{row['mean']:.2f}"
+            before = f"{row['before']:.2f}"
+            score = f"{row['mean']:.2f}"
             spread = f"{min(scores):.2f}..{max(scores):.2f}"
         if len(scores) > 1:
             score += f" ± {row['sd']:.2f}"
@@ -443,28 +441,20 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments[:cut])
     cells = make_cells(options, arguments[cut + 1 :])
     done = run_cells(cells, options.overwrite)
-    source, summaries = PAPERS[options.table], summarize(cells, done)
+    source = PAPERS[options.table]
+    summaries = summarize(cells, done)
     if options.json:
-        print(
-            json.dumps(
-                {
-                    "table": options.table,
-                    "model": options.model,
-                    "source": source,
-                    "rows": summaries,
-                }
-            )
-        )
+        result = {"table": options.table, "model": options.model, "source": source}
+        print(json.dumps(result | {"rows": summaries}))
     else:
-        print(
-            f"Spearman x 100 on dev, {options.model}, before and after training: mean ± sd over "
-            f"seeds\n"
-        )
-        print(f"{markdown(options.table, summaries)}\n\npublished: {source}")
+        about = "before and after training: mean ± sd over seeds"
+        print(f"Spearman x 100 on dev, {options.model}, {about}\n")
+        print(markdown(options.table, summaries))
+        print(f"\npublished: {source}")
     if len(done) < len(cells):
+        failed = len(cells) - len(done)
         raise InputError(
-            f"{len(cells) - len(done)} of {len(cells)} cells failed; run the same command to retry "
-            f"them"
+            f"{failed} of {len(cells)} cells failed; run the same command to retry them"
         )
 
 

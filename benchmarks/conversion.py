@@ -80,9 +80,8 @@ def fuse_onnx(files: Path, heads: int, width: int) -> None:
         str(files / "plain.onnx"), "bert", num_heads=heads, hidden_size=width, opt_level=1
     )
     fused.save_model_to_file(str(files / "float32.onnx"))
-    untyped = {
-        "DefaultTensorType": onnx.TensorProto.FLOAT
-    }  # for outputs of fused operators, which have no type
+    # Outputs of fused operators have no type, so they need a default.
+    untyped = {"DefaultTensorType": onnx.TensorProto.FLOAT}
     quantize_dynamic(
         files / "float32.onnx",
         files / "int8.onnx",

@@ -51,15 +51,10 @@ BATCH_SIZES = (32, 128, 512, 2048)
 TEXTS_A_CALL = (1, 16, 256)
 CALLS = 10  # of one side in a row, in each round
 TOKENS = 2**16  # rows of the products that are timed
-MANY, LONG, SOME = (
-    100_000,
-    2_000,
-    1_000,
-)  # texts: the second and the third table's, those of larger models
-SHAPES = {
-    "base": (12, 768, 12, 3072),
-    "large": (24, 1024, 16, 4096),
-}  # layers, width, heads, feed-forward width
+# Numbers of texts: of the second and third table, and for larger models.
+MANY, LONG, SOME = (100_000, 2_000, 1_000)
+# Layers, width, heads, feed-forward width.
+SHAPES = {"base": (12, 768, 12, 3072), "large": (24, 1024, 16, 4096)}
 
 
 def identity(device: torch.device) -> str:

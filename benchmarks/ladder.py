@@ -35,8 +35,7 @@ from minisbert.system.console import bounded, run_command
 from minisbert.system.devices import keep_freed_memory
 
 BATCH = 32
-# how far a vector of length 1 may be from the first step's: rounding in float32, and of 8 bits in
-# bfloat16
+# How far a vector of length 1 may be from the first step's, by rounding.
 SAME = {"float32": 2e-6, "bfloat16": 1e-2, "int8": 3e-2}
 
 Ids = list[list[int]]  # the token ids of each text

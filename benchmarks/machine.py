@@ -47,10 +47,8 @@ FLAGS = (
 )
 TOKENS, ROUNDS = 2048, 20
 D, F = 384, 1536  # MiniLM's
-LAYER = [(D, D)] * 4 + [
-    (D, F),
-    (F, D),
-]  # (in, out): query, key, value, output; the two of the feed-forward block
+# (in, out) of query, key, value and output, then of the feed-forward block.
+LAYER = [(D, D)] * 4 + [(D, F), (F, D)]
 
 
 def encoder_flop(config: BertConfig, lengths: Iterable[int]) -> float:
@@ -116,14 +114,8 @@ def int8_product(inputs: int, outputs: int) -> Callable[[], Tensor]:
         torch.zeros(outputs, dtype=torch.int64),
         torch.zeros(outputs),
     )
-    after = (
-        1.0,
-        0,
-        torch.float32,
-        "none",
-        [],
-        "",
-    )  # scale, zero point and dtype of the result, no operation on it
+    # Scale, zero point and dtype of the result, and no operation on it.
+    after = (1.0, 0, torch.float32, "none", [], "")
     return partial(
         torch.ops.onednn.qlinear_pointwise, x, 0.02, 128, packed, scales, zeros, bias, *after
     )

@@ -117,8 +117,7 @@ def peers(libraries: Sequence[str], bfloat16: bool) -> list[Peer]:
     ]
 
 
-# ------------------------------------------------------------------------------------- the
-# libraries
+# ------------------------------------------------------------------------------------ the libraries
 
 
 def sentence_transformers(
@@ -201,8 +200,7 @@ def ctranslate2(compute_type: str, files: Path, streams: int) -> Encode:
     return encoder(states, files, streams)
 
 
-# ---------------------------------------------------------------------------------- texts to
-# vectors
+# --------------------------------------------------------------------------------- texts to vectors
 
 
 def real(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -95,9 +95,8 @@ def compare(queries: np.ndarray, count: int, k: int, rounds: int) -> dict:
         started = time.perf_counter()
         search()
         seconds[name].append(time.perf_counter() - started)
-    needed = (
-        2 * queries.size * count / 1e9 / machine.best_rate(measured, "float32")
-    )  # seconds of products alone
+    # Seconds that the products alone would take.
+    needed = 2 * queries.size * count / 1e9 / machine.best_rate(measured, "float32")
     for name, times in seconds.items():
         median = statistics.median(times)
         found[name] |= {"seconds": median, "gemm_share": needed / median}

@@ -33,9 +33,8 @@ def short_texts(count: int) -> Iterator[str]:
 def peak() -> float:
     """The peak memory of this process in MiB."""
     kibi = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return (
-        kibi / 2**20 if sys.platform == "darwin" else kibi / 2**10
-    )  # bytes on macOS, KiB elsewhere
+    # Bytes on macOS, KiB elsewhere.
+    return kibi / 2**20 if sys.platform == "darwin" else kibi / 2**10
 
 
 def main(arguments: list[str] | None = None) -> None:

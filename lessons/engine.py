@@ -181,9 +181,8 @@ class Engine:
         vectors = self.encoder.encode(texts, show_progress_bar=True, dtype="auto")  # (N, D)
         widest = np.abs(vectors).max(axis=0)  # (D,), of one chunk too
         self.ranges = np.stack([-widest, widest])
-        self.codes = self.use["quantized.to_int8"](
-            vectors, self.ranges
-        )  # (N, D), a quarter of the bytes
+        # (N, D) int8, a quarter of the bytes.
+        self.codes = self.use["quantized.to_int8"](vectors, self.ranges)
         self.vectors = quantized.from_int8(self.codes, self.ranges)
 
     @cached_property
@@ -215,9 +214,8 @@ class Engine:
         total = np.zeros(len(self.chunks))
         for ranking in rankings:
             if len(ranking):
-                places = -np.arange(
-                    len(ranking), dtype=np.float64
-                )  # the best has the highest score
+                # The best has the highest score.
+                places = -np.arange(len(ranking), dtype=np.float64)
                 total[ranking] += self.use["fusion.reciprocal_ranks"](places[None])[0]
         best = np.argsort(-total, kind="stable")[: np.count_nonzero(total)]
         return best, total[best]
@@ -285,9 +283,8 @@ class Engine:
         for query, _ in questions:
             near, spoken = self.by_vectors(query), self.by_words(query)
             for name, rows in zip(found, (spoken, near, self.joined(near, spoken)[0]), strict=True):
-                seen = dict.fromkeys(
-                    paths[rows].tolist()
-                )  # files in the order of their best chunks
+                # Files in the order of their best chunks.
+                seen = dict.fromkeys(paths[rows].tolist())
                 found[name].append([*seen][:10])
         said = [
             f"parts      {self.whose()}",

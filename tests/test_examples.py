@@ -33,9 +33,8 @@ def test_pairs_are_within_a_text_and_a_window_and_those_that_meet_by_chance_have
 
     pairs = torch.tensor([[0, 1], [1, 0], [0, 2], [2, 0], [0, 1], [1, 0], [1, 2], [2, 1]])
     found = before.contexts(pairs, 3).to_dense()
-    assert found[0, 1].item() == pytest.approx(
-        math.log(2 * 8 / (3 * 3))
-    )  # twice of 8, each 3 times
+    # The pair occurs twice of 8, each word 3 times.
+    assert found[0, 1].item() == pytest.approx(math.log(2 * 8 / (3 * 3)))
     assert found[0, 0] == 0
     assert torch.equal(found, found.T)
 

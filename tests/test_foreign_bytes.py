@@ -231,8 +231,7 @@ def test_a_damaged_file_of_a_command(name, folder, monkeypatch, data):
     check(folder / name, lambda: main(["--model", TINY, *line.split()]), data)
 
 
-# ---------------------------------------------------------------- something else where a file or a
-# folder is needed
+# ------------------------------------------------ something else where a file or a folder is needed
 
 WRONG = {
     "empty file": Path.touch,

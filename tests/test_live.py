@@ -38,8 +38,7 @@ def through_disk(reference: torch.nn.Module, folder) -> Bert:
 
 
 CONFIGURATIONS = {
-    # name: (family, vocabulary, width, layers, heads, feed-forward, positions), lengths of the
-    # texts
+    # (family, vocabulary, width, layers, heads, feed-forward, positions), lengths of texts
     "one layer": (("bert", 53, 20, 1, 4, 31, 17), (13, 2, 6)),
     "one head": (("bert", 41, 14, 3, 1, 22, 12), (9, 4, 2, 7)),
     "batch of one": (("bert", 67, 30, 2, 5, 48, 20), (11,)),
@@ -70,10 +69,8 @@ SIZES = (*SIZES, "max_position_embeddings")
 
 def random_reference(seed: int, family: str, *sizes: int) -> torch.nn.Module:
     settings = dict(zip(SIZES, sizes, strict=True), attn_implementation="eager")
-    rates = {
-        "hidden_dropout_prob": 0.3,
-        "attention_probs_dropout_prob": 0.2,
-    }  # two, so that they cannot be confused
+    # Two different rates, so that they cannot be confused.
+    rates = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.2}
     settings |= rates | {
         "type_vocab_size": TYPES[family],
         "pad_token_id": 0 if family == "bert" else 1 + seed % 3,
@@ -172,8 +169,7 @@ def test_token_ids_of_every_stsb_sentence_alone_and_in_pairs(minilm, sentences):
     expected = reference(sentences, truncation=True, max_length=256)
     assert ours.encode(sentences).ids == expected["input_ids"]
     firsts, seconds = sentences[: len(sentences) // 2], sentences[len(sentences) // 2 :]
-    # and texts over the limit: a hundred sentences in one, the first longer, the second longer,
-    # both
+    # Texts over the limit: forty sentences in one; the first longer, the second, both.
     long = [" ".join(sentences[i : i + 40]) for i in range(0, 400, 40)]
     firsts, seconds = (
         firsts + long + sentences[:10] + long,

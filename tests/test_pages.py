@@ -35,8 +35,7 @@ def quoted(page: str) -> list[str]:
     return re.findall(r"`([^`\n]+)`", FENCE.sub("", TEXTS[page]))
 
 
-# ------------------------------------------------------------------------------------- links and
-# files
+# ---------------------------------------------------------------------------------- links and files
 
 
 def anchors(text: str) -> set[str]:
@@ -101,8 +100,7 @@ def test_versions_given_twice_agree():
     )
 
 
-# ------------------------------------------------------------------------------ commands and their
-# options
+# ----------------------------------------------------------------------- commands and their options
 
 COMMANDS = [
     (module, rest)
@@ -112,10 +110,8 @@ COMMANDS = [
         *re.findall(rf"(minisbert (?:{'|'.join(NAMES)})\b)([^\n`#|]*)", text),
     ]
 ]
-ELSEWHERE = (
-    "tests.reference",
-    "lessons.check",
-)  # .ci/run runs it; its commands have options of their own
+# Run by .ci/run; these commands have options of their own.
+ELSEWHERE = ("tests.reference", "lessons.check")
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules")
@@ -176,8 +172,7 @@ def test_the_page_of_commands_gives_defaults_and_no_secret(monkeypatch):
     assert "a-secret" not in command_pages.generated("serve")
 
 
-# --------------------------------------------------------------------------------- objects and
-# examples
+# ----------------------------------------------------------------------------- objects and examples
 
 
 def resolve(name: str) -> object:
@@ -222,10 +217,8 @@ def test_the_example_in_python_prints_what_the_readme_shows(minilm, tmp_path, mo
 
 
 OPTIONAL = {"sentence_transformers", "faiss", "hnswlib"}  # an example that imports one needs it
-RUN_ELSEWHERE = {
-    "docs/engines.md",
-    "docs/gallery.md",
-}  # integrations/test_engines.py; test_gallery.py
+# By integrations/test_engines.py and test_gallery.py.
+RUN_ELSEWHERE = {"docs/engines.md", "docs/gallery.md"}
 
 
 @pytest.mark.parametrize(

@@ -104,9 +104,8 @@ def test_masked_shares_and_their_entropy_are_those_of_torch():
             expected,
         )
         agree("data.map(entropy)", expected.tolist(), torch.special.entr(expected).sum(-1))
-    assert (
-        javascript("maskedSoftmax(data, [false, false], 1)", [1, 2]) is None
-    )  # no real place, no shares
+    # Without a real place there are no shares.
+    assert javascript("maskedSoftmax(data, [false, false], 1)", [1, 2]) is None
 
 
 @pytest.mark.parametrize("eps", [1e-12, 1.0])
@@ -193,9 +192,8 @@ def test_the_live_search_of_the_gallery_ranks_as_the_package_does(tiny, play_dat
     scales = np.frombuffer(base64.b64decode(stored["scales"]), np.float32)
     exact = distill(SentenceEncoder.load(tiny), gallery_data.COLUMNS)
     table = exact.embedding.weight.detach().numpy()
-    assert (
-        np.abs(codes * scales[:, None] - table).max() <= np.abs(table).max() / 254 * 1.001
-    )  # half a step
+    # Rounding costs at most half a step.
+    assert np.abs(codes * scales[:, None] - table).max() <= np.abs(table).max() / 254 * 1.001
 
     with torch.no_grad():
         exact.embedding.weight.copy_(torch.from_numpy(codes * scales[:, None]))

@@ -66,8 +66,7 @@ def test_a_notebook_holds_the_lesson_after_a_cell_that_installs_it(path, lesson_
         if line and not line.startswith("#") and line not in written
     ] == []
     assert "](figures/" not in "".join(cell.source for cell in book.cells)
-    # its page has the quiz, where there is one, with its answers folded; the sheets from 30 on have
-    # none
+    # A lesson's page has the quiz with its answers folded; the sheets from 30 on have none.
     page = "".join(
         cell.source for cell in lesson_pages.read(text, "https://example.org/course").cells
     )
@@ -312,10 +311,8 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"}
 DESKTOP = {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"}
 PICTURES = """() => [...document.images].filter(x => !x.naturalWidth || !x.alt || /\\.(png|svg)$/.test(x.alt))
                                        .map(x => `${x.currentSrc} "${x.alt}"`)"""
-AXE = {
-    "resultTypes": ["violations"],
-    "preload": False,
-}  # it would look for imported style sheets in the wrong place
+# Axe would look for imported style sheets in the wrong place.
+AXE = {"resultTypes": ["violations"], "preload": False}
 CUT = """() => [...document.querySelectorAll('.bd-article :is(pre, div.math)')]
                .filter(x => x.scrollWidth > x.clientWidth + 1).map(x => x.innerText.trim().slice(0, 80))"""
 TYPESET = "document.querySelectorAll('div.math:not(:has(mjx-math))').length == 0"
@@ -453,9 +450,8 @@ def test_the_search_of_the_gallery_runs_in_the_browser_and_asks_no_other_host(se
     assert not tab.locator("#gs-query").is_visible()
     tab.locator("#gs-load").press("Enter")
     tab.wait_for_selector("#gs-query:visible")
-    assert (
-        "filecmp" in tab.locator("#gs-hits li").first.inner_text()
-    )  # for the query that stands there, two folders
+    # The query that stands there asks for a comparison of two folders.
+    assert "filecmp" in tab.locator("#gs-hits li").first.inner_text()
     tab.locator("#gs-query").fill("SMTP mail")
     assert "smtplib" in tab.locator("#gs-hits").inner_text()
     assert (SITE / "_static" / "docstrings.js").stat().st_size < 4_000_000

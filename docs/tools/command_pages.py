@@ -19,13 +19,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "docs/commands"
-PROGRAMS = (
-    "minisbert",
-    "python",
-    "torchrun",
-    "sort",
-    "curl",
-)  # an example begins with one of these
+# An example begins with one of these.
+PROGRAMS = ("minisbert", "python", "torchrun", "sort", "curl")
 
 
 class Asked(Exception):
@@ -41,9 +36,8 @@ def parser_of(name: str) -> argparse.ArgumentParser:
     if name == "train":
         return make_parser()
     with patch.object(Parser, "parse_args", ask), patch.dict(os.environ):
-        os.environ.pop(
-            "MINISBERT_API_KEY", None
-        )  # the default of --api-key: no build may publish it
+        # It is the default of --api-key, which no build may publish.
+        os.environ.pop("MINISBERT_API_KEY", None)
         try:
             command(name)([])
         except Asked as asked:

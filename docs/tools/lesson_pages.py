@@ -73,8 +73,7 @@ def origin(root: Path) -> str:
     return re.sub(r"^(https?://)[^/@]*@", r"\1", url) or root.as_uri()
 
 
-# ------------------------------------------------------------------------------------------
-# notebooks
+# ---------------------------------------------------------------------------------------- notebooks
 
 
 def formula_table() -> list[dict[str, Any]]:
@@ -305,8 +304,7 @@ def write_mathjax(app: Sphinx, error: Exception | None) -> None:
         shutil.copyfile(package / "tex-chtml.js", target / "tex-chtml.js")
 
 
-# ------------------------------------------------------------------------------------- links to
-# source
+# ---------------------------------------------------------------------------------- links to source
 
 
 def page_of(path: Path) -> str:

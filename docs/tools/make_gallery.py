@@ -106,9 +106,8 @@ def clusters(names: dict[str, Any], title: str, alt: str) -> Pen:
     groups = ast.literal_eval(names["printed"])
     vectors = np.asarray(names["vectors"], dtype=np.float64)
     axes = np.linalg.svd(vectors - vectors.mean(axis=0), full_matrices=False)[2][:2]
-    axes *= np.sign(axes[np.arange(2), np.abs(axes).argmax(axis=1)])[
-        :, None
-    ]  # no sign of their own
+    # The axes have no sign of their own: make their largest component positive.
+    axes *= np.sign(axes[np.arange(2), np.abs(axes).argmax(axis=1)])[:, None]
     places = (vectors - vectors.mean(axis=0)) @ axes.T
     low, high = places.min(axis=0), places.max(axis=0)
     places = (places - low) / (high - low) * (300, 150) + (60, 24)
@@ -174,8 +173,7 @@ def train(names: dict[str, Any], title: str, alt: str) -> Pen:
     return pen
 
 
-# --------------------------------------------------------------------------- pictures of what
-# happens
+# ------------------------------------------------------------------------- pictures of what happens
 
 
 def rerank(_: object, title: str, alt: str) -> Pen:

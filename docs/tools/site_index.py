@@ -23,9 +23,9 @@ CAPTION = re.compile(
     r'class="caption-text">(.*?)</span></p>\s*(<ul.*?</ul>\s*)(?=<p|</div>)',
     re.DOTALL,
 )
-# in static/: the sign and lessons/drawings/meaning.svg as a browser draws them on 1,200 by 630
-# pixels
-CARD, CARD_SHOWS = "card.png", "Sentences become numbers, and similar sentences similar numbers"
+# In static/: the sign and lessons/drawings/meaning.svg, drawn by a browser on 1,200 by 630 pixels.
+CARD = "card.png"
+CARD_SHOWS = "Sentences become numbers, and similar sentences similar numbers"
 
 
 def groups_of(root: Path = ROOT) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -154,9 +154,8 @@ def write_versions(app: "Sphinx", error: Exception | None) -> None:
     if error is not None or out.name != app.config.release:
         return
     names = [path.parent.name for path in out.parent.glob("*/llms.txt")]
-    names.sort(
-        key=lambda name: [int(part) for part in re.findall(r"\d+", name)], reverse=True
-    )  # 0.10 after 0.9
+    # By number: 0.10 comes after 0.9.
+    names.sort(key=lambda name: [int(part) for part in re.findall(r"\d+", name)], reverse=True)
     links = "".join(f'<li><a href="{name}/{INDEX}.html">{name}</a></li>\n' for name in names)
     lines = [
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>minisbert: '
@@ -210,7 +209,6 @@ def setup(app: "Sphinx") -> dict[str, int | bool]:
     app.connect("html-page-context", finish)
     app.connect("build-finished", write_llms)
     app.connect("build-finished", write_versions)  # after the list, by which it knows a version
-    version = zlib.crc32(
-        (ROOT / f"{INDEX}.md").read_bytes()
-    )  # it decides what stands on the other pages
+    # The index decides what stands on the other pages.
+    version = zlib.crc32((ROOT / f"{INDEX}.md").read_bytes())
     return {"env_version": version, "parallel_read_safe": True, "parallel_write_safe": True}

@@ -59,9 +59,8 @@ class Part(NamedTuple):
 class Assembly:
     """The file by chapters, and the pieces that found no place in it, with the reason."""
 
-    names: dict[
-        str, str
-    ]  # what each name of the file means, an import's path or the source: none has two meanings
+    # What each name of the file means, an import's path or the source: none has two meanings.
+    names: dict[str, str]
     chapters: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
@@ -112,8 +111,7 @@ def assemble(masters: Iterable[str], failed: dict[str, str] | None = None) -> As
     return found
 
 
-# ------------------------------------------------------------------------------- of a learner's
-# file
+# ------------------------------------------------------------------------------ of a learner's file
 
 
 class Learners(Source):

@@ -21,8 +21,7 @@ TWO = BertConfig(3, 2, 1, 1, 2, 4)  # width 2, one head
 EYE = [[1.0, 0.0], [0.0, 1.0]]
 REAL = torch.tensor([[True, True, False]])  # two tokens and a pad
 
-# ------------------------------------------------------------------------------- embeddings,
-# LayerNorm
+# ---------------------------------------------------------------------------- embeddings, LayerNorm
 
 
 @cases("bert.layer_norm")
@@ -37,9 +36,8 @@ def _():
     )
     yield example(name, expected, bert.layer_norm, x[:1], t(2.0, 3.0), zeros + 5, 1.0)
     ones, bias = torch.ones(3).double(), d(7.0, 8.0, 9.0)
-    x = (
-        normal(2, 3).detach() + 1e5
-    )  # the mean of squares minus the square of the mean has no digits left here
+    # The mean of squares minus the square of the mean has no digits left here.
+    x = normal(2, 3).detach() + 1e5
     expected = functional.layer_norm(x, (3,), ones, bias, 1e-12)
     yield trap("numbers around 1e5", expected, bert.layer_norm, x, ones, bias, 1e-12)
 
@@ -148,8 +146,7 @@ def _():
     yield trap("texts that are nearly all pads", expected, module, x, mask[:, None, None])
 
 
-# ------------------------------------------------------------------------- feed-forward, layer,
-# model
+# ----------------------------------------------------------------------- feed-forward, layer, model
 
 
 @cases("bert.gelu")

@@ -28,8 +28,7 @@ def f(value: float) -> Tensor:
     return torch.tensor(value)
 
 
-# -------------------------------------------------------------------------------- pairs and
-# triplets
+# ------------------------------------------------------------------------------- pairs and triplets
 
 
 @cases("losses.softmax_cross_entropy_loss")
@@ -83,8 +82,7 @@ def _():
     )
 
 
-# -------------------------------------------------------------------------------- in-batch
-# negatives
+# ------------------------------------------------------------------------------- in-batch negatives
 
 
 @cases("losses.multiple_negatives_ranking_loss")
@@ -235,8 +233,7 @@ def _():
     )
 
 
-# ---------------------------------------------------------------------------------- batches in
-# parts
+# --------------------------------------------------------------------------------- batches in parts
 
 
 class Times(nn.Module):
@@ -314,9 +311,8 @@ def replayed(parts: list[list[int]], gradient: Tensor, noise: bool = False) -> T
     torch.manual_seed(0)
     for part in parts:
         states.append({"cpu": torch.get_rng_state()})
-        torch.rand(
-            len(part) + 1, dtype=torch.float64
-        )  # one more: the next state does not follow from this one
+        # One more: the next state does not follow from this one.
+        torch.rand(len(part) + 1, dtype=torch.float64)
     with torch.no_grad():  # as in the middle of a backward
         gradient_cache.replay(network, parts, states, gradient)
     return network.weight.grad if network.training else s(math.nan)

@@ -184,9 +184,8 @@ def _():
     a, b = normal(1, 3, 8).detach(), normal(1, 3, 8, seed=1).detach()
     mask_a, mask_b = torch.tensor([[True, True, False]]), torch.tensor([[True, False, False]])
     found = torch_attention(head.attention, a, b, mask_b)[0]
-    compared = torch.cat([(a - found).abs(), a * found], -1)[:, :2].mean(
-        1
-    )  # a's third token is a pad
+    # The third token of a is a pad.
+    compared = torch.cat([(a - found).abs(), a * found], -1)[:, :2].mean(1)
     expected = compared @ head.mlp[0].weight.T
     yield trap(
         "other masks of one length",

@@ -23,11 +23,8 @@ def _():
     # 2.5)
     again = [["a", "a", "b"], ["a", "c", "d"]]
     yield example("a in [a a b] and [a c d]", doubles([0.11395, 0.08287]), scores, [["a"]], again)
-    documents = [
-        ["a", "b"],
-        ["a", "c"],
-        ["a", "d"],
-    ]  # all of average length: only idf / 2.2 is left
+    # All documents have the average length: only idf / 2.2 is left.
+    documents = [["a", "b"], ["a", "c"], ["a", "d"]]
     rare = math.log(1 + 2.5 / 1.5) / 2.2
     yield trap(
         "an empty query", doubles([0.0] * 3, [0.0, rare, 0.0]), scores, [[], ["c"]], documents

@@ -30,8 +30,7 @@ def int64(*values: list[int]) -> np.ndarray:
     return np.array(values, dtype=np.int64)
 
 
-# --------------------------------------------------------------------------------------- fewer
-# bytes
+# -------------------------------------------------------------------------------------- fewer bytes
 
 
 @cases("quantized.to_int8")
@@ -88,17 +87,15 @@ def _():
         same,
         3,
     )
-    close = np.array(
-        [[[1.0, 0.0], [1.0, 1e-5]]]
-    )  # cosines 1 and 1 - 5e-11: equal in float32, so ordered by row
+    # Cosines 1 and 1 - 5e-11: equal in float32, so ordered by row.
+    close = np.array([[[1.0, 0.0], [1.0, 1e-5]]])
     expected = (rows([1.0, 1.0]), int64([2, 9]))
     yield trap(
         "equal once rounded", expected, quantized.rescore, rows([1.0, 0.0]), int64([9, 2]), close, 2
     )
 
 
-# ------------------------------------------------------------------------------------- smaller
-# models
+# ----------------------------------------------------------------------------------- smaller models
 
 
 @cases("losses.spread_layers")

@@ -44,15 +44,8 @@ ALLOWED = {
     "typing",
     "unicodedata",
 }
-CLOSED = {
-    "__import__",
-    "exec",
-    "eval",
-    "compile",
-    "open",
-    "input",
-    "breakpoint",
-}  # to other modules, and to files
+# What leads to other modules, and to files.
+CLOSED = {"__import__", "exec", "eval", "compile", "open", "input", "breakpoint"}
 
 
 class Refused(BaseException):
@@ -70,9 +63,8 @@ def look(text: str, pieces: list[Piece]) -> dict[str, str]:
     Raises ``SyntaxError`` for text that is not Python.
     """
     tree = ast.parse(text)
-    own = bound(tree) | {
-        piece.path[0] for piece in pieces
-    }  # the package's pieces are there without a definition
+    # The package's pieces are there without a definition in the file.
+    own = bound(tree) | {piece.path[0] for piece in pieces}
     spans = {piece.master: node for piece in pieces if (node := defined(tree, piece.path))}
     allowed = helpers(pieces)
     found: dict[str, str] = {}
@@ -114,9 +106,8 @@ def objection(
         names = [alias.name for alias in node.names]
         return import_objection("." * node.level + (node.module or ""), names, refused, allowed)
     if isinstance(node, ast.Attribute):
-        part = (
-            isinstance(node.value, ast.Name) and node.value.id == "self"
-        )  # a module may be called self.gelu
+        # A module may be called self.gelu.
+        part = isinstance(node.value, ast.Name) and node.value.id == "self"
         return ready_made(node.attr) if node.attr in refused and not part else None
     if isinstance(node, ast.Name) and node.id not in own:
         if node.id in CLOSED:

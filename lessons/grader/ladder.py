@@ -198,9 +198,8 @@ def watched(
             result = converted(result, expected)
             if result is None:
                 raise Trouble(problem)
-            found.append(
-                Finding("runs", "dtype", False, problem)
-            )  # its numbers may still tell what is wrong
+            # Its numbers may still tell what is wrong.
+            found.append(Finding("runs", "dtype", False, problem))
         return result
 
     return call

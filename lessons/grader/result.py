@@ -34,9 +34,8 @@ class Result:
 
     master: str
     status: str  # passed, failed, refused, unwritten
-    rungs: list[tuple[str, bool, str]] = field(
-        default_factory=list
-    )  # title, passed or not, what was seen
+    # Title, whether it passed, what was seen.
+    rungs: list[tuple[str, bool, str]] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)  # known mistakes that give these numbers
     meanings: list[str] = field(default_factory=list)  # of these mistakes, as clauses
     unexplained: str = ""  # the first wrong number that they do not give

@@ -92,13 +92,11 @@ def stop(child: subprocess.Popen) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    signal.signal(
-        signal.SIGINT, signal.SIG_DFL
-    )  # Ctrl-C ends it silently: the parent has the message
+    # Ctrl-C ends it silently: the parent has the message.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     channel = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(
-        sys.stderr.fileno(), sys.stdout.fileno()
-    )  # what the learner's code prints goes to the terminal
+    # What the learner's code prints goes to the terminal.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
     def tell(**message: Any) -> None:
         print(json.dumps(message), file=channel, flush=True)
@@ -135,9 +133,8 @@ def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -
     space: dict[str, Any] = {}
     reason = ""
     try:
-        text = path.read_text(
-            encoding="utf-8-sig"
-        )  # some editors begin a file with a byte-order mark
+        # Some editors begin a file with a byte-order mark.
+        text = path.read_text(encoding="utf-8-sig")
         objections = look(text, pieces)
         space = load(path, text, pieces) if len(objections) < len(pieces) else {}
     except SyntaxError as error:
@@ -156,8 +153,7 @@ def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -
         elif function is None:
             result = Result(piece.master, "failed", [(RUNS, False, problem)])
         else:
-            # each piece is graded alone, together with the package's versions of the lesson's other
-            # functions
+            # Each piece is graded alone, with the package's versions of the lesson's others.
             space.update(masters_of | ({piece.path[0]: function} if len(piece.path) == 1 else {}))
             with lent(written, piece):
                 result = climb(piece, function)

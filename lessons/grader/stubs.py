@@ -28,17 +28,15 @@ class Source:
     """A file of the package: its lines, its tree, its comments."""
 
     def __init__(self, path: Path):
-        text = path.read_text(
-            encoding="utf-8-sig"
-        )  # some editors begin a learner's file with a byte-order mark
+        # Some editors begin a learner's file with a byte-order mark.
+        text = path.read_text(encoding="utf-8-sig")
         self.dotted = f"{path.parent.name}.{path.stem}"  # inside the package: core.bert
         self.lines = text.splitlines()
         self.tree = ast.parse(text)
         tokens = tokenize.generate_tokens(io.StringIO(text).readline)
         comments = [token for token in tokens if token.type == tokenize.COMMENT]
-        self.alone = {
-            t.start[0] for t in comments if not t.line[: t.start[1]].strip()
-        }  # lines that are a comment
+        # The numbers of lines that are a comment.
+        self.alone = {t.start[0] for t in comments if not t.line[: t.start[1]].strip()}
 
     def find(self, path: list[str]) -> ast.FunctionDef | ast.ClassDef:
         """The definition of ``["Layer", "forward"]``."""
@@ -171,9 +169,8 @@ def attributes(source: Source, node: ast.ClassDef, hidden: set[str]) -> list[str
     found = []
     defined = {child.name for child in node.body if isinstance(child, ast.FunctionDef)}
     for base in node.bases:
-        home = (
-            source.home(base.id) if isinstance(base, ast.Name) else None
-        )  # nn.Module: nothing to tell
+        # Of nn.Module there is nothing to tell.
+        home = source.home(base.id) if isinstance(base, ast.Name) else None
         if home:
             other = source_of(ROOT / "minisbert" / f"{home.replace('.', '/')}.py")
             found += attributes(other, other.find([base.id]), hidden | defined)

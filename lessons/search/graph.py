@@ -59,9 +59,8 @@ class Graph:
     ):
         self.vectors, self.links, self.width, self.diverse = vectors, links, width, diverse
         chance = np.random.default_rng(seed).random(len(vectors))
-        heights = (-np.log(1 - chance) / math.log(links)).astype(
-            int
-        )  # (N,), the highest level of each node
+        # (N,), the highest level of each node
+        heights = (-np.log(1 - chance) / math.log(links)).astype(int)
         self.start = int(heights.argmax())
         self.levels: list[dict[int, list[int]]] = [
             {self.start: []} for _ in range(heights.max() + 1)

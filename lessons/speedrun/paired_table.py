@@ -46,9 +46,8 @@ def train(data, seed, pieces=PIECES):
     )
     weights = torch.from_numpy(rarity(sentences.numpy())).float()
     # random directions are nearly at right angles, so before training this is the bag
-    table = (
-        torch.randn(len(weights), WIDTH, generator=generator) * (weights / WIDTH**0.5)[:, None]
-    )  # (V, D)
+    # (V, D)
+    table = torch.randn(len(weights), WIDTH, generator=generator) * (weights / WIDTH**0.5)[:, None]
     table = torch.nn.Parameter(table)
     batches = []
     for _ in range(EPOCHS):

@@ -184,8 +184,7 @@ def draw(curve: dict[int, float], scores: dict[str, dict[str, float]], out: Path
         print(f"no curve: {error}")
 
 
-# ----------------------------------------------------------------------------------------- the
-# search box
+# ----------------------------------------------------------------------------------- the search box
 
 
 class Box(engine.Engine):
