@@ -80,7 +80,8 @@ class Step:
 
     def vectors(self, encoder: SentenceEncoder | CompiledEncoder, ids: Ids) -> Tensor:
         """(N, D) of length 1."""
-        before, bert.FUSED = bert.FUSED, self.fused
+        before = bert.FUSED
+        bert.FUSED = self.fused
         try:
             with encoder.computing(self.dtype):
                 return normalize(self.unscaled(encoder, ids))
@@ -102,10 +103,12 @@ STEPS = [
 def measure(model: str, ids: Ids, steps: Iterable[Step], rounds: int) -> list[dict]:
     """A row for each step: sentences a second, ratio and difference to the first step."""
     eager = SentenceEncoder.load(model)
-    sides = {
-        step: CompiledEncoder.load(model, dtype=step.dtype) if step.compiled else eager
-        for step in steps
-    }
+    sides: dict[Step, SentenceEncoder | CompiledEncoder] = {}
+    for step in steps:
+        if step.compiled:
+            sides[step] = CompiledEncoder.load(model, dtype=step.dtype)
+        else:
+            sides[step] = eager
     for step, encoder in sides.items():
         step.vectors(encoder, ids[:BATCH])  # warm-up
     seconds: dict[Step, list[float]] = {step: [] for step in sides}
@@ -115,22 +118,23 @@ def measure(model: str, ids: Ids, steps: Iterable[Step], rounds: int) -> list[di
         started = time.perf_counter()
         vectors[step] = step.vectors(sides[step], ids)
         seconds[step].append(time.perf_counter() - started)
-    first, rows = next(iter(sides)), []
+
+    first = next(iter(sides))
+    first_rate = len(ids) / statistics.median(seconds[first])
+    rows = []
     for step, times in seconds.items():
-        rate, difference = (
-            len(ids) / statistics.median(times),
-            (vectors[step] - vectors[first]).abs().max().item(),
-        )
-        require(
-            difference <= SAME[step.dtype], f"the vectors of {step.name} differ by {difference:.0e}"
-        )
+        rate = len(ids) / statistics.median(times)
+        difference = (vectors[step] - vectors[first]).abs().max().item()
+        wrong = f"the vectors of {step.name} differ by {difference:.0e}"
+        require(difference <= SAME[step.dtype], wrong)
         row = {
             "step": step.name,
             "sentences_per_second": rate,
             "difference": difference,
             "seconds": times,
+            "ratio": rate / first_rate,
         }
-        rows.append(row | {"ratio": rate / (rows[0]["sentences_per_second"] if rows else rate)})
+        rows.append(row)
     return rows
 
 
@@ -157,19 +161,16 @@ def main(arguments: list[str] | None = None) -> None:
     texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
     ids = SentenceEncoder.load(options.model).tokenizer.encode(texts[: options.limit]).ids
     measured = machine.measure()
-    rows = measure(
-        options.model, ids, [s for s in STEPS if s.dtype in machine.precisions()], options.rounds
-    )
+    steps = [step for step in STEPS if step.dtype in machine.precisions()]
+    rows = measure(options.model, ids, steps, options.rounds)
     if options.json:
         print(json.dumps({"sentences": len(ids), "machine": measured, "steps": rows}))
         return
     print(f"{machine.lines(measured)}\n\n{len(ids):,} sentences, {sum(map(len, ids)):,} tokens\n")
     print("| step | sentences a second | times the first | difference |\n|---|---|---|---|")
     for row in rows:
-        numbers = (
-            f"{row['sentences_per_second']:,.0f} | {row['ratio']:.2f} | {row['difference']:.0e}"
-        )
-        print(f"| {row['step']} | {numbers} |")
+        rate = f"{row['sentences_per_second']:,.0f}"
+        print(f"| {row['step']} | {rate} | {row['ratio']:.2f} | {row['difference']:.0e} |")
 
 
 if __name__ == "__main__":

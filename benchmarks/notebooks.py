@@ -186,10 +186,9 @@ RECIPES = {
         "a notebook on SBERT for retrieval: softmax over (u, v, |u-v|), an epoch of SNLI, "
         "no clipping",
         "snli, or --data FILE; --model bert-base-uncased for the notebook's model",
-        "with MiniLM and 8,000 rows, one run: SNLI test accuracy 61.7, its encoder's STS-B dev "
-        "Spearman 86.7 before, 76.5 after; "
-        "the notebook's BERT-base: STS-B dev Spearman 59.32 before, 76.74 after, losses .5563 train "
-        "and .4605 validation",
+        "with MiniLM and 8,000 rows, one run: SNLI test accuracy 61.7, its encoder's STS-B "
+        "dev Spearman 86.7 before, 76.5 after; the notebook's BERT-base: STS-B dev Spearman 59.32 "
+        "before, 76.74 after, losses .5563 train and .4605 validation",
         SnliClasses,
         "--loss softmax --head concat --pooling mean --batch-size 16 --max-length 128 --seed 10",
         {"clip": 0.0},

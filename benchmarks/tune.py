@@ -39,9 +39,8 @@ def measure(sides: dict[str, Side], texts: Sequence[str], rounds: int) -> dict[s
     single: dict[str, list[float]] = {name: [] for name in sides}
     found: dict[str, dict] = {name: {} for name in sides}
     with Bar(total=(rounds + 1) * len(sides), desc="measuring", unit=" turns") as bar:
-        for round_ in range(
-            rounds + 1
-        ):  # the first one compiles oneDNN's kernels and gives the vectors
+        # The first round compiles oneDNN's kernels and gives the vectors.
+        for round_ in range(rounds + 1):
             for name, side in sides.items():
                 times, vectors = side.timed([texts])
                 seconds[name] += times

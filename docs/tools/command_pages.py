@@ -47,11 +47,14 @@ def parser_of(name: str) -> argparse.ArgumentParser:
 
 def examples(parser: argparse.ArgumentParser) -> list[str]:
     """Return the lines of a parser's description and epilog that can be typed."""
-    lines = [line.strip() for line in f"{parser.description}\n{parser.epilog or ''}".splitlines()]
-    lines = [
-        re.sub(r" {3,}(?=\w)", "    # ", line.removeprefix("Examples:").strip()) for line in lines
-    ]
-    return [line for line in lines if line.split(" ")[0] in PROGRAMS and len(line.split(" ")) > 1]
+    lines = []
+    for line in f"{parser.description}\n{parser.epilog or ''}".splitlines():
+        line = line.strip().removeprefix("Examples:").strip()
+        line = re.sub(r" {3,}(?=\w)", "    # ", line)  # a remark behind several spaces
+        words = line.split(" ")
+        if words[0] in PROGRAMS and len(words) > 1:
+            lines.append(line)
+    return lines
 
 
 def spelled(action: argparse.Action) -> str:
@@ -85,11 +88,9 @@ def table(parser: argparse.ArgumentParser) -> list[str]:
         rows = []
         for action in group._group_actions:
             if isinstance(action, argparse._SubParsersAction):
+                titles = {choice.dest: choice.help for choice in action._choices_actions}
                 for name, below in action.choices.items():
-                    title = next(
-                        (choice.help for choice in action._choices_actions if choice.dest == name),
-                        "",
-                    )
+                    title = titles.get(name, "")
                     lines += ["", f"`{parser.prog} {name}`: {title}", *table(below)]
             elif action.help != argparse.SUPPRESS and action.dest not in ("help", "version"):
                 code = spelled(action).replace("|", r"\|").replace(",", ", ")

@@ -33,12 +33,11 @@ def groups_of(root: Path = ROOT) -> list[tuple[str, list[tuple[str, str]]]]:
     path = root / f"{INDEX}.md"
     groups = []
     for caption, entries in GROUP.findall(path.read_text(encoding="utf-8")):
-        targets = [(text, (path.parent / link).resolve()) for text, link in LINK.findall(entries)]
-        names = [
-            (text, target.relative_to(root.resolve()).with_suffix("").as_posix())
-            for text, target in targets
-        ]
-        groups.append((caption, names))
+        documents = []
+        for text, link in LINK.findall(entries):
+            target = (path.parent / link).resolve().relative_to(root.resolve())
+            documents.append((text, target.with_suffix("").as_posix()))
+        groups.append((caption, documents))
     return groups
 
 
@@ -49,14 +48,16 @@ def kinds(root: Path = ROOT) -> dict[str, str]:
         for _, name in pages:
             found[name] = caption
             if name == COURSE:
-                lessons = sorted((root / "lessons").glob("[0-9]*.py"))
-                found |= dict.fromkeys((f"lessons/{path.stem}" for path in lessons), caption)
+                for path in sorted((root / "lessons").glob("[0-9]*.py")):
+                    found[f"lessons/{path.stem}"] = caption
     return found
 
 
 def text_of(root: Path, name: str) -> str:
     """Return the Markdown of a page, or the file of a lesson."""
-    source = next(path for path in (root / f"{name}.md", root / f"{name}.py") if path.is_file())
+    source = root / f"{name}.md"
+    if not source.is_file():
+        source = root / f"{name}.py"
     return source.read_text(encoding="utf-8").removeprefix("# %% [markdown]\n")
 
 
@@ -67,9 +68,8 @@ def title(text: str) -> str:
 def first_sentence(text: str) -> str:
     """Return a page's first sentence, without links; of a lesson, the first after its header."""
     below = re.sub(r"^#(?: |$)", "", text, flags=re.MULTILINE).partition("\n\n")[2].strip()
-    paragraph = re.sub(
-        r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(below.partition("\n\n")[0].split())
-    )
+    paragraph = " ".join(below.partition("\n\n")[0].split())
+    paragraph = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", paragraph)
     paragraph = re.sub(r"^Steps through .*? minutes\. ", "", paragraph).replace("**", "")
     return re.match(r".*?[.!?](?= |$)|.*", paragraph)[0]
 
@@ -111,15 +111,14 @@ def finish(
         tags["og:image"] = f"{app.config.html_baseurl}_static/{CARD}"
         tags["og:image:alt"] = CARD_SHOWS
         tags["twitter:card"] = "summary_large_image"
-    lines = [
-        f'<meta property="{key}" content="{html.escape(value)}">' for key, value in tags.items()
-    ]
+    lines = []
+    for key, value in tags.items():
+        lines.append(f'<meta property="{key}" content="{html.escape(value)}">')
     lines.append(f'<meta name="description" content="{html.escape(about)}">')
     context["metatags"] = "\n".join([context.get("metatags", ""), *lines])
     context["fold"] = fold
-    if (
-        name == API
-    ):  # Sphinx's lists of parameters have no terms, which a screen reader expects of such a list
+    # Sphinx's lists of parameters have no terms, which a screen reader expects of such a list.
+    if name == API:
         context["body"] = context["body"].replace("<dl>\n<dd>", '<dl role="presentation">\n<dd>')
 
 
@@ -131,10 +130,9 @@ def fold(sidebar: str) -> str:
         summary = f"<summary>{group[1]}</summary>"
         return f'<details class="group"{unfolded}>\n{summary}\n{group[2]}</details>\n'
 
-    # the theme's own arrows, which open the lessons, have no name for a screen reader
-    return CAPTION.sub(
-        folded, sidebar.replace("<summary>", '<summary aria-label="pages of this group">')
-    )
+    # The theme's own arrows, which open the lessons, have no name for a screen reader.
+    named = sidebar.replace("<summary>", '<summary aria-label="pages of this group">')
+    return CAPTION.sub(folded, named)
 
 
 def pages_address(repository: str) -> str:
@@ -158,8 +156,8 @@ def write_versions(app: "Sphinx", error: Exception | None) -> None:
     names.sort(key=lambda name: [int(part) for part in re.findall(r"\d+", name)], reverse=True)
     links = "".join(f'<li><a href="{name}/{INDEX}.html">{name}</a></li>\n' for name in names)
     lines = [
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>minisbert: '
-        "versions</title>",
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+        "<title>minisbert: versions</title>",
         f'<meta http-equiv="refresh" content="0; url={names[0]}/{INDEX}.html">\n</head>',
         f"<body>\n<h1>minisbert</h1>\n<ul>\n{links}</ul>\n</body>\n</html>\n",
     ]
