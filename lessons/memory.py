@@ -12,12 +12,14 @@ def kept_for_backward(
 ) -> float:
     """The most MiB that graphs keep at any moment of a forward and backward, without weights."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
-    kept, most = Counter(), 0  # how often each piece of memory is kept
+    kept = Counter()  # how often each piece of memory is kept
+    most = 0
 
     class Kept:
         def __init__(self, tensor: Tensor):
             nonlocal most
-            self.tensor, storage = tensor, tensor.untyped_storage()
+            self.tensor = tensor
+            storage = tensor.untyped_storage()
             self.piece = storage.data_ptr(), storage.nbytes()
             if self.piece[0] not in weights:
                 kept[self.piece] += 1

@@ -353,7 +353,7 @@ def formulas() -> dict[str, str]:
 
 
 def link_targets(doctree: nodes.document, names: dict[str, str], is_lesson: bool) -> dict[str, str]:
-    """The page, and maybe the line, of each text that becomes a link; ``names`` are files' pages."""
+    """The page, and maybe line, of each text that becomes a link; ``names`` are files' pages."""
     targets = dict(names)
     for name, page in names.items():
         targets[name.removeprefix("minisbert/")] = page

@@ -14,16 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-SKIPPED = {
-    "test",
-    "tests",
-    "idlelib",
-    "turtledemo",
-    "lib2to3",
-    "ensurepip",
-    "site-packages",
-    "dist-packages",
-}
+SKIPPED = {"test", "tests", "idlelib", "turtledemo", "lib2to3", "ensurepip"}
+SKIPPED |= {"site-packages", "dist-packages"}
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
@@ -53,7 +45,9 @@ def first_sentence(docstring: str) -> str:
 def split_of(module: str) -> str:
     """``train``, ``dev`` or ``test``, by a checksum of the module's name, on every machine."""
     share = zlib.crc32(module.encode()) % 10
-    return "test" if share < 3 else "dev" if share == 3 else "train"
+    if share < 3:
+        return "test"
+    return "dev" if share == 3 else "train"
 
 
 def read_entries(folder: str | Path | None = None) -> list[Entry]:
@@ -63,7 +57,9 @@ def read_entries(folder: str | Path | None = None) -> list[Entry]:
     ``__init__``.
     """
     root = Path(folder or sysconfig.get_path("stdlib"))
-    found, queries, documents = [], set(), set()
+    found = []
+    queries = set()
+    documents = set()
     for path in sorted(root.rglob("*.py")):
         if SKIPPED.isdisjoint(path.relative_to(root).parts):
             for entry in entries_of(path, root):
@@ -87,9 +83,8 @@ def entries_of(path: Path, root: Path) -> Iterator[Entry]:
         docstring = ast.get_docstring(node)
         query = words_of(f"{outer}{node.name}")
         if docstring and query and not node.name.startswith("__"):
-            yield Entry(
-                place.split(".")[0], f"{place}.{outer}{node.name}", query, first_sentence(docstring)
-            )
+            name = f"{place}.{outer}{node.name}"
+            yield Entry(place.split(".")[0], name, query, first_sentence(docstring))
 
 
 def definitions(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, ast.AST]]:
@@ -142,21 +137,24 @@ def read_questions(folders: dict[str, str | Path]) -> list[Entry]:
     ``folders`` of Python source by name; the name is the first part of the module, "" for none. No
     question and no beginning of a document twice.
     """
-    found, seen = [], set()
+    found = []
+    seen: set[str | tuple[str, ...]] = set()
     for name, folder in folders.items():
         for path in sorted(Path(folder).rglob("*.py")):
             place = path.relative_to(folder)
-            module = ".".join([name] * bool(name) + [place.with_suffix("").parts[0]])
-            for docstring in docstrings_of(path) if SKIPPED.isdisjoint(place.parts) else ():
-                whole = " ".join(docstring.split())
+            if not SKIPPED.isdisjoint(place.parts):
+                continue
+            module = place.with_suffix("").parts[0]
+            if name:
+                module = f"{name}.{module}"
+            for docstring in docstrings_of(path):
                 question = first_sentence(docstring)
-                document = whole[len(question) :].strip()
-                words, start = terms(question), tuple(terms(document)[:30])
-                if (
-                    not 4 <= len(words) <= 25
-                    or len(terms(document)) < 60
-                    or {question, start} & seen
-                ):
+                document = " ".join(docstring.split())[len(question) :].strip()
+                words = terms(document)
+                if not 4 <= len(terms(question)) <= 25 or len(words) < 60:
+                    continue
+                start = tuple(words[:30])
+                if question in seen or start in seen:
                     continue
                 seen |= {question, start}
                 found.append(Entry(module, str(place), question, document))

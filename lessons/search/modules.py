@@ -41,15 +41,16 @@ class Question(NamedTuple):
     answer: str
 
 
-QUESTIONS = [
-    Question(text, f"{module}.py", answer)
-    for text, module, answer in (line.split(" | ") for line in TABLE.strip().splitlines())
-]
+QUESTIONS = []
+for line in TABLE.strip().splitlines():
+    text, module, answer = line.split(" | ")
+    QUESTIONS.append(Question(text, f"{module}.py", answer))
 
 
 def folder() -> Path:
     """A new folder with the twenty modules."""
-    found, library = Path(tempfile.mkdtemp()), Path(sysconfig.get_path("stdlib"))
+    found = Path(tempfile.mkdtemp())
+    library = Path(sysconfig.get_path("stdlib"))
     for question in QUESTIONS:
         source = library / question.file
         if not source.is_file():  # a module may become a folder
