@@ -89,7 +89,8 @@ def minimal_pairs(split: str, seed: int = 0) -> tuple[list[tuple[str, str, float
     rows: list[tuple[str, str, float]] = []
     triples = []
     for pair in load_scored_pairs("stsb", split):
-        a, b = pair.sentence1, pair.sentence2
+        a = pair.sentence1
+        b = pair.sentence2
         if a == b or max(len(a), len(b)) > LONGEST:
             continue
         if pair.score <= 2 and rng.random() < 0.3:

@@ -48,7 +48,8 @@ def test_the_directions_of_a_matrix_of_low_rank_lose_nothing(before):
 
 
 def test_the_skip_gram_loss_by_hand_and_words_with_like_neighbours_become_alike(before):
-    center, wrong = torch.zeros(4, 3), torch.randn(4, 5, 3)
+    center = torch.zeros(4, 3)
+    wrong = torch.randn(4, 5, 3)
     assert before.skip_gram_loss(center, torch.randn(4, 3), wrong).item() == pytest.approx(
         6 * math.log(2)
     )

@@ -90,7 +90,8 @@ def replaced(value: object, draw: Callable) -> object:
     )
     if not keys or draw(st.integers(0, 4)) == 0:
         return draw(st.sampled_from(VALUES))
-    key, copy = draw(st.sampled_from(keys)), value.copy()
+    key = draw(st.sampled_from(keys))
+    copy = value.copy()
     if draw(st.integers(0, 5)) == 0:
         del copy[key]
     else:

@@ -53,7 +53,8 @@ def test_vectors_and_similarities(folder, dtype, tolerance):
     expected, found = (minisbert.load(folder, device=device) for device in ("cpu", "cuda"))
     expected.double()
     found.to(dtype)
-    ours, theirs = found.encode(TEXTS), expected.encode(TEXTS)
+    ours = found.encode(TEXTS)
+    theirs = expected.encode(TEXTS)
     for one, other in zip(tensors(ours), tensors(theirs), strict=True):
         assert (one - other).abs().max() < tolerance * other.abs().max().clamp_min(1)
     # late interaction adds up a cosine for each token, sparse vectors a product for each word
@@ -105,10 +106,8 @@ def test_few_and_many_texts_on_the_fast_path(dtype, tolerance):
     many = distinct(175, 1, 30)
     for folder in (None, *FOLDERS[:3]):
         if folder is None:
-            expected, encoder = (
-                wide_heads("cpu"),
-                CudaEncoder(wide_heads("cuda"), TINY, getattr(torch, dtype)),
-            )
+            expected = wide_heads("cpu")
+            encoder = CudaEncoder(wide_heads("cuda"), TINY, getattr(torch, dtype))
         else:
             expected = SentenceEncoder.load(folder, device="cpu")
             encoder = minisbert.load(folder, compiled=True, dtype=dtype)

@@ -92,7 +92,8 @@ def masked(lengths: tuple[int, ...]) -> torch.Tensor:
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_random_models_forward_and_backward(name, tmp_path):
     (family, *sizes), lengths = CONFIGURATIONS[name]
-    vocabulary, layers = sizes[0], sizes[2]
+    vocabulary = sizes[0]
+    layers = sizes[2]
     reference = random_reference(len(name), family, *sizes)
     ours = through_disk(reference, tmp_path)
     mask = masked(lengths)
@@ -164,21 +165,19 @@ def sentences(stsb) -> list[str]:
 
 @pytest.mark.weights
 def test_token_ids_of_every_stsb_sentence_alone_and_in_pairs(minilm, sentences):
-    reference, ours = transformers.AutoTokenizer.from_pretrained(minilm), read_tokenizer(minilm)
+    reference = transformers.AutoTokenizer.from_pretrained(minilm)
+    ours = read_tokenizer(minilm)
     assert len(sentences) == 2 * (5749 + 1500 + 1379)
     expected = reference(sentences, truncation=True, max_length=256)
     assert ours.encode(sentences).ids == expected["input_ids"]
-    firsts, seconds = sentences[: len(sentences) // 2], sentences[len(sentences) // 2 :]
+    firsts = sentences[: len(sentences) // 2]
+    seconds = sentences[len(sentences) // 2 :]
     # Texts over the limit: forty sentences in one; the first longer, the second, both.
     long = [" ".join(sentences[i : i + 40]) for i in range(0, 400, 40)]
-    firsts, seconds = (
-        firsts + long + sentences[:10] + long,
-        seconds + sentences[:10] + long + long[::-1],
-    )
-    expected, pairs = (
-        reference(firsts, seconds, truncation=True, max_length=256),
-        ours.encode_pairs(firsts, seconds),
-    )
+    firsts = firsts + long + sentences[:10] + long
+    seconds = seconds + sentences[:10] + long + long[::-1]
+    expected = reference(firsts, seconds, truncation=True, max_length=256)
+    pairs = ours.encode_pairs(firsts, seconds)
     assert pairs.ids == expected["input_ids"]
     assert pairs.token_types == expected["token_type_ids"]
     assert sum(pairs.truncated) == 30

@@ -177,7 +177,8 @@ def test_the_page_of_commands_gives_defaults_and_no_secret(monkeypatch):
 
 def resolve(name: str) -> object:
     """Return the object that a dotted name means, in ``minisbert`` if it does not begin with it."""
-    found, path = minisbert, ["minisbert"]
+    found = minisbert
+    path = ["minisbert"]
     for part in name.removeprefix("minisbert.").split("."):
         path.append(part)
         if not hasattr(found, part):

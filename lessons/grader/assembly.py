@@ -67,7 +67,8 @@ class Assembly:
     @property
     def text(self) -> str:
         """Python's own imports, an empty line, the others, and the chapters."""
-        plain, named = set(), {}
+        plain = set()
+        named = {}
         for name, path in sorted(self.names.items(), key=lambda item: item[1]):
             module, _, original = path.rpartition(".")
             if not path.replace(".", "").isidentifier():
@@ -92,11 +93,16 @@ def assemble(masters: Iterable[str], failed: dict[str, str] | None = None) -> As
 
     ``failed`` has the pieces that must stay out, with the reason.
     """
-    nodes = [node for source in BOOK.values() for node in source.tree.body]
-    names = {name: ast.unparse(node) for node in nodes for name in changed(node)}
-    found = Assembly(
-        names | {name: path for node in nodes for name, path in imported(node).items()}
-    )
+    nodes = []
+    for source in BOOK.values():
+        nodes += source.tree.body
+    names = {}
+    for node in nodes:
+        for name in changed(node):
+            names[name] = ast.unparse(node)
+    for node in nodes:
+        names |= imported(node)
+    found = Assembly(names)
     found.left_out |= failed or {}
     written: dict[str, Part] = {}
     files: dict[int, Learners] = {}
@@ -120,9 +126,9 @@ class Learners(Source):
     def __init__(self, lesson: int):
         super().__init__(mine(lesson))
         self.name = mine(lesson).name
-        self.imports = {
-            name: path for node in ast.walk(self.tree) for name, path in imported(node).items()
-        }
+        self.imports: dict[str, str] = {}
+        for node in ast.walk(self.tree):
+            self.imports |= imported(node)
         self.stubs = {
             line.strip()
             for line in lesson_stubs(lesson).splitlines()
@@ -134,7 +140,8 @@ class Learners(Source):
 
     def part(self, piece: Piece, names: dict[str, str]) -> Part:
         """What comes with a piece into a file with these names; ``Unfit`` if it cannot be moved."""
-        function, inside = defined(self.tree, piece.path), len(piece.path) == 2
+        function = defined(self.tree, piece.path)
+        inside = len(piece.path) == 2
         if function is None:
             raise Unfit(f"{self.name} has no line that begins with def {piece.path[-1]}")
         nodes = [*(self.methods_beside(piece) if inside else []), function]
@@ -190,7 +197,8 @@ class Learners(Source):
     def globals_of(self, node: ast.stmt, inside: bool = False) -> set[str]:
         """The names that a statement takes from its file."""
         text = f"class Any:\n{self.text_of(node, inside)}" if inside else self.text_of(node)
-        found, tables = set(), [symtable.symtable(text, self.name, "exec")]
+        found = set()
+        tables = [symtable.symtable(text, self.name, "exec")]
         for table in tables:
             tables += table.get_children()
             found |= {
@@ -202,12 +210,12 @@ class Learners(Source):
 
     def text_of(self, node: ast.stmt, inside: bool = False) -> str:
         """A statement with the comment above it, dedented, without the stub's comments."""
-        lines, column = self.lines[first_line(self, node) - 1 : node.end_lineno], node.col_offset
+        lines = self.lines[first_line(self, node) - 1 : node.end_lineno]
+        column = node.col_offset
         if inside and column != 4:
-            lines = [
-                f"    {line[column:] if line[:column].isspace() else line.lstrip()}"
-                for line in lines
-            ]
+            for i, line in enumerate(lines):
+                rest = line[column:] if line[:column].isspace() else line.lstrip()
+                lines[i] = f"    {rest}"
         return "\n".join(line for line in lines if line.strip() not in self.stubs)
 
 
@@ -235,10 +243,14 @@ def changed(node: ast.stmt) -> set[str]:
 def imported(node: ast.AST) -> dict[str, str]:
     """The names that an import binds and what they stand for: ``{"F": "torch.nn.functional"}``."""
     if isinstance(node, ast.Import):
-        return {
-            a.asname or a.name.split(".")[0]: a.name if a.asname else a.name.split(".")[0]
-            for a in node.names
-        }
+        found = {}
+        for alias in node.names:
+            if alias.asname:
+                found[alias.asname] = alias.name
+            else:
+                package = alias.name.split(".")[0]
+                found[package] = package
+        return found
     if isinstance(node, ast.ImportFrom) and not node.level and node.module != "__future__":
         return {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
     return {}
@@ -288,9 +300,11 @@ def chapter_text(name: str, written: dict[str, Part], left_out: dict[str, str]) 
             lines[here : node.end_lineno] = part.text.split("\n")
         else:
             lines[here:here] = mark(f"{name}.{node.name}")
-        lines[here:here] = [
-            line for part in parts for text in part.before for line in [*text.split("\n"), "", ""]
-        ]
+        before = []
+        for part in parts:
+            for text in part.before:
+                before += [*text.split("\n"), "", ""]
+        lines[here:here] = before
     # a learner's formula would not run beside PyTorch's operation for it
     if written.keys() & {"bert.layer_norm", "bert.attention", "bert.gelu"}:
         lines = ["FUSED = False" if line == "FUSED = True" else line for line in lines]
@@ -316,7 +330,8 @@ def owners(text: str) -> list[str]:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in layout and not token.line.lstrip().startswith('"""'):
             code |= {*range(token.start[0], token.end[0] + 1)}
-    found, owner = [], ""
+    found = []
+    owner = ""
     for number, line in enumerate(text.splitlines(), start=1):
         if mark := MARK.match(line):
             owner = mark[1] or ""

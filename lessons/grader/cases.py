@@ -117,7 +117,8 @@ def as_tensor(array: np.ndarray) -> Tensor:
 
 def right(ours: Tensor, expected: Tensor, tolerance: float) -> Tensor:
     """For each number: is it right? Boolean, of the shape of both."""
-    ours, expected = ours.detach().double(), expected.detach().double()
+    ours = ours.detach().double()
+    expected = expected.detach().double()
     both = (ours == expected) | (ours.isnan() & expected.isnan())
     return both | ((ours - expected).abs() <= tolerance)
 
@@ -138,7 +139,8 @@ def describe(ours: Any, expected: Any, tolerance: float) -> str:
         at = next(i for i, text in enumerate(texts) if text)
         return f"the {ORDINALS[at]} of its {len(ours)} results: {texts[at]}"
     if isinstance(ours, np.ndarray) and isinstance(expected, np.ndarray):
-        ours, expected = as_tensor(ours), as_tensor(expected)
+        ours = as_tensor(ours)
+        expected = as_tensor(expected)
     if isinstance(expected, dict) and isinstance(ours, dict):
         return different_entry(ours, expected)
     if isinstance(expected, list) and isinstance(ours, list):
@@ -193,16 +195,13 @@ def different_item(ours: list, expected: list) -> str:
     """The first place at which two different lists differ, and the lists if they are short."""
     pairs = enumerate(zip(ours, expected, strict=False))
     at = next((i for i, (a, b) in pairs if not equal(a, b, 0.0)), min(len(ours), len(expected)))
-    one, other = (side[at] if at < len(side) else ... for side in (ours, expected))
-    texts = [
-        "nothing" if value is ... else text
-        for value, text in zip((one, other), both(one, other), strict=True)
-    ]
-    whole = (
-        f"; {shown(ours)} instead of {shown(expected)}"
-        if len(str(ours)) + len(str(expected)) < 160
-        else ""
-    )
+    one = ours[at] if at < len(ours) else ...
+    other = expected[at] if at < len(expected) else ...
+    texts = both(one, other)
+    texts = ["nothing" if one is ... else texts[0], "nothing" if other is ... else texts[1]]
+    whole = ""
+    if len(str(ours)) + len(str(expected)) < 160:
+        whole = f"; {shown(ours)} instead of {shown(expected)}"
     return f"the first difference is at {at}: yours {texts[0]}, expected {texts[1]}{whole}"
 
 
@@ -217,16 +216,18 @@ def float32(ours: Any, expected: Any) -> str:
 
     Most differ by about 1e-8 of their size, none by much more.
     """
-    if not all(
-        isinstance(x, float) or (isinstance(x, Tensor) and x.dtype == torch.float64)
-        for x in (ours, expected)
-    ):
+    if not (is_float64(ours) and is_float64(expected)):
         return ""
-    ours, expected = (torch.as_tensor(x).detach() for x in (ours, expected))
+    ours = torch.as_tensor(ours).detach()
+    expected = torch.as_tensor(expected).detach()
     share = ((ours - expected).abs() / expected.abs().clamp_min(1e-3)).flatten()
     # one number alone may be off by as little for many reasons
     rounded = len(share) > 1 and 1e-9 < share.median() < 1e-7 and share.max() < 1e-6
     return " (is something computed in float32?)" if rounded else ""
+
+
+def is_float64(x: Any) -> bool:
+    return isinstance(x, float) or (isinstance(x, Tensor) and x.dtype == torch.float64)
 
 
 def shown(value: Any) -> str:

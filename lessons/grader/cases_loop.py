@@ -59,7 +59,8 @@ def steps(
     batches: Iterable, schedule: Callable = constant, **options: Any
 ) -> tuple[list, list, list]:
     """The numbers of the steps, their losses, and the weight after each."""
-    model, found = Weight(), []
+    model = Weight()
+    found = []
     for step in loop.fit(model, squares, batches, Logged(model), schedule, **options):
         found.append((step.number, step.loss, model.w.item()))
     return tuple(map(list, zip(*found, strict=True)))
@@ -108,7 +109,8 @@ def _():
 
     def outside() -> float:
         """A parameter of the optimizer that the model lacks, as a learned temperature would be."""
-        model, other = Weight(), nn.Parameter(d(3.0)[0])
+        model = Weight()
+        other = nn.Parameter(d(3.0)[0])
         optimizer = Logged(model)
         optimizer.add_param_group({"params": [other], "lr": 0.1})
 
@@ -122,7 +124,8 @@ def _():
     yield trap("a parameter of the optimizer outside the model, two steps", 1.5, outside)
 
     def reported() -> tuple[bool, list, list]:
-        model, batches = Weight(), [PAIR, [2.0]]
+        model = Weight()
+        batches = [PAIR, [2.0]]
         found = list(loop.fit(model, squares, batches, Logged(model), up, start=1))
         same = all(step.batch is batch for step, batch in zip(found, batches, strict=True))
         return same, [step.number for step in found], [step.multiplier for step in found]
@@ -130,7 +133,8 @@ def _():
     yield trap("start=1: batches, numbers, multipliers", (True, [2, 3], [0.5, 1.0]), reported)
 
     def rates() -> list:
-        model, other = Weight(), nn.Parameter(d(0.0))
+        model = Weight()
+        other = nn.Parameter(d(0.0))
         optimizer = Logged(model)
         optimizer.add_param_group({"params": [other], "lr": 0.8})
         run = loop.fit(model, squares, [PAIR] * 3, optimizer, lambda step: 0.5)

@@ -67,19 +67,18 @@ def look(text: str, pieces: list[Piece]) -> dict[str, str]:
     own = bound(tree) | {piece.path[0] for piece in pieces}
     spans = {piece.master: node for piece in pieces if (node := defined(tree, piece.path))}
     allowed = helpers(pieces)
+    refused_by_any = set().union(*(piece.refused for piece in pieces))
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 0)
-        around = {
-            master for master, span in spans.items() if span.lineno <= line <= span.end_lineno
-        }
-        inside = [piece for piece in pieces if piece.master in around]
+        inside = []
+        for piece in pieces:
+            span = spans.get(piece.master)
+            if span and span.lineno <= line <= span.end_lineno:
+                inside.append(piece)
+        # Code outside all pieces concerns them all, and must not use what any of them refuses.
         for piece in inside or pieces:
-            refused = (
-                set(piece.refused)
-                if inside
-                else {name for other in pieces for name in other.refused}
-            )
+            refused = set(piece.refused) if inside else refused_by_any
             if reason := objection(node, refused, allowed, own):
                 found.setdefault(piece.master, f"line {line}: {reason}")
     return found
@@ -173,11 +172,10 @@ class _Watch(TorchFunctionMode):
 def refusing(names: Iterable[str], master: Callable | None = None) -> Iterator[None]:
     """While this lasts, functions of these names, and the master, raise ``Refused``."""
     watch = _Watch(set(names), master)
-    held = {
-        (home, name): vars(home)[name]
-        for home in (np, statistics)
-        for name in watch.names & vars(home).keys()
-    }
+    held = {}
+    for home in (np, statistics):
+        for name in watch.names & vars(home).keys():
+            held[home, name] = vars(home)[name]
     hook = sys.getprofile()
     try:
         for home, name in held:

@@ -398,9 +398,9 @@ def agree(
     one: dict[tuple[str, str], Any], other: dict[tuple[str, str], Any], rung: str | None = None
 ) -> bool:
     """Are all results the same, or all of one rung?"""
-    one, other = (
-        {key: x for key, x in side.items() if rung in (None, key[0])} for side in (one, other)
-    )
+    if rung is not None:
+        one = {key: x for key, x in one.items() if key[0] == rung}
+        other = {key: x for key, x in other.items() if key[0] == rung}
     return one.keys() == other.keys() and all(
         one[key] is other[key] or same(one[key], other[key]) for key in one
     )

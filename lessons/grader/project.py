@@ -61,7 +61,8 @@ def load_project(folder: Path) -> tuple[SentenceEncoder, Options]:
     """The model and the options. ``InputError`` without a model, or for settings that are none."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder: name the one that holds your model")
-    options, file = Options(), folder / "search.toml"
+    options = Options()
+    file = folder / "search.toml"
     if file.exists():
         with reading(file):
             stated = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -97,7 +98,8 @@ class Engine:
     """Documents encoded once and kept in few bytes or many, and the search in them."""
 
     def __init__(self, encoder: SentenceEncoder, options: Options, documents: list[str]):
-        self.encoder, self.options = encoder, options
+        self.encoder = encoder
+        self.options = options
         self.stored = self.columns(encoder.encode_document(documents))  # (N, D)
         self.ranges = quantized.calibrate(self.stored)
         if options.store == "int8":
@@ -134,14 +136,17 @@ def grade_project(
     engine = Engine(encoder, options, [entry.document for entry in entries])
     queries = [entries[row].query for row in rows]
     found = engine.search(queries, 10)  # (Q, 10)
-    ndcg, hits = ndcg_of_each(found, rows), grades(found, rows).sum(axis=1)
+    ndcg = ndcg_of_each(found, rows)
+    hits = grades(found, rows).sum(axis=1)
     seconds = []
     for query in queries[:TIMED]:
         started = time.perf_counter()
         engine.search([query], 10)
         seconds.append(time.perf_counter() - started)
-    (low, high), (least, most) = interval(ndcg), interval(hits)
-    size, ms = engine.stored[0].nbytes, 1000 * float(np.median(seconds))
+    (low, high) = interval(ndcg)
+    (least, most) = interval(hits)
+    size = engine.stored[0].nbytes
+    ms = 1000 * float(np.median(seconds))
     print(f"{len(rows):,} hidden queries, {len(entries):,} documents")
     print(f"nDCG@10    {ndcg.mean():.4f}   95 % of the draws in {low:.4f} .. {high:.4f}")
     print(f"recall@10  {hits.mean():.4f}   95 % of the draws in {least:.4f} .. {most:.4f}")

@@ -53,9 +53,7 @@ def not_started(piece: Piece) -> Result:
 
 
 def as_json(lessons: list[tuple[int, list[Result]]]) -> dict:
-    """What a teacher collects: every piece with its status, how far it came, and a digest of what
-    was graded.
-    """
+    """What a teacher collects: each piece's status, how far it came, a digest of its code."""
     rows = []
     for lesson, results in lessons:
         digests = function_digests(lesson)

@@ -41,7 +41,8 @@ def grade(lesson: int, seconds: float = SECONDS) -> list[Result]:
         stopped = left if busy == FILE else [busy] if busy else []
         for master in stopped:
             results[master] = Result(master, "failed", [(RUNS, False, reason)])
-        before, left = left, [master for master in left if master not in results]
+        before = left
+        left = [master for master in left if master not in results]
         if left == before:  # another turn would end like this one
             raise RuntimeError(f"the grader's process ended before it graded {left[0]}: {reason}")
     return [results[piece.master] for piece in pieces_of(lesson)]
@@ -60,11 +61,13 @@ def _run_child(
         threading.Thread(
             target=lambda: [*map(lines.put, child.stdout), lines.put("")], daemon=True
         ).start()
-        busy, limit = "", START_SECONDS
+        busy = ""
+        limit = START_SECONDS
         try:
             while line := lines.get(timeout=limit):
                 message = json.loads(line)
-                busy, limit = message.get("busy", ""), seconds
+                busy = message.get("busy", "")
+                limit = seconds
                 if "result" in message:
                     result = Result(**message["result"])
                     results[result.master] = result
@@ -127,7 +130,8 @@ def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -
     from lessons.grader.guard import Refused, look
     from lessons.grader.ladder import climb
 
-    path, pieces = mine(lesson), pieces_of(lesson)
+    path = mine(lesson)
+    pieces = pieces_of(lesson)
     tell(busy=FILE)
     objections: dict[str, str] = {}
     space: dict[str, Any] = {}

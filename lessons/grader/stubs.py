@@ -46,9 +46,7 @@ class Source:
         return node
 
     def home(self, name: str) -> str | None:
-        """The module that defines a name of this file: ``core.encoder`` for ``cosine`` in
-        ``core.losses``.
-        """
+        """The module that defines a name here: ``core.encoder`` for ``cosine`` of the losses."""
         for node in self.tree.body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
                 return self.dotted
@@ -69,7 +67,10 @@ source_of = cache(Source)
 
 
 def names_in(*nodes: ast.AST) -> set[str]:
-    return {inner.id for node in nodes for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+    found = set()
+    for node in nodes:
+        found |= {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+    return found
 
 
 def names_used(piece: Piece) -> set[str]:
@@ -149,13 +150,12 @@ def heading_of_class(piece: Piece) -> str:
         "    # what its objects have, in the package:",
     ]
     methods = [other for other in pieces_of(piece.lesson) if other.path[:-1] == piece.path[:1]]
-    hidden = {name for other in methods for name in (other.path[1], *other.refused)}
-    used = {
-        inner.attr
-        for other in methods
-        for inner in ast.walk(source.find(other.path))
-        if hasattr(inner, "attr")
-    }
+    hidden = set()
+    used = set()
+    for other in methods:
+        hidden |= {other.path[1], *other.refused}
+        nodes = ast.walk(source.find(other.path))
+        used |= {inner.attr for inner in nodes if hasattr(inner, "attr")}
     held = [line.split("  # under")[0] for line in attributes(source, node, hidden)]
     held = [line for line in held if re.findall(r"\w+", line.removeprefix("self."))[0] in used]
     return "\n".join([*lines, *(f"    #   {line}" for line in held)])
@@ -207,7 +207,8 @@ def imports(pieces: list[Piece]) -> str:
 
     The package's helpers come last, after an empty line.
     """
-    plain, named = set(), set()
+    plain = set()
+    named = set()
     for piece in pieces:
         used = names_used(piece)
         for node in source_of(piece.source).tree.body:
@@ -230,10 +231,11 @@ def imports(pieces: list[Piece]) -> str:
 
 def from_lines(names: set[tuple[str, str]]) -> list[str]:
     modules = sorted({module for module, _ in names})
-    return [
-        f"from {m} import {', '.join(sorted(name for module, name in names if module == m))}"
-        for m in modules
-    ]
+    lines = []
+    for module in modules:
+        of_module = sorted(name for home, name in names if home == module)
+        lines.append(f"from {module} import {', '.join(of_module)}")
+    return lines
 
 
 def helpers(pieces: list[Piece]) -> set[tuple[str, str]]:
