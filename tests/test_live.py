@@ -63,8 +63,8 @@ SIZES = (
     "num_hidden_layers",
     "num_attention_heads",
     "intermediate_size",
+    "max_position_embeddings",
 )
-SIZES = (*SIZES, "max_position_embeddings")
 
 
 def random_reference(seed: int, family: str, *sizes: int) -> torch.nn.Module:
@@ -77,10 +77,8 @@ def random_reference(seed: int, family: str, *sizes: int) -> torch.nn.Module:
     }
     if family == "distilbert":
         del settings["type_vocab_size"], settings["pad_token_id"]
-        settings = {
-            ENCODER_FAMILIES[family].settings.get(key, key): value
-            for key, value in settings.items()
-        }
+        theirs = ENCODER_FAMILIES[family].settings
+        settings = {theirs.get(key, key): value for key, value in settings.items()}
     config = getattr(transformers, f"{MODELS[family]}Config")(**settings)
     return randomise(getattr(transformers, f"{MODELS[family]}Model")(config), seed)
 
@@ -101,9 +99,9 @@ def test_random_models_forward_and_backward(name, tmp_path):
     ids = torch.randint(pad + 1, vocabulary, mask.shape).masked_fill(~mask, pad)
     types = torch.randint(0, max(TYPES[family], 1), mask.shape)
 
-    inputs = {"input_ids": ids, "attention_mask": mask.long()} | (
-        {"token_type_ids": types} if TYPES[family] else {}
-    )
+    inputs = {"input_ids": ids, "attention_mask": mask.long()}
+    if TYPES[family]:
+        inputs["token_type_ids"] = types
     out = reference(**inputs, output_hidden_states=True)
     states = ours.hidden_states(ids, mask, types)
     for i, (state, expected) in enumerate(zip(states, out.hidden_states, strict=True)):
@@ -159,7 +157,9 @@ def test_what_we_save_transformers_opens(name, tmp_path):
 @pytest.fixture(scope="module")
 def sentences(stsb) -> list[str]:
     """Every sentence of the STS Benchmark, firsts and seconds."""
-    pairs = [pair for split in SPLITS for pair in load_scored_pairs("stsb", split)]
+    pairs = []
+    for split in SPLITS:
+        pairs += load_scored_pairs("stsb", split)
     return [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
 
 
