@@ -1,11 +1,16 @@
-"""Repeat a table of SBERT or SimCSE: vary one setting, train each value with several seeds, print
-both scores.
+"""Repeat a table of SBERT or SimCSE: vary one setting, train with several seeds, print both scores.
 
-    python -m benchmarks.ablation pooling                                    SBERT, table 6: mean, max, cls on STS-B
-    python -m benchmarks.ablation concat --data snli.jsonl --limit 10000     SBERT, table 6: the classifier's input
-    python -m benchmarks.ablation dropout --data sentences.txt --epochs 2    SimCSE: the dropout that makes two views
-    python -m benchmarks.ablation temperature --data sentences.txt --seeds 1,2,3,4,5 -- --batch-size 128
-    python -m benchmarks.ablation augmentation --data sentences.txt --synonyms words.txt     SimCSE, table 1
+    pooling         SBERT, table 6: mean, max and cls on STS-B
+    concat          SBERT, table 6: the classifier's input
+    dropout         SimCSE: the dropout that makes two views
+    temperature     SimCSE: the temperature of the loss
+    augmentation    SimCSE, table 1: other ways to make two views
+
+    python -m benchmarks.ablation pooling
+    python -m benchmarks.ablation concat --data snli.jsonl --limit 10000
+    python -m benchmarks.ablation dropout --data sentences.txt --epochs 2
+    python -m benchmarks.ablation temperature --data sentences.txt --seeds 1,2,3 -- --batch-size 128
+    python -m benchmarks.ablation augmentation --data sentences.txt --synonyms words.txt
 
 Flags after ``--`` go to ``minisbert train``. What no option of it sets, such as the input of the
 softmax classifier, is set here: a row has a loss of its own. Each cell is a run
@@ -51,8 +56,7 @@ SIMCSE = "--recipe simcse-unsupervised"
 NEEDED_DATA = {NLI: "NLI rows", SIMCSE: "plain sentences"}  # of rows that need --data
 
 
-# -----------------------------------------------------------------------------
-# what no option sets
+# ------------------------------------------------------------------------------ what no option sets
 
 
 def crop(text: str, share: float, generator: random.Random) -> str:
@@ -64,18 +68,14 @@ def crop(text: str, share: float, generator: random.Random) -> str:
 
 
 def delete(text: str, count: int, generator: random.Random) -> str:
-    """Drop ``count`` random words, but not all: ``"a b c"`` without one is ``"b c"``, ``"a c"`` or
-    ``"a b"``.
-    """
+    """Drop ``count`` random words, but not all: ``"a b c"`` may become ``"b c"``."""
     words = text.split()
     gone = set(generator.sample(range(len(words)), min(count, len(words) - 1)))
     return " ".join(word for i, word in enumerate(words) if i not in gone)
 
 
 def replace_word(text: str, synonyms: dict[str, list[str]], generator: random.Random) -> str:
-    """Replace one word by a synonym: with ``{"big": ["large"]}`` ``"A big dog."`` becomes ``"A
-    large dog."``.
-    """
+    """Replace one word: with ``{"big": ["large"]}`` ``"A big dog."`` becomes ``"A large dog."``."""
     parts = re.findall(r"\w+|\W+", text)
     places = [i for i, part in enumerate(parts) if part.lower() in synonyms]
     if places:
@@ -85,8 +85,7 @@ def replace_word(text: str, synonyms: dict[str, list[str]], generator: random.Ra
 
 
 def read_synonyms(path: str) -> dict[str, list[str]]:
-    """Read each word, in lower case, and its synonyms, from lines of words with one meaning: ``big,
-    large, huge``.
+    """Read each word, in lower case, and its synonyms, from lines such as ``big, large, huge``.
 
     Commas or tabs separate the words. Raises ``InputError`` for a line with one word and for a file
     without any.
@@ -109,9 +108,7 @@ def read_synonyms(path: str) -> dict[str, list[str]]:
 
 
 def change(text: str, form: str, generator: random.Random) -> str:
-    """Change a text as a row of the table ``augmentation`` says: ``crop:0.1``, ``delete:0.1`` or
-    ``delete-one``.
-    """
+    """Change a text as a row says: ``crop:0.1``, ``delete:0.1`` or ``delete-one``."""
     name, _, share = form.partition(":")
     if name == "crop":
         return crop(text, float(share), generator)
@@ -141,9 +138,7 @@ class Augmented(SimCSE):
 
 
 class SameMask(SimCSE):
-    """SimCSE with one dropout mask for both views: one column is enough, since both views are one
-    vector.
-    """
+    """SimCSE with one dropout mask: one column is enough, since both views are one vector."""
 
     def views(self, columns: list[list[str]]) -> list[list[str]]:
         return [columns[0]]
@@ -163,8 +158,7 @@ class OtherConcat(Softmax):
         return ConcatHead(encoder.width, self.features, outputs=outputs)
 
 
-# -----------------------------------------------------------------------------
-# the tables
+# --------------------------------------------------------------------------------------- the tables
 
 
 @dataclass(frozen=True)
@@ -214,8 +208,10 @@ AUGMENT = {
     "crop:0.3": 63.6,
     "delete:0.1": 75.9,
     "delete:0.2": 72.2,
+    "delete:0.3": 68.2,
+    "delete-one": 75.9,
+    SYNONYMS: 77.4,
 }
-AUGMENT |= {"delete:0.3": 68.2, "delete-one": 75.9, SYNONYMS: 77.4}
 AUGMENTATION = [Row("none", SIMCSE, "", 82.5)]
 AUGMENTATION += [Row(form, SIMCSE, "", score, augment=form) for form, score in AUGMENT.items()]
 AUGMENTATION.append(
@@ -238,15 +234,18 @@ SBERT_6 = "SBERT (Reimers & Gurevych 2019), table 6: BERT-base, STS-B dev"
 PAPERS = {
     "pooling": SBERT_6,
     "concat": SBERT_6,
-    "dropout": "SimCSE (Gao et al. 2021), table 3: unsupervised, BERT-base, a million sentences, "
-    "STS-B dev",
-    "augmentation": "SimCSE (Gao et al. 2021), table 1: unsupervised, BERT-base, a million "
-    "sentences, STS-B dev; "
-    "MLM 15 % (62.2) left out",
-    "temperature": "SimCSE (Gao et al. 2021), table D.1: BERT-base, STS-B dev; with dot products "
-    "85.9. Its 86.2 is the "
-    "supervised model's score (tables 4 and 6; the unsupervised one has 82.5), so compare the "
-    "order of the rows only",
+    "dropout": (
+        "SimCSE (Gao et al. 2021), table 3: unsupervised, BERT-base, a million sentences, STS-B dev"
+    ),
+    "augmentation": (
+        "SimCSE (Gao et al. 2021), table 1: unsupervised, BERT-base, a million sentences, "
+        "STS-B dev; MLM 15 % (62.2) left out"
+    ),
+    "temperature": (
+        "SimCSE (Gao et al. 2021), table D.1: BERT-base, STS-B dev; with dot products 85.9. Its "
+        "86.2 is the supervised model's score (tables 4 and 6; the unsupervised one has 82.5), "
+        "so compare the order of the rows only"
+    ),
 }
 
 
@@ -275,20 +274,11 @@ def make_cells(options: argparse.Namespace, train_flags: list[str]) -> list[Cell
             lacks_data = row.options in NEEDED_DATA and not options.data
             if lacks_data or (row.augment == SYNONYMS and not options.synonyms):
                 continue
-            folder = (
-                Path(options.out or f"runs/ablation/{options.table}")
-                / f"{folder_name(row.name)}-seed{seed}"
-            )
+            runs = Path(options.out or f"runs/ablation/{options.table}")
+            folder = runs / f"{folder_name(row.name)}-seed{seed}"
             arguments = [*row.options.split(), *row.flags.split()]
-            arguments += [
-                "--model",
-                options.model,
-                "--seed",
-                str(seed),
-                "--out",
-                str(folder),
-                "--overwrite",
-            ]
+            arguments += ["--model", options.model, "--seed", str(seed)]
+            arguments += ["--out", str(folder), "--overwrite"]
             if row.options in NEEDED_DATA:
                 arguments += ["--data", options.data]
             for name in ("limit", "epochs", "max_steps"):
@@ -300,22 +290,20 @@ def make_cells(options: argparse.Namespace, train_flags: list[str]) -> list[Cell
                 loss = Augmented(row.augment, seed, synonyms)
             cells.append(Cell(row, seed, folder, [*arguments, *train_flags], loss))
     if not cells:
-        raise InputError(
-            f"{options.table} needs --data FILE: {NEEDED_DATA[TABLES[options.table][0].options]}"
-        )
+        first = TABLES[options.table][0]
+        raise InputError(f"{options.table} needs --data FILE: {NEEDED_DATA[first.options]}")
     return cells
 
 
 def folder_name(row: str) -> str:
-    """A name valid on every file system: ``u,v,|u-v|`` becomes ``u_v_u-v``, ``u*v`` becomes
-    ``uxv``.
-    """
+    """A name for every file system: ``u,v,|u-v|`` becomes ``u_v_u-v``, ``u*v`` becomes ``uxv``."""
     return row.translate(str.maketrans({"|": "", "*": "x", ",": "_", " ": "-", ":": "-"}))
 
 
 def is_done(cell: Cell, overwrite: bool) -> bool:
-    """Whether the cell has its results; ``InputError`` if they are of other settings, unless
-    ``overwrite``.
+    """Whether the cell has its results.
+
+    ``InputError`` if they are of other settings, unless ``overwrite``.
     """
     if not (cell.folder / RESULTS).is_file():
         return False
@@ -328,22 +316,25 @@ def is_done(cell: Cell, overwrite: bool) -> bool:
             return False
         raise InputError(
             f"{cell.folder} was run with {name} {found[name]} instead of {value}: choose another "
-            f"--out, or --overwrite "
-            "to replace it"
+            "--out, or --overwrite to replace it"
         )
     return True
 
 
 def dev_scores(cell: Cell) -> tuple[float, float]:
     """The dev score x 100 before training and at its end."""
-    lines = (cell.folder / RUN_LOG).read_text(encoding="utf-8").splitlines()
-    dev = [entry["dev"] for entry in map(json.loads, lines) if "dev" in entry]
+    dev = []
+    for line in (cell.folder / RUN_LOG).read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        if "dev" in entry:
+            dev.append(entry["dev"])
     return 100 * dev[0]["spearman"], 100 * dev[-1]["spearman"]
 
 
 def run_cells(cells: list[Cell], overwrite: bool) -> set[Path]:
-    """Train the cells that are not done; return the folders of all that are. A failed cell does not
-    end the table.
+    """Train the cells that are not done; return the folders of all that are.
+
+    A failed cell does not end the table.
     """
     done = {cell.folder for cell in cells if is_done(cell, overwrite)}
     say(f"{len(done)} of {len(cells)} cells are already done")
@@ -366,23 +357,20 @@ def run_cells(cells: list[Cell], overwrite: bool) -> set[Path]:
 
 
 def summarize(cells: list[Cell], done: set[Path]) -> list[dict]:
-    """Per row, x 100: the scores of its seeds, their mean and sample standard deviation; and the
-    published score.
-    """
+    """Per row, x 100: its seeds' scores, their mean and deviation, and the published score."""
     summaries = []
     for row in dict.fromkeys(cell.row for cell in cells):
-        runs = {
-            cell.seed: dev_scores(cell) for cell in cells if cell.row == row and cell.folder in done
-        }
-        summary = {
-            "name": row.name,
-            "published": row.published,
-            "seeds": {seed: run[1] for seed, run in runs.items()},
-        }
-        if runs:
-            scores = list(summary["seeds"].values())
-            summary |= {"before": mean(run[0] for run in runs.values()), "mean": mean(scores)}
-            summary["sd"] = stdev(scores) if len(scores) > 1 else None
+        before = []
+        scores = {}
+        for cell in cells:
+            if cell.row == row and cell.folder in done:
+                untrained, scores[cell.seed] = dev_scores(cell)
+                before.append(untrained)
+        summary = {"name": row.name, "published": row.published, "seeds": scores}
+        if scores:
+            summary["before"] = mean(before)
+            summary["mean"] = mean(scores.values())
+            summary["sd"] = stdev(scores.values()) if len(scores) > 1 else None
         summaries.append(summary)
     return summaries
 
@@ -395,9 +383,13 @@ def markdown(table: str, summaries: list[dict]) -> str:
     ]
     for row in summaries:
         name = row["name"].replace("|", r"\|")
-        before, score, spread, scores = "", "no result", "", list(row["seeds"].values())
+        before = ""
+        score = "no result"
+        spread = ""
+        scores = list(row["seeds"].values())
         if scores:
-            before, score = f"{row['before']:.2f}", f"{row['mean']:.2f}"
+            before = f"{row['before']:.2f}"
+            score = f"{row['mean']:.2f}"
             spread = f"{min(scores):.2f}..{max(scores):.2f}"
         if len(scores) > 1:
             score += f" ± {row['sd']:.2f}"
@@ -449,28 +441,20 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments[:cut])
     cells = make_cells(options, arguments[cut + 1 :])
     done = run_cells(cells, options.overwrite)
-    source, summaries = PAPERS[options.table], summarize(cells, done)
+    source = PAPERS[options.table]
+    summaries = summarize(cells, done)
     if options.json:
-        print(
-            json.dumps(
-                {
-                    "table": options.table,
-                    "model": options.model,
-                    "source": source,
-                    "rows": summaries,
-                }
-            )
-        )
+        result = {"table": options.table, "model": options.model, "source": source}
+        print(json.dumps(result | {"rows": summaries}))
     else:
-        print(
-            f"Spearman x 100 on dev, {options.model}, before and after training: mean ± sd over "
-            f"seeds\n"
-        )
-        print(f"{markdown(options.table, summaries)}\n\npublished: {source}")
+        about = "before and after training: mean ± sd over seeds"
+        print(f"Spearman x 100 on dev, {options.model}, {about}\n")
+        print(markdown(options.table, summaries))
+        print(f"\npublished: {source}")
     if len(done) < len(cells):
+        failed = len(cells) - len(done)
         raise InputError(
-            f"{len(cells) - len(done)} of {len(cells)} cells failed; run the same command to retry "
-            f"them"
+            f"{failed} of {len(cells)} cells failed; run the same command to retry them"
         )
 
 

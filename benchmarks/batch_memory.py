@@ -1,12 +1,12 @@
 """The memory of one training step by its batch size: in one graph, and with gradient caching.
 
-    python -m benchmarks.batch_memory                                  all-MiniLM-L6-v2, batches of 64 to 1,024
+    python -m benchmarks.batch_memory    all-MiniLM-L6-v2, batches of 64 to 1,024
     python -m benchmarks.batch_memory --batches 64 256 --micro-tokens 1536 --dtype bfloat16
 
-Each batch takes a process of its own, which makes two steps of ``ranking`` on sentences of STS-B train:
-anchor, positive, negative. Growth is the peak memory of the process minus its memory after loading
-model, libraries and texts. Seconds are CPU time of the second step, on one thread. Exits with 1 if
-growth with caching differs by more than 10 % between the batches that are cut.
+Each batch takes a process of its own, which makes two steps of ``ranking`` on sentences of STS-B
+train: anchor, positive, negative. Growth is the peak memory of the process minus its memory after
+loading model, libraries and texts. Seconds are CPU time of the second step, on one thread. Exits
+with 1 if growth with caching differs by more than 10 % between the batches that are cut.
 """
 
 import argparse
@@ -31,9 +31,8 @@ WHOLE = 10**9  # tokens: no batch is cut
 def peak() -> float:
     """The peak memory of this process in MiB."""
     kibi = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return (
-        kibi / 2**20 if sys.platform == "darwin" else kibi / 2**10
-    )  # bytes on macOS, KiB elsewhere
+    # Bytes on macOS, KiB elsewhere.
+    return kibi / 2**20 if sys.platform == "darwin" else kibi / 2**10
 
 
 def triplets(count: int) -> list[tuple]:
@@ -57,7 +56,8 @@ def measure(model: str, batch: int, tokens: int, dtype: str) -> dict[str, float]
     divide = batch_divider(network.lengths, cpu, tokens, compares_rows=True)
     shared = ProcessGroup(0, 1, cpu).wrap(network, divide)
     shared.train()
-    rows, loaded = list(range(batch)), peak()
+    rows = list(range(batch))
+    loaded = peak()
     for _ in range(2):
         network.zero_grad()
         started = time.process_time()
@@ -92,9 +92,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--dtype", default="float32", help="float32, bfloat16 or auto (default: %(default)s)"
     )
-    parser.add_argument(
-        "--one", type=int, nargs=2, help=argparse.SUPPRESS
-    )  # rows, tokens: the child's work
+    # Rows and tokens: what a process of one batch measures.
+    parser.add_argument("--one", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.one:
         print(json.dumps(measure(options.model, *options.one, options.dtype)))
@@ -107,14 +106,8 @@ def main(arguments: list[str] | None = None) -> None:
         for name, tokens in (("one graph", WHOLE), ("caching", options.micro_tokens)):
             if name == "one graph" and batch > options.most:
                 continue
-            command = [
-                sys.executable,
-                "-m",
-                "benchmarks.batch_memory",
-                "--one",
-                str(batch),
-                str(tokens),
-            ]
+            command = [sys.executable, "-m", "benchmarks.batch_memory"]
+            command += ["--one", str(batch), str(tokens)]
             command += ["--model", options.model, "--dtype", options.dtype]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             found = json.loads(done.stdout.splitlines()[-1])

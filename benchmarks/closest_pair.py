@@ -38,21 +38,22 @@ from minisbert.system.console import run_command, say
 MODEL = "all-MiniLM-L6-v2"
 PAPER = {"vectors": 5.0, "joint": 65 * 3600.0}  # seconds
 WARM_UP = 256  # sentences
+PARTS = ("encode", "search", "total")  # what is timed of a side with vectors
 
 Found = dict[str, object]  # seconds of encode and search, and the pair
 
 
 def sentences(file: str | None, count: int) -> list[str]:
-    """The first ``count`` sentences of the file, or of STS-B, without copies that differ only in
-    case or spaces.
-    """
+    """The first ``count`` sentences of the file, or of STS-B, that differ in more than case."""
+    texts = []
     if file:
-        found = list(every_text(file))
+        texts = list(every_text(file))
     else:
-        pairs = [pair for split in SPLITS for pair in load_scored_pairs("stsb", split)]
-        found = [text for pair in pairs for text in (pair.sentence1, pair.sentence2)]
+        for split in SPLITS:
+            for pair in load_scored_pairs("stsb", split):
+                texts += [pair.sentence1, pair.sentence2]
     first: dict[str, str] = {}
-    for text in found:
+    for text in texts:
         first.setdefault(" ".join(text.lower().split()), text)
     different = list(first.values())
     if not 2 <= count <= len(different):
@@ -79,9 +80,7 @@ def minisbert_side() -> Callable[[list[str]], Found]:
 
 
 def reference_side() -> Callable[[list[str]], Found]:
-    """The two steps of sentence-transformers' ``paraphrase_mining``: ``encode``, then the search in
-    the vectors.
-    """
+    """The two steps of ``paraphrase_mining``: ``encode``, then the search in the vectors."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.util.retrieval import paraphrase_mining_embeddings
@@ -126,30 +125,29 @@ def compare(texts: list[str], rounds: int, sample: int) -> dict[str, object]:
     runs: dict[str, list[Found]] = {name: [] for name in sides}
     for number in range(rounds):
         for name, closest in sides.items():
-            runs[name].append(closest(texts))
-            say(
-                f"round {number + 1} of {rounds}, {name}: {runs[name][-1]['seconds']['total']:.1f} "
-                f"s"
-            )
+            run = closest(texts)
+            runs[name].append(run)
+            say(f"round {number + 1} of {rounds}, {name}: {run['seconds']['total']:.1f} s")
+
+    found = {}
+    seconds = {}
+    medians: dict[str, dict[str, float]] = {}
+    for name, rows in runs.items():
+        found[name] = {"score": rows[0]["score"], "pair": rows[0]["pair"]}
+        seconds[name] = [run["seconds"] for run in rows]
+        medians[name] = {}
+        for part in PARTS:
+            medians[name][part] = statistics.median(times[part] for times in seconds[name])
+
     rate = joint_rate(texts, sample)
     pairs = len(texts) * (len(texts) - 1) // 2
-    medians = {
-        name: {
-            part: statistics.median(run["seconds"][part] for run in rows)
-            for part in ("encode", "search", "total")
-        }
-        for name, rows in runs.items()
-    }
     return {
         "model": MODEL,
         "threads": torch.get_num_threads(),
         "sentences": len(texts),
         "pairs": pairs,
-        "found": {
-            name: {"score": rows[0]["score"], "pair": rows[0]["pair"]}
-            for name, rows in runs.items()
-        },
-        "seconds": {name: [run["seconds"] for run in rows] for name, rows in runs.items()},
+        "found": found,
+        "seconds": seconds,
         "medians": medians,
         "joint": {"sample": sample, "pairs_per_second": rate, "seconds": pairs / rate},
         "paper": PAPER,
@@ -158,35 +156,38 @@ def compare(texts: list[str], rounds: int, sample: int) -> dict[str, object]:
 
 def show(result: dict) -> None:
     """Print the comparison."""
-    best, joint, medians = result["found"]["minisbert"], result["joint"], result["medians"]
-    print(
-        f"closest of {result['pairs']:,} pairs of {result['sentences']:,} sentences, cosine "
-        f"{best['score']:.4f}:"
-    )
-    print("".join(f"  {text}\n" for text in best["pair"]))
+    best = result["found"]["minisbert"]
+    joint = result["joint"]
+    medians = result["medians"]
+    count = f"{result['pairs']:,} pairs of {result['sentences']:,} sentences"
+    print(f"closest of {count}, cosine {best['score']:.4f}:")
+    for text in best["pair"]:
+        print(f"  {text}")
+    print()
     print("| | encode | search | together |\n|---|---|---|---|")
     for name, median in medians.items():
-        line(
-            f"{name}, vectors", *(f"{median[part]:.1f} s" for part in ("encode", "search", "total"))
-        )
-    rate, hours = joint["pairs_per_second"], joint["seconds"] / 3600
+        seconds = [f"{median[part]:.1f} s" for part in PARTS]
+        line(f"{name}, vectors", *seconds)
+    rate = joint["pairs_per_second"]
+    hours = joint["seconds"] / 3600
     line(f"joint model, extrapolated from {rate:.0f} pairs a second", "", "", f"{hours:.0f} h")
     line("paper (V100, SBERT), vectors", "about 5 s", "about .01 s", f"{PAPER['vectors']:.0f} s")
     line("paper (V100, BERT), joint model", "", "", f"{PAPER['joint'] / 3600:.0f} h")
     total = medians["minisbert"]["total"]
     ratio = joint["seconds"] / total
-    print(
-        f"\n{result['model']}, {result['threads']} threads: vectors are {ratio:,.0f} times as fast"
-    )
+    machine = f"{result['model']}, {result['threads']} threads"
+    print(f"\n{machine}: vectors are {ratio:,.0f} times as fast")
     if "sentence-transformers" in medians:
-        print(
-            f"minisbert takes {total / medians['sentence-transformers']['total']:.2f} of "
-            f"sentence-transformers' time"
-        )
+        share = total / medians["sentence-transformers"]["total"]
+        print(f"minisbert takes {share:.2f} of sentence-transformers' time")
 
 
 def line(name: str, *cells: str) -> None:
-    print("".join(f"| {cell} " if cell else "| " for cell in (name, *cells)) + "|")
+    """Print a row of the table; an empty cell has one space."""
+    row = ""
+    for cell in (name, *cells):
+        row += f"| {cell} " if cell else "| "
+    print(row + "|")
 
 
 def main() -> None:

@@ -16,9 +16,7 @@ from minisbert.system.console import say
 
 
 def convert(model: Path, files: Path, libraries: Sequence[str]) -> None:
-    """Write the files that the libraries load, and a link ``model`` to the original, into the
-    folder ``files``.
-    """
+    """Write the files that the libraries load, and a link ``model`` to the original."""
     (files / "model").symlink_to(model.resolve())
     if {"onnxruntime", "openvino"} & set(libraries):
         say("converting: ONNX")
@@ -42,9 +40,7 @@ def convert(model: Path, files: Path, libraries: Sequence[str]) -> None:
 
 
 def export_onnx(model: Path, file: Path) -> tuple[int, int]:
-    """Hugging Face's graph, from ids (B, T) to hidden states (B, T, D); returns its numbers H and
-    D.
-    """
+    """Write Hugging Face's graph, from ids (B, T) to hidden states (B, T, D); return H and D."""
     from transformers import AutoModel
 
     class Hidden(torch.nn.Module):
@@ -84,9 +80,8 @@ def fuse_onnx(files: Path, heads: int, width: int) -> None:
         str(files / "plain.onnx"), "bert", num_heads=heads, hidden_size=width, opt_level=1
     )
     fused.save_model_to_file(str(files / "float32.onnx"))
-    untyped = {
-        "DefaultTensorType": onnx.TensorProto.FLOAT
-    }  # for outputs of fused operators, which have no type
+    # Outputs of fused operators have no type, so they need a default.
+    untyped = {"DefaultTensorType": onnx.TensorProto.FLOAT}
     quantize_dynamic(
         files / "float32.onnx",
         files / "int8.onnx",

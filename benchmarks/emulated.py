@@ -1,5 +1,4 @@
-"""Run a benchmark as on a CPU with AVX2 and nothing beyond it, which most laptops and many cloud
-machines have.
+"""Run a benchmark as on a CPU with AVX2 and nothing beyond it, as most laptops have.
 
     python -m benchmarks.emulated benchmarks.encode_speed --what rates --texts stsb long \\
         --peers ctranslate2

@@ -59,17 +59,18 @@ Makers = dict[str, Callable[[], Encode]]  # what loads a side, called in its pro
 
 
 def composed(count: int, shortest: int, longest: int, tokens: dict[str, int]) -> list[str]:
-    """Texts of ``shortest`` to ``longest`` tokens, [CLS] and [SEP] included, made by concatenating
-    real sentences.
-    """
+    """Texts of ``shortest`` to ``longest`` tokens, [CLS] and [SEP] included, of real sentences."""
     chance = random.Random(0)
     sentences = list(tokens)
     texts = []
     while len(texts) < count:
-        wanted, chosen, found = chance.randint(shortest, longest) - 2, [], 0
+        wanted = chance.randint(shortest, longest) - 2
+        chosen = []
+        found = 0
         while found < wanted:
-            chosen.append(chance.choice(sentences))
-            found += tokens[chosen[-1]]
+            sentence = chance.choice(sentences)
+            chosen.append(sentence)
+            found += tokens[sentence]
         words = " ".join(chosen).split()
         texts.append(" ".join(words[: max(3, round(len(words) * wanted / found))]))
     return texts
@@ -77,23 +78,29 @@ def composed(count: int, shortest: int, longest: int, tokens: dict[str, int]) ->
 
 def texts_of(kind: str, encoder: SentenceEncoder) -> list[str]:
     pairs = load_scored_pairs("stsb", "test")
-    distinct = list(
-        dict.fromkeys([pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs])
-    )
+    texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
+    distinct = list(dict.fromkeys(texts))
     if kind == "stsb":
         return distinct
-    tokens = {
-        text: len(ids) - 2
-        for text, ids in zip(distinct, encoder.tokenizer.encode(distinct).ids, strict=True)
-    }
-    return composed(200, 10, 250, tokens) if kind == "mixed" else composed(80, 300, 400, tokens)
+    tokens = tokens_of(distinct, encoder)
+    if kind == "mixed":
+        return composed(200, 10, 250, tokens)
+    return composed(80, 300, 400, tokens)
+
+
+def tokens_of(texts: Sequence[str], encoder: SentenceEncoder) -> dict[str, int]:
+    """Each text's number of tokens without [CLS] and [SEP]."""
+    ids = encoder.tokenizer.encode(texts).ids
+    return {text: len(row) - 2 for text, row in zip(texts, ids, strict=True)}
 
 
 def stsb_spearman(texts: list[str], vectors: np.ndarray) -> float:
     pairs = load_scored_pairs("stsb", "test")
     row = {text: i for i, text in enumerate(texts)}
-    u, v = ([row[getattr(pair, side)] for pair in pairs] for side in ("sentence1", "sentence2"))
-    cosines = similarity_pairwise(vectors[u].astype(np.float64), vectors[v].astype(np.float64))
+    exact = vectors.astype(np.float64)
+    u = exact[[row[pair.sentence1] for pair in pairs]]
+    v = exact[[row[pair.sentence2] for pair in pairs]]
+    cosines = similarity_pairwise(u, v)
     return spearman(cosines, np.array([pair.score for pair in pairs]))
 
 
@@ -145,9 +152,8 @@ def rates(
     """
     texts = texts_of(kind, encoder)
     lengths = [len(ids) for ids in encoder.tokenizer.encode(texts).ids]
-    probe = random.Random(0).sample(
-        texts, min(len(texts), PROBE_TOKENS * len(texts) // sum(lengths))
-    )
+    probed = min(len(texts), PROBE_TOKENS * len(texts) // sum(lengths))
+    probe = random.Random(0).sample(texts, probed)
     tuned = {peer.name: partial(peers.fastest, peer, files, probe) for peer in others}
     measured = machine.measure()
     seconds: dict[str, list[float]] = {name: [] for name in ours | tuned}
@@ -179,8 +185,7 @@ def rates(
 def latency(
     sentences: Sequence[str], sides: dict[str, Side], texts_a_call: Sequence[int], rounds: int
 ) -> dict:
-    """Median milliseconds of a call: in each round ``CALLS`` calls of one side, then as many of the
-    next.
+    """Median milliseconds of a call; ``CALLS`` calls of one side, then as many of the next.
 
     In one round all sides encode the same sentences. The first round is not counted: libraries
     compile kernels for new shapes. Nor is the first call of a turn, which wakes the threads.
@@ -191,9 +196,8 @@ def latency(
         seconds: dict[str, list[float]] = {name: [] for name in sides}
         for round_, name, side in turns(f"{count} a call", rounds + 1, sides):
             texts = random.Random(round_).sample(sentences, (CALLS + 1) * count)
-            times, _ = side.timed(
-                [texts[start : start + count] for start in range(0, len(texts), count)]
-            )
+            calls = [texts[start : start + count] for start in range(0, len(texts), count)]
+            times, _ = side.timed(calls)
             if round_:
                 seconds[name] += times[1:]
         for name, times in seconds.items():
@@ -217,51 +221,40 @@ def table(
 
 def rates_row(row: dict, base: float) -> list[str]:
     rate = row["texts_per_second"]
-    cells = [
-        f"{rate:,.{0 if rate >= 100 else 1}f}",
-        f"{rate / base:.2f}",
-        f"{row['gemm_share']:.0%}",
-        f"{row['difference']:.0e}",
-    ]
-    return cells + ([f"{100 * row['spearman']:.3f}"] if "spearman" in row else [])
+    cells = [f"{rate:,.0f}" if rate >= 100 else f"{rate:,.1f}"]
+    cells.append(f"{rate / base:.2f}")
+    cells.append(f"{row['gemm_share']:.0%}")
+    cells.append(f"{row['difference']:.0e}")
+    if "spearman" in row:
+        cells.append(f"{100 * row['spearman']:.3f}")
+    return cells
 
 
 def show(results: dict) -> None:
     for kind, found in results.get("rates", {}).items():
         size = f"{found['texts']:,} texts, {found['tokens']:,} tokens, longest {found['longest']}"
         title = f"{kind}: {size}"
-        columns = [
-            "texts a second",
-            "ratio",
-            "GEMM share",
-            "difference",
-            *(["Spearman"] if kind == "stsb" else []),
-        ]
+        columns = ["texts a second", "ratio", "GEMM share", "difference"]
+        if kind == "stsb":
+            columns.append("Spearman")
         sides = found["sides"]
-        base = sides.get("sentence-transformers float32", sides["minisbert float32"])[
-            "texts_per_second"
-        ]
+        reference = sides.get("sentence-transformers float32", sides["minisbert float32"])
+        base = reference["texts_per_second"]
         table(title, found, columns, {name: rates_row(row, base) for name, row in sides.items()})
     if "latency" in results:
         found = results["latency"]
-        rows = {
-            name: [f"{ms:.2f}" for ms in row.values()]
-            for name, row in found["milliseconds"].items()
-        }
-        columns = [str(count) for count in next(iter(found["milliseconds"].values()))]
+        rows = {}
+        for name, row in found["milliseconds"].items():
+            rows[name] = [f"{ms:.2f}" for ms in row.values()]
+            columns = [str(count) for count in row]  # the same of every side
         table("milliseconds per call, by texts a call", found, columns, rows)
     if "start" in results:
         found = results["start"]
-        rows = {
-            name: (f"{row['seconds']:.2f}", f"{row['mebibytes']:,.0f}")
-            for name, row in found["sides"].items()
-        }
-        table(
-            "process start to the first vector, float32 unless named",
-            found,
-            ["seconds", "MiB"],
-            rows,
-        )
+        rows = {}
+        for name, row in found["sides"].items():
+            rows[name] = [f"{row['seconds']:.2f}", f"{row['mebibytes']:,.0f}"]
+        title = "process start to the first vector, float32 unless named"
+        table(title, found, ["seconds", "MiB"], rows)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -270,11 +263,9 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    kinds, whats, libraries = (
-        ("stsb", "mixed", "long"),
-        ("rates", "latency", "start"),
-        tuple(peers.NEEDS),
-    )
+    kinds = ("stsb", "mixed", "long")
+    whats = ("rates", "latency", "start")
+    libraries = tuple(peers.NEEDS)
     parser.add_argument(
         "--what", nargs="+", choices=whats, default=whats, help="what to measure (default: all)"
     )
@@ -304,24 +295,27 @@ def main(arguments: list[str] | None = None) -> None:
     folder = ensure(MODEL)
     encoder = SentenceEncoder.load(folder)
     minisbert_sides(folder)  # compiles the packages that are missing
-    ours, keep_memory = minisbert_makers(folder), not options.library
+    ours = minisbert_makers(folder)
+    keep_memory = not options.library
     others = peers.peers(chosen, "bfloat16" in machine.precisions())
     results: dict = {"freed_memory_kept": keep_memory}
     with tempfile.TemporaryDirectory() as converted:
         files = Path(converted)
         convert(folder, files, chosen)
         if "rates" in options.what:
-            settings = (encoder, ours, others, files, keep_memory, options.rounds)
-            results["rates"] = {kind: rates(kind, *settings) for kind in options.texts}
+            results["rates"] = {}
+            for kind in options.texts:
+                results["rates"][kind] = rates(
+                    kind, encoder, ours, others, files, keep_memory, options.rounds
+                )
         if "latency" in options.what:
             calls = options.texts_a_call
-            single = {
-                peer.name: partial(peers.one_stream, peer, files, max(calls)) for peer in others
-            }
+            single: Makers = {}
+            for peer in others:
+                single[peer.name] = partial(peers.one_stream, peer, files, max(calls))
+            sentences = texts_of("stsb", encoder)
             with running(ours | single, keep_memory) as sides:
-                results["latency"] = latency(
-                    texts_of("stsb", encoder), sides, calls, options.rounds
-                )
+                results["latency"] = latency(sentences, sides, calls, options.rounds)
         if "start" in options.what:
             results["start"] = first_vector.measure(chosen, files, options.rounds)
     if options.json:

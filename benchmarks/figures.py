@@ -43,7 +43,9 @@ def write(name: str, content: dict[str, Any]) -> None:
     for table, about in content["tables"].items():
         lines.append(f"\n[tables.{table}]\n")
         lines += [f"{key} = {quoted(value)}\n" for key, value in about.items() if key != "rows"]
-        lines += ["rows = [\n", *(f"    {quoted(row)},\n" for row in about["rows"]), "]\n"]
+        lines.append("rows = [\n")
+        lines += [f"    {quoted(row)},\n" for row in about["rows"]]
+        lines.append("]\n")
     (DOCS / "figures" / f"{name}.toml").write_text("".join(lines), encoding="utf-8")
 
 
@@ -54,12 +56,21 @@ def quoted(value: Any) -> str:
 def rendered(name: str, table: str) -> str:
     """The comment, the machine if the table has lines for it, and the table."""
     about = read(name)["tables"][table]
-    head, *rows = [
-        "".join(f"| {cell} " if cell else "| " for cell in row) + "|" for row in about["rows"]
-    ]
-    rule = "|---" * len(about["rows"][0]) + "|"
-    fence = ["```", *about["machine"], "```", ""] if "machine" in about else []
-    return "\n".join([f"<!-- figures: {name} {table} -->", *fence, head, rule, *rows, ""])
+    lines = [f"<!-- figures: {name} {table} -->"]
+    if "machine" in about:
+        lines += ["```", *about["machine"], "```", ""]
+    head, *rows = about["rows"]
+    lines += [line(head), "|---" * len(head) + "|"]
+    lines += [line(row) for row in rows]
+    return "\n".join([*lines, ""])
+
+
+def line(row: list[str]) -> str:
+    """A row of a Markdown table; an empty cell has one space."""
+    text = ""
+    for cell in row:
+        text += f"| {cell} " if cell else "| "
+    return text + "|"
 
 
 def render(text: str) -> str:
@@ -70,11 +81,12 @@ def render(text: str) -> str:
 def cells(printed: str, headings: list[str]) -> Rows:
     """The rows of the markdown table with these headings in what a benchmark printed."""
     for found in TABLE.findall(printed):
-        first, _, *rows = [
-            [cell.strip() for cell in BAR.split(line[1:-1])] for line in found.splitlines()
-        ]
-        if first == headings:
-            return [first, *rows]
+        rows = []
+        for row in found.splitlines():
+            rows.append([cell.strip() for cell in BAR.split(row[1:-1])])
+        if rows[0] == headings:
+            del rows[1]  # the rule below the headings
+            return rows
     raise InputError(
         f"the command printed no table with the headings {headings}; the figures are as they were"
     )
@@ -98,7 +110,8 @@ def measure(name: str, table: str) -> None:
         )
     about["rows"] = cells(done.stdout, about["rows"][0])
     if "machine" in about:  # some benchmarks print no line of it
-        about["machine"] = [here, *(line for line in done.stdout.splitlines() if "GFLOP/s" in line)]
+        rates = [line for line in done.stdout.splitlines() if "GFLOP/s" in line]
+        about["machine"] = [here, *rates]
     write(name, content)
 
 

@@ -85,8 +85,7 @@ def measure(libraries: Sequence[str], files: Path, rounds: int) -> dict:
         )
         found[name]["seconds"].append(time.perf_counter() - started)
         found[name]["mebibytes"].append(float(done.stdout))
-    medians = {
-        name: {what: statistics.median(values) for what, values in side.items()}
-        for name, side in found.items()
-    }
+    medians: dict[str, dict[str, float]] = {}
+    for name, side in found.items():
+        medians[name] = {what: statistics.median(values) for what, values in side.items()}
     return {"machine": measured, "sides": medians}

@@ -34,7 +34,7 @@ import numpy as np
 import torch
 
 import minisbert
-from benchmarks.encode_speed import composed, stsb_spearman, texts_of
+from benchmarks.encode_speed import composed, stsb_spearman, texts_of, tokens_of
 from benchmarks.machine import LAYER
 from benchmarks.peers import Encode, sentence_transformers, stay_offline, turns
 from minisbert.core.bert import Bert
@@ -44,22 +44,21 @@ from minisbert.system.assets import ensure
 from minisbert.system.console import bounded, run_command
 from minisbert.system.devices import choose_device, choose_dtype
 
-MODEL, PEER, COMPILED = "all-MiniLM-L6-v2", "sentence-transformers", "compiled"
+MODEL = "all-MiniLM-L6-v2"
+PEER = "sentence-transformers"
+COMPILED = "compiled"
 DTYPES = ("float32", "bfloat16")
 TABLES = ("rates", "latency", "sizes")
 BATCH_SIZES = (32, 128, 512, 2048)
 TEXTS_A_CALL = (1, 16, 256)
 CALLS = 10  # of one side in a row, in each round
 TOKENS = 2**16  # rows of the products that are timed
-MANY, LONG, SOME = (
-    100_000,
-    2_000,
-    1_000,
-)  # texts: the second and the third table's, those of larger models
-SHAPES = {
-    "base": (12, 768, 12, 3072),
-    "large": (24, 1024, 16, 4096),
-}  # layers, width, heads, feed-forward width
+# Numbers of texts: of the second and third table, and for larger models.
+MANY = 100_000
+LONG = 2_000
+SOME = 1_000
+# Layers, width, heads, feed-forward width.
+SHAPES = {"base": (12, 768, 12, 3072), "large": (24, 1024, 16, 4096)}
 
 
 def identity(device: torch.device) -> str:
@@ -71,13 +70,11 @@ def identity(device: torch.device) -> str:
 @torch.no_grad()
 def product_rate(device: torch.device, dtype: torch.dtype, rounds: int = 20) -> float:
     """TFLOP/s of a layer's six products, the best of ``rounds``."""
-    operands = [
-        (
-            torch.randn(TOKENS, i, device=device, dtype=dtype),
-            torch.randn(o, i, device=device, dtype=dtype),
-        )
-        for i, o in LAYER
-    ]
+    operands = []
+    for i, o in LAYER:
+        x = torch.randn(TOKENS, i, device=device, dtype=dtype)
+        weight = torch.randn(o, i, device=device, dtype=dtype)
+        operands.append((x, weight))
     best = float("inf")
     for _ in range(rounds):
         torch.cuda.synchronize(device)
@@ -91,7 +88,8 @@ def product_rate(device: torch.device, dtype: torch.dtype, rounds: int = 20) -> 
 
 def square_rate(device: torch.device, rounds: int = 20) -> float:
     """TFLOP/s of a large product in bfloat16, the best of ``rounds``."""
-    a, b = (torch.randn(8192, 8192, device=device, dtype=torch.bfloat16) for _ in range(2))
+    a = torch.randn(8192, 8192, device=device, dtype=torch.bfloat16)
+    b = torch.randn(8192, 8192, device=device, dtype=torch.bfloat16)
     best = float("inf")
     for _ in range(rounds):
         torch.cuda.synchronize(device)
@@ -103,24 +101,26 @@ def square_rate(device: torch.device, rounds: int = 20) -> float:
 
 
 def operations(config: BertConfig, lengths: Sequence[int]) -> float:
-    """Floating-point operations of an encoder for texts of these numbers of tokens: 2 for a weight,
-    4 D for a pair.
+    """Floating-point operations of an encoder for texts of these lengths in tokens.
+
+    2 for a weight and 4 D for a pair of tokens.
     """
     weights = 4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size
-    each = (2 * weights * tokens + 4 * config.hidden_size * tokens**2 for tokens in lengths)
-    return config.num_hidden_layers * sum(each)
+    total = 0
+    for tokens in lengths:
+        total += 2 * weights * tokens + 4 * config.hidden_size * tokens**2
+    return config.num_hidden_layers * total
 
 
 def loaded(folder: Path, device: torch.device, dtypes: Sequence[str] = DTYPES) -> dict[str, Encode]:
     """Every side by its name; each takes ``batch_size`` and returns an array on the CPU."""
     encoder = SentenceEncoder.load(folder, device=device)
-    sides: dict[str, Encode] = {
-        f"minisbert {dtype}": partial(encoder.encode, dtype=dtype) for dtype in dtypes
-    }
+    sides: dict[str, Encode] = {}
     for dtype in dtypes:
-        sides[f"{COMPILED} {dtype}"] = minisbert.load(
-            folder, compiled=True, dtype=dtype, device=device
-        ).encode
+        sides[f"minisbert {dtype}"] = partial(encoder.encode, dtype=dtype)
+    for dtype in dtypes:
+        compiled = minisbert.load(folder, compiled=True, dtype=dtype, device=device)
+        sides[f"{COMPILED} {dtype}"] = compiled.encode
     if find_spec(PEER.replace("-", "_")):
         for dtype in dtypes:
             sides[f"{PEER} {dtype}"] = sentence_transformers(
@@ -138,9 +138,7 @@ def timed(encode: Encode, texts: Sequence[str], size: int) -> tuple[float, np.nd
 
 @dataclass
 class Task:
-    """Texts, how they are called, and the operations that an encoder needs for one pass over
-    them.
-    """
+    """Texts, how they are called, and the operations of one pass over them."""
 
     kind: str
     texts: list[str]
@@ -168,10 +166,8 @@ def rates(
         rate = len(task.texts) / median
         size = "its own" if name.startswith(COMPILED) else f"{sizes[name]:,}"
         difference = float(abs(vectors[name] - reference).max())
-        cost = f"{rate * 3600 / 1e6:,.0f}", task.share(median)
-        rows.append(
-            [name, f"{rate:,.0f}", f"{base / median:.2f}", *cost, size, f"{difference:.0e}"]
-        )
+        row = [name, f"{rate:,.0f}", f"{base / median:.2f}", f"{rate * 3600 / 1e6:,.0f}"]
+        rows.append([*row, task.share(median), size, f"{difference:.0e}"])
     if task.kind == "stsb":
         rows[0].append("Spearman")
         for row in rows[1:]:
@@ -181,31 +177,34 @@ def rates(
 
 def table(title: str, rows: Sequence[Sequence[str]]) -> None:
     """Print a Markdown table; the first row is its heading."""
-    heading, *others = (f"| {' | '.join(row)} |" for row in rows)
-    print("\n".join(["", title, "", heading, "|---" * len(rows[0]) + "|", *others]), flush=True)
+    heading, *others = [f"| {' | '.join(row)} |" for row in rows]
+    rule = "|---" * len(rows[0]) + "|"
+    print("\n".join(["", title, "", heading, rule, *others]), flush=True)
 
 
 def fastest(name: str, encode: Encode, texts: Sequence[str]) -> int:
-    """The batch size that encodes these texts fastest, by the better of two runs each; 32 for what
-    chooses its own.
+    """The batch size that encodes these texts fastest; 32 for what chooses its own.
+
+    By the better of two runs each.
     """
     if name.startswith(COMPILED):
         timed(encode, texts, BATCH_SIZES[0])
         return BATCH_SIZES[0]
-    return min(BATCH_SIZES, key=lambda size: min(timed(encode, texts, size)[0] for _ in range(2)))
+    seconds = {}
+    for size in BATCH_SIZES:
+        first, _ = timed(encode, texts, size)
+        second, _ = timed(encode, texts, size)
+        seconds[size] = min(first, second)
+    return min(seconds, key=lambda size: seconds[size])
 
 
 def texts_by_kind(encoder: SentenceEncoder) -> dict[str, list[str]]:
-    """Real sentences; many that differ in a number; and long texts, made of sentences, all of the
-    most tokens.
-    """
-    distinct, chance = texts_of("stsb", encoder), random.Random(0)
-    tokens = {
-        text: len(ids) - 2
-        for text, ids in zip(distinct, encoder.tokenizer.encode(distinct).ids, strict=True)
-    }
+    """Real sentences; many that differ in a number; and long texts of the most tokens."""
+    distinct = texts_of("stsb", encoder)
+    chance = random.Random(0)
     many = [f"{chance.choice(distinct)} {number}" for number in range(MANY)]
-    return {"stsb": distinct, "many": many, "long": composed(LONG, 300, 400, tokens)}
+    long = composed(LONG, 300, 400, tokens_of(distinct, encoder))
+    return {"stsb": distinct, "many": many, "long": long}
 
 
 def sizes_table(
@@ -275,15 +274,15 @@ def main(arguments: list[str] | None = None) -> None:
     peak = square_rate(device)
     layers = ", ".join(f"{dtype} {rate:,.0f}" for dtype, rate in found.items())
     print(f"{identity(device)}\nTFLOP/s: {layers}, 8192 x 8192 in bfloat16 {peak:,.0f}", flush=True)
-    sides, kinds = loaded(folder, device), texts_by_kind(exact)
+    sides = loaded(folder, device)
+    kinds = texts_by_kind(exact)
     if "rates" in options.tables:
         for kind, texts in kinds.items():
             lengths = list(map(len, exact.tokenizer.encode(texts).ids))
-            reference = (
-                exact.encode(texts)
-                if kind == "stsb"
-                else sides["minisbert float32"](texts, batch_size=512)
-            )
+            if kind == "stsb":
+                reference = exact.encode(texts)
+            else:
+                reference = sides["minisbert float32"](texts, batch_size=512)
             if kind != "many":  # sentences as before
                 sizes = {name: fastest(name, encode, texts) for name, encode in sides.items()}
             task = Task(kind, texts, operations(exact.bert.config, lengths), peak)

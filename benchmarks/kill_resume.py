@@ -1,6 +1,6 @@
 """Kill a run at random steps, resume it, and compare it bit for bit with an uninterrupted run.
 
-    python -m benchmarks.kill_resume                               20 kills, all-MiniLM-L6-v2: some minutes
+    python -m benchmarks.kill_resume    20 kills, all-MiniLM-L6-v2: some minutes
     python -m benchmarks.kill_resume --model weights/tiny --kills 5
 
 Each run is a process that is killed with kill -9 (no handler runs, nothing is cleaned up) once it
@@ -25,34 +25,27 @@ STEPS = 30
 
 
 def write_pairs(folder: Path, most: int) -> list[str]:
-    """Write the first pairs of each split of the STS Benchmark to files; return the flags that name
-    them.
-    """
+    """Write the first pairs of each split of STS-B to files; return the flags that name them."""
     flags = []
     for split, count in (("train", most), ("dev", 40), ("test", 40)):
         path = folder / f"{split}.jsonl"
         pairs = load_scored_pairs("stsb", split)[:count]
-        rows = [
-            {"score": pair.score, "sentence1": pair.sentence1, "sentence2": pair.sentence2}
-            for pair in pairs
-        ]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        rows = [json.dumps(pair._asdict()) for pair in pairs]
+        path.write_text("\n".join(rows) + "\n")
         flags += ["--data" if split == "train" else f"--{split}", str(path)]
     return flags
 
 
 def lines(run: Path) -> list[dict]:
     """The lines of metrics.jsonl without speeds; an incomplete last line does not count."""
-    found = []
-    for line in (
-        (run / "metrics.jsonl").read_text().split("\n")[:-1]
-        if (run / "metrics.jsonl").exists()
-        else []
-    ):
-        found.append(
-            {key: value for key, value in json.loads(line).items() if key != "tokens_per_second"}
-        )
-    return found
+    log = run / "metrics.jsonl"
+    if not log.exists():
+        return []
+    complete = log.read_text().split("\n")[:-1]
+    entries = [json.loads(line) for line in complete]
+    for entry in entries:
+        entry.pop("tokens_per_second", None)
+    return entries
 
 
 def weights(run: Path) -> bytes:
@@ -60,9 +53,7 @@ def weights(run: Path) -> bytes:
 
 
 def killed_at(step: int, command: list[str], run: Path) -> int:
-    """Start a run, kill it once it has logged ``step`` losses, and return the number of losses
-    logged.
-    """
+    """Start a run, kill it once it has logged ``step`` losses, and return how many it logged."""
     process = subprocess.Popen(
         [*command, "--out", str(run)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -91,35 +82,11 @@ def main() -> None:
     chance = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        command = [
-            sys.executable,
-            "-m",
-            "minisbert",
-            "train",
-            "--model",
-            options.model,
-            *write_pairs(folder, 88),
-        ]
-        command += [
-            "--batch-size",
-            "8",
-            "--epochs",
-            "3",
-            "--max-steps",
-            str(STEPS),
-            "--eval-every",
-            "7",
-        ]
-        command += [
-            "--save-every",
-            "4",
-            "--log-every",
-            "1",
-            "--dtype",
-            "float32",
-            "--device",
-            "cpu",
-        ]
+        command = [sys.executable, "-m", "minisbert", "train", "--model", options.model]
+        command += write_pairs(folder, 88)
+        command += ["--batch-size", "8", "--epochs", "3", "--max-steps", str(STEPS)]
+        command += ["--eval-every", "7", "--save-every", "4", "--log-every", "1"]
+        command += ["--dtype", "float32", "--device", "cpu"]
         whole = folder / "whole"
         subprocess.run([*command, "--out", str(whole)], check=True, capture_output=True)
         same = 0
@@ -131,17 +98,14 @@ def main() -> None:
             done = subprocess.run(resume, capture_output=True, text=True)
             equal = done.returncode == 0 and lines(run) == lines(whole)
             equal = equal and weights(run) == weights(whole)
-            same += equal
-            print(
-                f"killed after step {reached:>2}: "
-                f"{'identical' if equal else 'DIFFERENT ' + done.stderr}",
-                flush=True,
-            )
-    print(
-        f"{same} of {options.kills} identical to the uninterrupted run of {STEPS} steps, "
-        f"{options.model}"
-    )
-    sys.exit(same != options.kills)
+            if equal:
+                same += 1
+            verdict = "identical" if equal else f"DIFFERENT {done.stderr}"
+            print(f"killed after step {reached:>2}: {verdict}", flush=True)
+    whole_run = f"the uninterrupted run of {STEPS} steps"
+    print(f"{same} of {options.kills} identical to {whole_run}, {options.model}")
+    if same != options.kills:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

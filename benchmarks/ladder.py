@@ -35,8 +35,7 @@ from minisbert.system.console import bounded, run_command
 from minisbert.system.devices import keep_freed_memory
 
 BATCH = 32
-# how far a vector of length 1 may be from the first step's: rounding in float32, and of 8 bits in
-# bfloat16
+# How far a vector of length 1 may be from the first step's, by rounding.
 SAME = {"float32": 2e-6, "bfloat16": 1e-2, "int8": 3e-2}
 
 Ids = list[list[int]]  # the token ids of each text
@@ -57,18 +56,14 @@ def as_given(encoder: SentenceEncoder, ids: Ids) -> Tensor:
 
 
 def by_length(encoder: SentenceEncoder, ids: Ids) -> Tensor:
-    """The longest 32 together, then the next 32: the texts of a batch have nearly the same
-    length.
-    """
+    """Batches of texts of nearly the same length: the longest 32, then the next 32."""
     return padded(encoder, ids, sorted(range(len(ids)), key=lambda row: -len(ids[row])))
 
 
 def packed(
     encoder: SentenceEncoder | CompiledEncoder, ids: Ids, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Several texts in one row, as ``encode`` makes its batches: hardly any pads, and batches of
-    one shape.
-    """
+    """Several texts in one row, as ``encode`` makes its batches: one shape, hardly any pads."""
     tokens = Tokens([array("i", row) for row in ids], dtype=dtype)
     return torch.from_numpy(encoder.encode_tokens(tokens))
 
@@ -85,7 +80,8 @@ class Step:
 
     def vectors(self, encoder: SentenceEncoder | CompiledEncoder, ids: Ids) -> Tensor:
         """(N, D) of length 1."""
-        before, bert.FUSED = bert.FUSED, self.fused
+        before = bert.FUSED
+        bert.FUSED = self.fused
         try:
             with encoder.computing(self.dtype):
                 return normalize(self.unscaled(encoder, ids))
@@ -105,14 +101,14 @@ STEPS = [
 
 
 def measure(model: str, ids: Ids, steps: Iterable[Step], rounds: int) -> list[dict]:
-    """One row per step: sentences per second, ratio to the first step, largest difference from its
-    vectors.
-    """
+    """A row for each step: sentences a second, ratio and difference to the first step."""
     eager = SentenceEncoder.load(model)
-    sides = {
-        step: CompiledEncoder.load(model, dtype=step.dtype) if step.compiled else eager
-        for step in steps
-    }
+    sides: dict[Step, SentenceEncoder | CompiledEncoder] = {}
+    for step in steps:
+        if step.compiled:
+            sides[step] = CompiledEncoder.load(model, dtype=step.dtype)
+        else:
+            sides[step] = eager
     for step, encoder in sides.items():
         step.vectors(encoder, ids[:BATCH])  # warm-up
     seconds: dict[Step, list[float]] = {step: [] for step in sides}
@@ -122,22 +118,23 @@ def measure(model: str, ids: Ids, steps: Iterable[Step], rounds: int) -> list[di
         started = time.perf_counter()
         vectors[step] = step.vectors(sides[step], ids)
         seconds[step].append(time.perf_counter() - started)
-    first, rows = next(iter(sides)), []
+
+    first = next(iter(sides))
+    first_rate = len(ids) / statistics.median(seconds[first])
+    rows = []
     for step, times in seconds.items():
-        rate, difference = (
-            len(ids) / statistics.median(times),
-            (vectors[step] - vectors[first]).abs().max().item(),
-        )
-        require(
-            difference <= SAME[step.dtype], f"the vectors of {step.name} differ by {difference:.0e}"
-        )
+        rate = len(ids) / statistics.median(times)
+        difference = (vectors[step] - vectors[first]).abs().max().item()
+        wrong = f"the vectors of {step.name} differ by {difference:.0e}"
+        require(difference <= SAME[step.dtype], wrong)
         row = {
             "step": step.name,
             "sentences_per_second": rate,
             "difference": difference,
             "seconds": times,
+            "ratio": rate / first_rate,
         }
-        rows.append(row | {"ratio": rate / (rows[0]["sentences_per_second"] if rows else rate)})
+        rows.append(row)
     return rows
 
 
@@ -164,19 +161,16 @@ def main(arguments: list[str] | None = None) -> None:
     texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
     ids = SentenceEncoder.load(options.model).tokenizer.encode(texts[: options.limit]).ids
     measured = machine.measure()
-    rows = measure(
-        options.model, ids, [s for s in STEPS if s.dtype in machine.precisions()], options.rounds
-    )
+    steps = [step for step in STEPS if step.dtype in machine.precisions()]
+    rows = measure(options.model, ids, steps, options.rounds)
     if options.json:
         print(json.dumps({"sentences": len(ids), "machine": measured, "steps": rows}))
         return
     print(f"{machine.lines(measured)}\n\n{len(ids):,} sentences, {sum(map(len, ids)):,} tokens\n")
     print("| step | sentences a second | times the first | difference |\n|---|---|---|---|")
     for row in rows:
-        numbers = (
-            f"{row['sentences_per_second']:,.0f} | {row['ratio']:.2f} | {row['difference']:.0e}"
-        )
-        print(f"| {row['step']} | {numbers} |")
+        rate = f"{row['sentences_per_second']:,.0f}"
+        print(f"| {row['step']} | {rate} | {row['ratio']:.2f} | {row['difference']:.0e} |")
 
 
 if __name__ == "__main__":

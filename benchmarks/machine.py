@@ -33,29 +33,20 @@ from minisbert.system import torch_internals as internals
 from minisbert.system.console import bounded, run_command
 from minisbert.system.devices import CPU_INFO, bfloat16_hardware, cpu_flags
 
-FLAGS = (
-    "avx2",
-    "avx512f",
-    "avx_vnni",
-    "avx512_vnni",
-    "avx512_bf16",
-    "amx_bf16",
-    "amx_int8",
-    "sve",
-    "i8mm",
-    "bf16",
-)
-TOKENS, ROUNDS = 2048, 20
-D, F = 384, 1536  # MiniLM's
-LAYER = [(D, D)] * 4 + [
-    (D, F),
-    (F, D),
-]  # (in, out): query, key, value, output; the two of the feed-forward block
+FLAGS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+FLAGS += ("sve", "i8mm", "bf16")  # of ARM's CPUs
+TOKENS = 2048
+ROUNDS = 20
+D = 384  # MiniLM's width
+F = 1536  # and that of its feed-forward block
+# (in, out) of query, key, value and output, then of the feed-forward block.
+LAYER = [(D, D)] * 4 + [(D, F), (F, D)]
 
 
 def encoder_flop(config: BertConfig, lengths: Iterable[int]) -> float:
-    """Floating-point operations of the forward pass for texts of these lengths in tokens, padding
-    not counted.
+    """Floating-point operations of the forward pass for texts of these lengths in tokens.
+
+    Padding is not counted.
 
     A product (T, in) x (in, out) is 2 T in out operations. Per layer, the linear layers of a text
     of T tokens are T (8 D² + 4 D F): four of D x D and two of D x F. Attention is 4 T² D: Q Kᵀ and
@@ -65,9 +56,12 @@ def encoder_flop(config: BertConfig, lengths: Iterable[int]) -> float:
     all-MiniLM-L6-v2 (L 6, D 384, F 1,536), 14 tokens: 6 (14 (1,179,648 + 2,359,296) + 4 * 196 *
     384) = 299,077,632, 21.4 million per token. At 256 tokens it is 23.6 million per token.
     """
-    width, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
-    linear = 8 * width**2 + 4 * width * inner
-    return float(sum(layers * (tokens * linear + 4 * tokens**2 * width) for tokens in lengths))
+    width = config.hidden_size
+    linear = 8 * width**2 + 4 * width * config.intermediate_size
+    total = 0
+    for tokens in lengths:
+        total += config.num_hidden_layers * (tokens * linear + 4 * tokens**2 * width)
+    return float(total)
 
 
 def cpu() -> dict:
@@ -75,16 +69,18 @@ def cpu() -> dict:
     info: dict[str, str] = {}
     if CPU_INFO.exists():
         lines = CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
-        for key, _, value in (line.partition(":") for line in lines):
+        for line in lines:
+            key, _, value = line.partition(":")
             info.setdefault(key.strip(), value.strip())  # the first core speaks for all
     present = set(info.get("flags", info.get("Features", "")).split())
+    cores = os.cpu_count()
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))  # those that this process may use
     return {
         "cpu": info.get("model name") or platform.processor() or platform.machine(),
         "family": info.get("cpu family"),
         "model": info.get("model"),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": cores,
         "flags": [flag for flag in FLAGS if flag in present],
     }
 
@@ -96,7 +92,10 @@ def precisions() -> list[str]:
 
 def package_dtypes() -> list[str]:
     """What packages are compiled for on this CPU."""
-    return precisions() + ([] if cpu_flags().isdisjoint((SIGNED, UNSIGNED)) else ["int8"])
+    dtypes = precisions()
+    if not cpu_flags().isdisjoint((SIGNED, UNSIGNED)):
+        dtypes.append("int8")
+    return dtypes
 
 
 def bfloat16_product(x: Tensor, weight: Tensor) -> Callable[[], Tensor]:
@@ -110,19 +109,11 @@ def int8_product(inputs: int, outputs: int) -> Callable[[], Tensor]:
     x = torch.randint(0, 256, (TOKENS, inputs), dtype=torch.uint8)
     weight = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8)
     packed = torch.ops.onednn.qlinear_prepack(weight, [TOKENS, inputs])
-    scales, zeros, bias = (
-        torch.full((outputs,), 0.01),
-        torch.zeros(outputs, dtype=torch.int64),
-        torch.zeros(outputs),
-    )
-    after = (
-        1.0,
-        0,
-        torch.float32,
-        "none",
-        [],
-        "",
-    )  # scale, zero point and dtype of the result, no operation on it
+    scales = torch.full((outputs,), 0.01)
+    zeros = torch.zeros(outputs, dtype=torch.int64)
+    bias = torch.zeros(outputs)
+    # Scale, zero point and dtype of the result, and no operation on it.
+    after = (1.0, 0, torch.float32, "none", [], "")
     return partial(
         torch.ops.onednn.qlinear_pointwise, x, 0.02, 128, packed, scales, zeros, bias, *after
     )
@@ -146,8 +137,9 @@ def products() -> dict[str, list[Callable[[], Tensor]]]:
 
 @torch.no_grad()
 def gemm_rates(rounds: int = ROUNDS) -> dict[str, float]:
-    """GFLOP/s of every way to multiply, the best of ``rounds`` in which all take turns. Two seconds
-    or so.
+    """GFLOP/s of every way to multiply, the best of ``rounds`` in which all take turns.
+
+    Takes two seconds or so.
     """
     ways = products()
     seconds = dict.fromkeys(ways, float("inf"))
@@ -163,16 +155,18 @@ def gemm_rates(rounds: int = ROUNDS) -> dict[str, float]:
 
 def measure(rounds: int = ROUNDS) -> dict:
     """``cpu()``, the version and threads of torch, and ``gemm_rates``."""
-    torch_ = {"torch": torch.__version__, "threads": torch.get_num_threads()}
-    return {**cpu(), **torch_, "gflop_per_second": gemm_rates(rounds)}
+    found = cpu()
+    found["torch"] = torch.__version__
+    found["threads"] = torch.get_num_threads()
+    found["gflop_per_second"] = gemm_rates(rounds)
+    return found
 
 
 def best_rate(machine: dict, dtype: str) -> float:
-    """The highest rate in GFLOP/s for ``float32``, ``bfloat16`` or ``int8``; NaN if none was
-    measured.
-    """
-    rates = machine["gflop_per_second"].items()
-    return max((rate for name, rate in rates if name.endswith(dtype)), default=float("nan"))
+    """The highest rate in GFLOP/s for a dtype; NaN if none was measured."""
+    rates = machine["gflop_per_second"]
+    of_dtype = [rate for name, rate in rates.items() if name.endswith(dtype)]
+    return max(of_dtype, default=float("nan"))
 
 
 def identity(machine: dict) -> str:

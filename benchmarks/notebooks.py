@@ -1,7 +1,6 @@
-"""Train as published notebooks and notes do, with their settings and without an option for each of
-them.
+"""Train as published notebooks and notes do, without an option for each of their settings.
 
-    python -m benchmarks.notebooks                                   the recipes, with sources and scores
+    python -m benchmarks.notebooks    the recipes, with sources and scores
     python -m benchmarks.notebooks sts-siamese-published
     python -m benchmarks.notebooks quora-2 --max-steps 100 --out runs/short
     python -m benchmarks.notebooks quora-2 --resume runs/short
@@ -68,9 +67,7 @@ class WeightedHead(StsHead):
 
 
 class CrossAttention(MSE):
-    """A cross head that reads [CLS] and what it found in the other sentence, but not their
-    difference.
-    """
+    """A cross head that reads [CLS] and what it found in the other sentence, not the difference."""
 
     def make_head(self, name: str, encoder: SentenceEncoder, outputs: int) -> Head:
         return ClsCrossHead(encoder.bert.config.hidden_size)
@@ -186,23 +183,22 @@ RECIPES = {
         QUORA_SETTINGS,
     ),
     "snli-notebook": Recipe(
-        "a notebook on SBERT for retrieval: softmax over (u, v, |u-v|), an epoch of SNLI alone, no "
-        "clipping",
+        "a notebook on SBERT for retrieval: softmax over (u, v, |u-v|), an epoch of SNLI, "
+        "no clipping",
         "snli, or --data FILE; --model bert-base-uncased for the notebook's model",
-        "with MiniLM and 8,000 rows, one run: SNLI test accuracy 61.7, its encoder's STS-B dev "
-        "Spearman 86.7 before, 76.5 after; the "
-        "notebook's BERT-base: STS-B dev Spearman 59.32 before, 76.74 after, losses .5563 train "
-        "and .4605 validation",
+        "with MiniLM and 8,000 rows, one run: SNLI test accuracy 61.7, its encoder's STS-B "
+        "dev Spearman 86.7 before, 76.5 after; the notebook's BERT-base: STS-B dev Spearman 59.32 "
+        "before, 76.74 after, losses .5563 train and .4605 validation",
         SnliClasses,
         "--loss softmax --head concat --pooling mean --batch-size 16 --max-length 128 --seed 10",
         {"clip": 0.0},
     ),
     "simcse-nt-xent": Recipe(
-        "simcse-unsupervised with the loss in published notes on SimCSE: negatives are all other "
-        "2B - 2 rows",
+        "simcse-unsupervised with the loss in published notes on SimCSE: negatives are "
+        "all other 2B - 2 rows",
         "--data FILE of sentences, one per line",
-        "STS-B 85.0 dev / 78.7 test (one run, 6,400 sentences), as simcse-unsupervised within its "
-        "noise",
+        "STS-B 85.0 dev / 78.7 test (one run, 6,400 sentences), as "
+        "simcse-unsupervised within its noise",
         NTXent,
         "--recipe simcse-unsupervised",
     ),
@@ -215,10 +211,10 @@ def main(arguments: list[str] | None = None) -> None:
     name, *more = words or ["list"]
     if name == "list":
         for name, recipe in RECIPES.items():
-            print(
-                f"{name}\n  source   {recipe.source}\n  needs    {recipe.needs}\n  expected "
-                f"{recipe.expected}"
-            )
+            print(name)
+            print(f"  source   {recipe.source}")
+            print(f"  needs    {recipe.needs}")
+            print(f"  expected {recipe.expected}")
             print(f"  options  {recipe.options}\n")
         return
     if name not in RECIPES:

@@ -47,8 +47,9 @@ NEEDS = {  # what each library needs to be installed
 
 @dataclass(frozen=True)
 class Peer:
-    """One library at one dtype. ``make(files, streams)`` loads it; ``streams`` batches are computed
-    at a time.
+    """One library at one dtype.
+
+    ``make(files, streams)`` loads it; ``streams`` batches are computed at a time.
     """
 
     library: str
@@ -68,13 +69,10 @@ def require(true: bool, words: str) -> None:
 
 
 def stay_offline() -> None:
-    """Before any of the libraries is imported: no look-ups in Hugging Face's hub, no usage
-    reports.
-    """
+    """Keep the libraries, which are imported later, from look-ups in a hub and usage reports."""
     os.environ["HF_HUB_OFFLINE"] = "1"
-    sys.modules["openvino_telemetry"] = (
-        None  # subtle: with this package, ``import openvino`` reports to its makers
-    )
+    # subtle: with this package, ``import openvino`` reports to its makers
+    sys.modules["openvino_telemetry"] = None
 
 
 def installed(wanted: Sequence[str] | None) -> list[str]:
@@ -82,27 +80,26 @@ def installed(wanted: Sequence[str] | None) -> list[str]:
 
     Raises ``InputError`` if one that was asked for is missing; says which others are left out.
     """
-    missing = {
-        library: [name for name in needs if find_spec(name) is None]
-        for library, needs in NEEDS.items()
-        if wanted is None or library in wanted
-    }
-    for library, names in missing.items():
-        if names:
-            missing_names = ", ".join(names)
-            words = f"{library} is not compared: {missing_names} not installed; "
-            words += "pip install '.[reference]'"
-            if wanted is not None:
-                raise InputError(words)
-            say(words)
-    return [library for library, names in missing.items() if not names]
+    found = []
+    for library, needs in NEEDS.items():
+        if wanted is not None and library not in wanted:
+            continue
+        missing = [name for name in needs if find_spec(name) is None]
+        if not missing:
+            found.append(library)
+            continue
+        message = f"{library} is not compared: {', '.join(missing)} not installed; "
+        message += "pip install '.[reference]'"
+        if wanted is not None:
+            raise InputError(message)
+        say(message)
+    return found
 
 
 def peers(libraries: Sequence[str], bfloat16: bool) -> list[Peer]:
-    """Every library at every dtype that it has; without ``bfloat16`` where the CPU does not
-    multiply it.
-    """
-    both = (1, torch.get_num_threads()) if torch.get_num_threads() > 1 else (1,)
+    """Every library at every dtype that it has; without ``bfloat16`` if the CPU lacks it."""
+    threads = torch.get_num_threads()
+    both = (1, threads) if threads > 1 else (1,)
     found = [
         Peer("sentence-transformers", "float32", partial(sentence_transformers, torch.float32)),
         Peer("sentence-transformers", "bfloat16", partial(sentence_transformers, torch.bfloat16)),
@@ -113,22 +110,20 @@ def peers(libraries: Sequence[str], bfloat16: bool) -> list[Peer]:
         Peer("ctranslate2", "float32", partial(ctranslate2, "float32"), both),
         Peer("ctranslate2", "int8", partial(ctranslate2, "int8"), both),
     ]
-    return [
-        peer
-        for peer in found
-        if peer.library in libraries and (bfloat16 or peer.dtype != "bfloat16")
-    ]
+    if not bfloat16:
+        found = [peer for peer in found if peer.dtype != "bfloat16"]
+    return [peer for peer in found if peer.library in libraries]
 
 
-# ------------------------------------------------------------------------------------- the
-# libraries
+# ------------------------------------------------------------------------------------ the libraries
 
 
 def sentence_transformers(
     dtype: torch.dtype, folder: Path, streams: int, device: str = "cpu"
 ) -> Encode:
-    """It has one stream: torch's threads share each batch. ``folder`` is the model's, or one that
-    holds it.
+    """It has one stream: torch's threads share each batch.
+
+    ``folder`` is the model's, or one that holds it.
     """
     from sentence_transformers import SentenceTransformer
 
@@ -195,16 +190,14 @@ def ctranslate2(compute_type: str, files: Path, streams: int) -> Encode:
     )
 
     def states(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        batch, counts = (
-            ct.StorageView.from_array(array.astype(np.int32)) for array in (ids, lengths)
-        )
+        batch = ct.StorageView.from_array(ids.astype(np.int32))
+        counts = ct.StorageView.from_array(lengths.astype(np.int32))
         return np.asarray(peer.forward_batch(batch, counts).last_hidden_state)
 
     return encoder(states, files, streams)
 
 
-# ---------------------------------------------------------------------------------- texts to
-# vectors
+# --------------------------------------------------------------------------------- texts to vectors
 
 
 def real(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -213,9 +206,7 @@ def real(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def encoder(states: States, files: Path, streams: int, limit: int = 256) -> Encode:
-    """Token ids sorted by length, padded to the longest of the batch; mean over real tokens, length
-    1.
-    """
+    """Ids sorted by length, padded to the longest of the batch; mean over tokens, length 1."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(files / "model" / "tokenizer.json"))
@@ -234,11 +225,11 @@ def encoder(states: States, files: Path, streams: int, limit: int = 256) -> Enco
     def encode(texts: Sequence[str], batch_size: int = 32) -> np.ndarray:
         ids = [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
         order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
-        batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+        batches = []
+        for start in range(0, len(order), batch_size):
+            batches.append([ids[row] for row in order[start : start + batch_size]])
         run = map if len(batches) == 1 or streams == 1 else pool.map
-        vectors = np.concatenate(
-            list(run(pooled, [[ids[row] for row in rows] for rows in batches]))
-        )
+        vectors = np.concatenate(list(run(pooled, batches)))
         unsorted = np.empty(vectors.shape, np.float32)
         unsorted[order] = vectors
         return unsorted
@@ -262,8 +253,7 @@ def one_stream(peer: Peer, files: Path, batch_size: int) -> Encode:
 
 
 def fastest(peer: Peer, files: Path, texts: Sequence[str]) -> Encode:
-    """The peer at the batch size and number of streams that encode these texts fastest; prints
-    which these are.
+    """The peer at the batch size and number of streams that are fastest; says which these are.
 
     The sizes are compared with one stream, by the better of two runs each; then the streams at the
     best size.
@@ -277,13 +267,16 @@ def fastest(peer: Peer, files: Path, texts: Sequence[str]) -> Encode:
             times.append(time.perf_counter() - started)
         return min(times)
 
-    one, *more = (peer.make(files, streams) for streams in peer.streams)
+    encoders = [peer.make(files, streams) for streams in peer.streams]
     sizes = [size for size in BATCH_SIZES if size <= len(texts)] or [BATCH_SIZES[0]]
-    tried = {size: seconds(one, size) for size in sizes}
+    tried = {size: seconds(encoders[0], size) for size in sizes}
     size = min(tried, key=tried.get)
-    best, streams = one, 1
-    for encode, count in zip(more, peer.streams[1:], strict=True):
+
+    best = encoders[0]
+    choice = f"{peer.name}: batches of {size}"
+    for encode, streams in zip(encoders[1:], peer.streams[1:], strict=True):
         if seconds(encode, size) < tried[size]:
-            best, streams = encode, count
-    say(f"{peer.name}: batches of {size}" + (f", {streams} at a time" if streams > 1 else ""))
+            best = encode
+            choice = f"{peer.name}: batches of {size}, {streams} at a time"
+    say(choice)
     return partial(best, batch_size=size)

@@ -30,7 +30,8 @@ from minisbert.system.console import run_command, say
 ALIKE = 4.0  # the lowest score of a query and a document that answers it
 STRIDE = {"train": 20, "dev": 5, "test": 5}  # sentences of a file from one query to the next
 SENTENCES = {"train": 20_000, "dev": 1_500, "test": 1_500}  # of a file
-PAIRS, MINED = "pairs.jsonl", "mined.jsonl"
+PAIRS = "pairs.jsonl"
+MINED = "mined.jsonl"
 MINING = ["--relative-margin", "0.05"]
 TRAINING = ["--loss", "ranking", "--batch-size", "64", "--epochs", "1", "--lr", "2e-5"]
 
@@ -47,13 +48,18 @@ def of_stsb(split: str) -> tuple[Grades, list[str]]:
     for pair in alike:
         if pair.sentence1 not in relevant:
             grades.setdefault(pair.sentence1, {})[pair.sentence2] = int(pair.score) - int(ALIKE) + 1
-    return grades, [text for pair in pairs for text in (pair.sentence1, pair.sentence2)]
+    texts = []
+    for pair in pairs:
+        texts += [pair.sentence1, pair.sentence2]
+    return grades, texts
 
 
 def of_sentences(texts: list[str], stride: int) -> tuple[Grades, list[str]]:
     """The same of sentences in reading order, no two of them equal."""
-    places = range(0, len(texts) - 2, stride)
-    return {texts[i]: {texts[i + 1]: 2, texts[i + 2]: 1} for i in places}, texts
+    grades: Grades = {}
+    for i in range(0, len(texts) - 2, stride):
+        grades[texts[i]] = {texts[i + 1]: 2, texts[i + 2]: 1}
+    return grades, texts
 
 
 def read_splits(file: str | None) -> dict[str, tuple[Grades, list[str]]]:
@@ -69,43 +75,48 @@ def read_splits(file: str | None) -> dict[str, tuple[Grades, list[str]]]:
 def write_search(folder: Path, splits: dict[str, tuple[Grades, list[str]]]) -> None:
     """Queries and qrels of dev and test, and one corpus, in BEIR's layout."""
     grades: Grades = {}
+    texts: list[str] = []
     for split in ("dev", "test"):
-        grades |= splits[split][0]
-    relevant = {text for found in grades.values() for text in found}
+        of_split, texts_of_split = splits[split]
+        grades |= of_split
+        texts += texts_of_split
+
+    # A relevant document is no query: it would find itself.
+    relevant = set()
+    for found in grades.values():
+        relevant.update(found)
     grades = {query: found for query, found in grades.items() if query not in relevant}
-    documents = dict.fromkeys(
-        text for split in ("dev", "test") for text in splits[split][1] if text not in grades
-    )
+    documents = dict.fromkeys(text for text in texts if text not in grades)
     query_ids = {text: f"q{number}" for number, text in enumerate(grades)}
     document_ids = {text: f"d{number}" for number, text in enumerate(documents)}
     (folder / "qrels").mkdir(parents=True)
-    for name, ids in (("queries", query_ids), ("corpus", document_ids)):
-        rows = (
-            json.dumps({"_id": one, "text": text}, ensure_ascii=False) for text, one in ids.items()
-        )
-        (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    write_texts(folder / "queries.jsonl", query_ids)
+    write_texts(folder / "corpus.jsonl", document_ids)
     for split in ("dev", "test"):
         queries = [query for query in splits[split][0] if query in grades]
-        rows = [
-            (query_ids[q], document_ids[d], str(grade))
-            for q in queries
-            for d, grade in grades[q].items()
-        ]
-        lines = ["\t".join(row) for row in [("query-id", "corpus-id", "score"), *rows]]
+        lines = ["query-id\tcorpus-id\tscore"]
+        for query in queries:
+            for document, grade in grades[query].items():
+                lines.append(f"{query_ids[query]}\t{document_ids[document]}\t{grade}")
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        say(
-            f"{split}: {len(queries):,} queries, {len(rows):,} relevant documents of "
-            f"{len(documents):,}"
-        )
+        count = f"{len(lines) - 1:,} relevant documents of {len(documents):,}"
+        say(f"{split}: {len(queries):,} queries, {count}")
+
+
+def write_texts(path: Path, ids: dict[str, str]) -> None:
+    """Write a line for each text: its id and itself."""
+    lines = []
+    for text, id_ in ids.items():
+        lines.append(json.dumps({"_id": id_, "text": text}, ensure_ascii=False))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def write_pairs(folder: Path, grades: Grades, texts: list[str]) -> None:
     """The training pairs, and the sentences among which negatives are mined."""
-    pairs = [
-        {"anchor": query, "positive": document}
-        for query, found in grades.items()
-        for document in found
-    ]
+    pairs = []
+    for query, found in grades.items():
+        for document in found:
+            pairs.append({"anchor": query, "positive": document})
     documents = list(dict.fromkeys(text for text in texts if text not in grades))
     (folder / PAIRS).write_text("".join(json.dumps(row) + "\n" for row in pairs), encoding="utf-8")
     (folder / "sentences.txt").write_text(
@@ -129,15 +140,8 @@ def compare(
     splits = read_splits(file)
     write_search(folder / "search", splits)
     write_pairs(folder, *splits["train"])
-    mining = [
-        "--pairs",
-        folder / PAIRS,
-        "--corpus",
-        folder / "sentences.txt",
-        "--out",
-        folder / MINED,
-    ]
-    command("mine", *mining, "--model", model, *MINING)
+    mining = ["--pairs", folder / PAIRS, "--corpus", folder / "sentences.txt"]
+    command("mine", *mining, "--out", folder / MINED, "--model", model, *MINING)
     found: dict[str, list[Scores]] = {"before": [], "pairs": [], "mined negatives": []}
     for seed in seeds:
         for name, file in (("pairs", PAIRS), ("mined negatives", MINED)):

@@ -41,7 +41,11 @@ from minisbert.search.dense import top_k
 from minisbert.system.console import bounded, run_command, say
 from minisbert.system.devices import keep_freed_memory
 
-SIZES, QUERIES, WIDTH, K, ROUNDS = (100_000, 1_000_000), 1000, 384, 10, 5
+SIZES = (100_000, 1_000_000)
+QUERIES = 1000
+WIDTH = 384
+K = 10
+ROUNDS = 5
 CENTRES = 1000
 BLOCK = 10_000  # vectors made at a time
 
@@ -62,8 +66,9 @@ def unit_vectors(count: int, width: int, seed: int) -> np.ndarray:
 
 
 def searches(queries: np.ndarray, corpus: np.ndarray, k: int) -> Iterator[tuple[str, Search]]:
-    """The sides; faiss' index is built only when it is asked for, after the memory of the first was
-    measured.
+    """The sides, one after the other.
+
+    faiss' index is built only when it is asked for, after the memory of the first was measured.
     """
     yield "minisbert", lambda: top_k(queries, corpus, k)
     if find_spec("faiss"):
@@ -81,12 +86,15 @@ def compare(queries: np.ndarray, count: int, k: int, rounds: int) -> dict:
     corpus = unit_vectors(count, queries.shape[1], seed=1)
     sides: dict[str, Search] = {}
     found: dict[str, dict] = {}
-    before, expected = peak(), None
+    before = peak()
+    expected = None
     for name, search in searches(queries, corpus, k):
         _, indices = search()  # compiles kernels, so it is not timed
-        expected = indices if expected is None else expected
+        if expected is None:
+            expected = indices  # minisbert's, which come first
         same = float((indices == expected).all(axis=1).mean())
-        sides[name], found[name] = search, {"mebibytes": peak() - before, "same": same}
+        sides[name] = search
+        found[name] = {"mebibytes": peak() - before, "same": same}
         before = peak()
     measured = machine.measure()
     seconds: dict[str, list[float]] = {name: [] for name in sides}
@@ -94,9 +102,8 @@ def compare(queries: np.ndarray, count: int, k: int, rounds: int) -> dict:
         started = time.perf_counter()
         search()
         seconds[name].append(time.perf_counter() - started)
-    needed = (
-        2 * queries.size * count / 1e9 / machine.best_rate(measured, "float32")
-    )  # seconds of products alone
+    # Seconds that the products alone would take.
+    needed = 2 * queries.size * count / 1e9 / machine.best_rate(measured, "float32")
     for name, times in seconds.items():
         median = statistics.median(times)
         found[name] |= {"seconds": median, "gemm_share": needed / median}
@@ -107,11 +114,8 @@ def show(results: dict[int, dict], queries: int, k: int) -> None:
     print(f"\nthe {k} nearest for {queries:,} queries\n")
     for count, found in results.items():
         print(f"{count:,} vectors:\n{machine.lines(found['machine'])}")
-    print(
-        "\n| vectors | | seconds | ratio | GEMM share | growth of memory, MiB | same results |\n"
-        + "|---" * 7
-        + "|"
-    )
+    print("\n| vectors | | seconds | ratio | GEMM share | growth of memory, MiB | same results |")
+    print("|---" * 7 + "|")
     for count, found in results.items():
         sides = found["sides"]
         base = sides.get("faiss", sides["minisbert"])["seconds"]
@@ -151,10 +155,10 @@ def main(arguments: list[str] | None = None) -> None:
         say("faiss is not compared: not installed; pip install '.[reference]'")
     keep_freed_memory()
     queries = unit_vectors(options.queries, options.width, seed=2)
-    # ascending, as the peak of an earlier size would hide that of a smaller one
-    results = {
-        n: compare(queries, n, options.k, options.rounds) for n in sorted({*options.vectors})
-    }
+    # Ascending, as the peak of an earlier size would hide that of a smaller one.
+    results = {}
+    for count in sorted(set(options.vectors)):
+        results[count] = compare(queries, count, options.k, options.rounds)
     if options.json:
         print(json.dumps(results))
     else:

@@ -31,6 +31,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,8 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import ensure
 from minisbert.system.console import bounded, run_command
 
-CLIENTS, FEW = 64, 16
+CLIENTS = 64
+FEW = 16  # texts in a request
 LARGEST_DIFFERENCE = 1e-5  # from the eager encoder's vectors
 SECONDS = 120  # to start
 FASTAPI = """
@@ -68,35 +70,13 @@ uvicorn.run(app, port=int(sys.argv[2]), log_level="warning", access_log=False)
 
 def commands(folder: Path, port: int, infinity: str | None) -> dict[str, list[str]]:
     """How each server is started."""
-    ours = [
-        sys.executable,
-        "-m",
-        "minisbert",
-        "serve",
-        str(folder),
-        "--port",
-        str(port),
-        "--any-model",
-    ]
+    ours = [sys.executable, "-m", "minisbert", "serve", str(folder)]
+    ours += ["--port", str(port), "--any-model"]
     found = {"minisbert compiled": [*ours, "--compiled"], "minisbert": ours}
     if infinity:
-        found["infinity-emb"] = [
-            infinity,
-            "v2",
-            "--model-id",
-            str(folder),
-            "--port",
-            str(port),
-            "--device",
-            "cpu",
-        ]
-        found["infinity-emb"] += [
-            "--url-prefix",
-            "/v1",
-            "--log-level",
-            "error",
-            "--no-bettertransformer",
-        ]
+        theirs = [infinity, "v2", "--model-id", str(folder), "--port", str(port)]
+        theirs += ["--device", "cpu", "--url-prefix", "/v1", "--log-level", "error"]
+        found["infinity-emb"] = [*theirs, "--no-bettertransformer"]
     found["sentence-transformers"] = [sys.executable, "-c", FASTAPI, str(folder), str(port)]
     return found
 
@@ -162,15 +142,16 @@ async def client(port: int, requests: Sequence[Sequence[str]]) -> list[float]:
 async def clients(
     port: int, sentences: Sequence[str], requests: int, chance: random.Random
 ) -> tuple[list[float], float]:
-    """``CLIENTS`` at once, each with ``requests`` single sentences: the seconds of all requests,
-    and of the whole.
-    """
+    """Send ``requests`` single sentences from each of ``CLIENTS``: seconds of each, and of all."""
     start = time.perf_counter()
-    tasks = [
-        client(port, [[chance.choice(sentences)] for _ in range(requests)]) for _ in range(CLIENTS)
-    ]
-    found = await asyncio.gather(*tasks)
-    return [seconds for one in found for seconds in one], time.perf_counter() - start
+    tasks = [client(port, singles(sentences, requests, chance)) for _ in range(CLIENTS)]
+    seconds = list(chain.from_iterable(await asyncio.gather(*tasks)))
+    return seconds, time.perf_counter() - start
+
+
+def singles(sentences: Sequence[str], requests: int, chance: random.Random) -> list[list[str]]:
+    """So many requests of one random sentence each."""
+    return [[chance.choice(sentences)] for _ in range(requests)]
 
 
 def peak(pid: int) -> float:
@@ -192,7 +173,7 @@ def measure(
         port = free.getsockname()[1]
     sides: dict[str, dict[str, list[float]]] = {}
     for round_, name, command in turns("serving", rounds, commands(folder, port, infinity)):
-        chance, side = random.Random(round_), sides.setdefault(name, {})
+        chance = random.Random(round_)
         with started(command, port) as pid:
             difference = abs(post(port, sentences[:FEW]) - expected).max()
             if difference > LARGEST_DIFFERENCE:
@@ -200,12 +181,11 @@ def measure(
                     f"{name} answers other vectors: the largest difference is {difference:.1e}"
                 )
             asyncio.run(clients(port, sentences, 2, chance))  # not counted
-            ones = asyncio.run(client(port, [[chance.choice(sentences)] for _ in range(requests)]))
-            few = asyncio.run(
-                client(port, [chance.sample(sentences, FEW) for _ in range(requests // 4)])
-            )
+            ones = asyncio.run(client(port, singles(sentences, requests, chance)))
+            samples = [chance.sample(sentences, FEW) for _ in range(requests // 4)]
+            few = asyncio.run(client(port, samples))
             many, whole = asyncio.run(clients(port, sentences, requests // 10, chance))
-            for what, value in {
+            figures = {
                 "one": milliseconds(ones),
                 "one99": milliseconds(ones, 99),
                 "few": milliseconds(few),
@@ -213,35 +193,27 @@ def measure(
                 "many": milliseconds(many),
                 "many99": milliseconds(many, 99),
                 "mebibytes": peak(pid),
-            }.items():
-                side.setdefault(what, []).append(value)
-    medians = {
-        name: {what: statistics.median(values) for what, values in side.items()}
-        for name, side in sides.items()
-    }
+            }
+        side = sides.setdefault(name, {})
+        for what, value in figures.items():
+            side.setdefault(what, []).append(value)
+
+    medians: dict[str, dict[str, float]] = {}
+    for name, side in sides.items():
+        medians[name] = {what: statistics.median(values) for what, values in side.items()}
     return {"machine": measured, "sides": medians}
 
 
 def show(found: dict) -> None:
-    columns = [
-        "one text, ms",
-        "p99",
-        "16 texts, ms",
-        "64 clients, requests a second",
-        "ms",
-        "p99",
-        "MiB",
-    ]
+    columns = ["one text, ms", "p99", "16 texts, ms"]
+    columns += ["64 clients, requests a second", "ms", "p99", "MiB"]
     rows = {}
     for name, row in found["sides"].items():
-        times = [f"{row[what]:.1f}" for what in ("one", "one99", "few")]
-        load = [
-            f"{row['rate']:,.0f}",
-            f"{row['many']:.0f}",
-            f"{row['many99']:.0f}",
-            f"{row['mebibytes']:,.0f}",
-        ]
-        rows[name] = tuple(times + load)
+        cells = [f"{row[what]:.1f}" for what in ("one", "one99", "few")]
+        cells.append(f"{row['rate']:,.0f}")
+        cells += [f"{row['many']:.0f}", f"{row['many99']:.0f}"]
+        cells.append(f"{row['mebibytes']:,.0f}")
+        rows[name] = cells
     table("servers under load", found, columns, rows)
 
 
@@ -271,7 +243,10 @@ def main(arguments: list[str] | None = None) -> None:
     folder = ensure(MODEL)
     sentences = texts_of("stsb", SentenceEncoder.load(folder))
     found = measure(folder, sentences, options.infinity, options.rounds, options.requests)
-    print(json.dumps(found)) if options.json else show(found)
+    if options.json:
+        print(json.dumps(found))
+    else:
+        show(found)
 
 
 if __name__ == "__main__":

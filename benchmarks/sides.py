@@ -1,6 +1,4 @@
-"""A process of its own for each side of a benchmark: threads of one library do not slow down
-another.
-"""
+"""A process of its own for each side of a benchmark: threads do not slow down each other."""
 
 import multiprocessing
 import time
@@ -15,14 +13,10 @@ from minisbert.system.devices import keep_freed_memory
 
 
 class Side:
-    """One way of encoding, which waits in its own process for its turn and takes no CPU time until
-    then.
-    """
+    """One way of encoding, which waits in its own process and takes no CPU time until its turn."""
 
     def __init__(self, make: Callable[[], Encode], keep_memory: bool):
-        """``make`` loads the library; it is called in the new process. Returns when that is
-        done.
-        """
+        """Call ``make``, which loads the library, in the new process, and wait until it is done."""
         context = multiprocessing.get_context("spawn")
         self.pipe, end = context.Pipe()
         self.process = context.Process(target=serve, args=(end, make, keep_memory), daemon=True)
@@ -31,8 +25,9 @@ class Side:
         self._answer(None)
 
     def timed(self, calls: Sequence[Sequence[str]]) -> tuple[list[float], np.ndarray]:
-        """Encode the texts of each call: the seconds of each, without the way between processes,
-        and the last vectors.
+        """Encode the texts of each call: the seconds of each, and the last vectors.
+
+        The way between the processes is not timed.
 
         Raises ``InputError`` with the words of an error in the process.
         """

@@ -33,9 +33,8 @@ def short_texts(count: int) -> Iterator[str]:
 def peak() -> float:
     """The peak memory of this process in MiB."""
     kibi = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return (
-        kibi / 2**20 if sys.platform == "darwin" else kibi / 2**10
-    )  # bytes on macOS, KiB elsewhere
+    # Bytes on macOS, KiB elsewhere.
+    return kibi / 2**20 if sys.platform == "darwin" else kibi / 2**10
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -59,7 +58,9 @@ def main(arguments: list[str] | None = None) -> None:
     keep_freed_memory()
     encoder = SentenceEncoder.load(options.model)
     encoder.encode(["One text, so everything is loaded."], dtype=options.dtype)
-    loaded, started, done = peak(), time.perf_counter(), 0
+    loaded = peak()
+    started = time.perf_counter()
+    done = 0
     stream = encoder.encode_stream(
         short_texts(options.texts), show_progress_bar=True, total=options.texts, dtype=options.dtype
     )

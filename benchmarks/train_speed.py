@@ -1,7 +1,6 @@
-"""The default run compared with sentence-transformers' trainer: same data, batch size, epochs,
-learning rate, seed.
+"""The default run compared with sentence-transformers' trainer, with the same settings.
 
-    python -m benchmarks.train_speed                    all sides, in alternation, three times each: 25 minutes
+    python -m benchmarks.train_speed    all sides, in alternation, three times each: 25 minutes
     python -m benchmarks.train_speed --steps 20
     python -m benchmarks.train_speed --only "minisbert float32" --only "minisbert, two processes"
     python -m benchmarks.train_speed --device cuda      without the two processes
@@ -26,7 +25,8 @@ from pathlib import Path
 from minisbert.data.rows import load_scored_pairs
 from minisbert.system.assets import ensure
 
-REFERENCE, TWO = "sentence-transformers", "minisbert, two processes"
+REFERENCE = "sentence-transformers"
+TWO = "minisbert, two processes"
 SIDES = ("minisbert float32", "minisbert auto", TWO, REFERENCE)
 
 
@@ -82,9 +82,7 @@ def measured(command: list[str]) -> tuple[str, float]:
 
 
 def run(side: str, folder: Path, steps: int, device: str) -> tuple[float, float]:
-    """Training seconds of one side, and its peak memory in MiB (of two processes, the larger
-    one).
-    """
+    """Training seconds of one side, and the peak memory in MiB of its larger process."""
     limit = ["--max-steps", str(steps)] if steps > 0 else []
     train = ["-m", "minisbert", "train", "--device", device, "--out", str(folder), *limit]
     if side == REFERENCE:
@@ -103,17 +101,8 @@ def quality(model: Path) -> dict[str, float]:
     """Cosine Spearman on dev and test."""
     scores = {}
     for split in ("dev", "test"):
-        command = [
-            sys.executable,
-            "-m",
-            "minisbert",
-            "evaluate",
-            "--model",
-            str(model),
-            "--split",
-            split,
-            "--json",
-        ]
+        command = [sys.executable, "-m", "minisbert", "evaluate"]
+        command += ["--model", str(model), "--split", split, "--json"]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
         scores[split] = json.loads(done.stdout)["spearman_cosine"]
     return scores
@@ -154,33 +143,25 @@ def main() -> None:
                 time_, peak = run(side, out, options.steps, options.device)
                 seconds[side].append(time_)
                 memory[side].append(peak)
-                scores[side] = scores.get(side) or quality(out / "model")
-                print(
-                    f"round {round_ + 1}, {side}: {time_:.1f} s, {peak:.0f} MiB",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                if side not in scores:
+                    scores[side] = quality(out / "model")
+                line = f"round {round_ + 1}, {side}: {time_:.1f} s, {peak:.0f} MiB"
+                print(line, file=sys.stderr, flush=True)
     medians = {side: statistics.median(times) for side, times in seconds.items()}
     peaks = {side: statistics.median(values) for side, values in memory.items()}
     if options.json:
-        print(
-            json.dumps(
-                {"seconds": seconds, "medians": medians, "peak_mib": peaks, "spearman": scores}
-            )
-        )
+        found = {"seconds": seconds, "medians": medians, "peak_mib": peaks, "spearman": scores}
+        print(json.dumps(found))
         return
     base = REFERENCE if REFERENCE in sides else sides[0]
-    print(
-        f"| {'':<24} | seconds, median of {options.rounds} | times as fast | peak MiB | Spearman "
-        f"dev | test |"
-    )
+    head = f"| {'':<24} | seconds, median of {options.rounds} | times as fast | peak MiB "
+    print(head + "| Spearman dev | test |")
     print("|---|---|---|---|---|---|")
     for side in sides:
-        print(
-            f"| {side:<24} | {medians[side]:.1f} | {medians[base] / medians[side]:.2f} | "
-            f"{peaks[side]:.0f} | "
-            f"{100 * scores[side]['dev']:.2f} | {100 * scores[side]['test']:.2f} |"
-        )
+        ratio = medians[base] / medians[side]
+        speed = f"{medians[side]:.1f} | {ratio:.2f} | {peaks[side]:.0f}"
+        spearman = f"{100 * scores[side]['dev']:.2f} | {100 * scores[side]['test']:.2f}"
+        print(f"| {side:<24} | {speed} | {spearman} |")
 
 
 if __name__ == "__main__":

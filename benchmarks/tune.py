@@ -1,5 +1,4 @@
-"""Which way of encoding this machine is fastest at: a table of rates and accuracy, and one line of
-advice.
+"""Which way of encoding this machine is fastest at: rates, accuracy and a line of advice.
 
     python -m benchmarks.tune                               all-MiniLM-L6-v2, about two minutes
     python -m benchmarks.tune --model path/to/encoder
@@ -40,9 +39,8 @@ def measure(sides: dict[str, Side], texts: Sequence[str], rounds: int) -> dict[s
     single: dict[str, list[float]] = {name: [] for name in sides}
     found: dict[str, dict] = {name: {} for name in sides}
     with Bar(total=(rounds + 1) * len(sides), desc="measuring", unit=" turns") as bar:
-        for round_ in range(
-            rounds + 1
-        ):  # the first one compiles oneDNN's kernels and gives the vectors
+        # The first round compiles oneDNN's kernels and gives the vectors.
+        for round_ in range(rounds + 1):
             for name, side in sides.items():
                 times, vectors = side.timed([texts])
                 seconds[name] += times
@@ -58,16 +56,16 @@ def measure(sides: dict[str, Side], texts: Sequence[str], rounds: int) -> dict[s
 
 
 def advice(found: dict[str, dict]) -> str:
-    """The fastest way that keeps the accuracy within ``LOSS`` of the best, and the fastest of all
-    if it is another.
-    """
+    """The fastest way that keeps within ``LOSS`` of the best accuracy, and the fastest of all."""
     best = max(row["spearman"] for row in found.values())
     by_rate = sorted(found, key=lambda name: -found[name]["texts_per_second"])
     accurate = next(name for name in by_rate if found[name]["spearman"] >= best - LOSS)
     words = f"use {accurate}: the fastest within {LOSS} points of the best Spearman"
     if by_rate[0] != accurate:
-        rate = found[by_rate[0]]["texts_per_second"] / found[accurate]["texts_per_second"]
-        words += f"; {by_rate[0]} is {rate:.2f} times as fast and costs {best - found[by_rate[0]]['spearman']:.2f}"
+        fastest = by_rate[0]
+        rate = found[fastest]["texts_per_second"] / found[accurate]["texts_per_second"]
+        cost = best - found[fastest]["spearman"]
+        words += f"; {fastest} is {rate:.2f} times as fast and costs {cost:.2f}"
     return words
 
 

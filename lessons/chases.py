@@ -1,5 +1,4 @@
-"""The task of lesson 23: who chased whom. A model that only knows which words there are has to
-guess.
+"""The task of lesson 23: who chased whom, which a model that only knows the words must guess.
 
 Facts of three words, "cat chases dog", stand among other words. A query has the fact after the word
 *find*, a document has it among other fillers, and for each fact there is a document in which dog
@@ -8,6 +7,7 @@ chases cat. Facts of the test are not in the training.
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -22,20 +22,30 @@ from minisbert.core.losses import multiple_negatives_ranking_loss
 from minisbert.core.pooling import mean_pool
 
 PAD, BOS, EOS, FIND = range(4)
-NOUNS, VERBS, FILLERS = range(4, 16), range(16, 22), range(22, 30)
-NEAR, FAR = (0, 3), (12, 18)  # how many fillers stand before a fact
+NOUNS = range(4, 16)
+VERBS = range(16, 22)
+FILLERS = range(22, 30)
+NEAR = (0, 3)  # how many fillers stand before a fact
+FAR = (12, 18)
 
 chance = random.Random(0)
-pairs = [(s, v, o) for s in NOUNS for v in VERBS for o in NOUNS if s < o]
+pairs = []
+for first, verb, second in product(NOUNS, VERBS, NOUNS):
+    if first < second:
+        pairs.append((first, verb, second))
 chance.shuffle(pairs)
 
 
 def both_ways(facts: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """Each fact, and the one in which the other animal chases."""
-    return [fact for s, v, o in facts for fact in ((s, v, o), (o, v, s))]
+    turned = []
+    for subject, verb, object_ in facts:
+        turned += [(subject, verb, object_), (object_, verb, subject)]
+    return turned
 
 
-known, unknown = both_ways(pairs[100:]), both_ways(pairs[:100])
+known = both_ways(pairs[100:])
+unknown = both_ways(pairs[:100])
 
 
 def words(fact: tuple[int, int, int], front: tuple[int, int], first: list[int]) -> list[int]:
@@ -54,9 +64,7 @@ def documents_of(facts: Sequence[tuple], front: tuple[int, int] = NEAR) -> list[
 
 
 def batch_of(rows: list[list[int]], left: bool = False) -> tuple[Tensor, Tensor]:
-    """Lists of ids -> ids and mask (B, T), pads on the right, or on the left as decoders have
-    them.
-    """
+    """Lists of ids -> ids and mask (B, T), pads on the right, or on the left as decoders do."""
     longest = max(map(len, rows))
 
     def row(ids: list, pad: int | bool) -> list:
@@ -78,7 +86,9 @@ class Embedder(nn.Module):
         after: nn.Module | None = None,
     ):
         super().__init__()
-        self.encoder, self.pool, self.left = encoder, pool, left
+        self.encoder = encoder
+        self.pool = pool
+        self.left = left
         self.after = after or nn.Identity()
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
@@ -101,9 +111,7 @@ SIZES = {
 
 
 def book(layers: int = 2, attention: type = bert.Attention, size: float = 0.15) -> bert.Bert:
-    """A new encoder of the book, on demand with another attention; a thin model starts with larger
-    weights.
-    """
+    """A new encoder of the book, maybe with another attention; a thin one has larger weights."""
     torch.manual_seed(0)
     config = bert.BertConfig(**SIZES, num_hidden_layers=layers, initializer_range=size)
     model = bert.Bert(config, pooler=False)
@@ -122,23 +130,23 @@ def trained(model: nn.Module, loss: Callable, batches: list, rate: float) -> flo
     """Train with ``fit``; the mean loss of the last 20 steps."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = adamw(parameters, lr=rate)
-    steps = fit(
-        model, loss, batches, optimizer, lambda step: linear_schedule(step, 20, len(batches))
-    )
-    return sum([step.loss for step in steps][-20:]) / 20
+
+    def schedule(step: int) -> float:
+        return linear_schedule(step, 20, len(batches))
+
+    losses = [step.loss for step in fit(model, loss, batches, optimizer, schedule)]
+    return sum(losses[-20:]) / 20
 
 
 def learn(model: Embedder, steps: int = 200) -> float:
-    """Train on the known facts; the other document of each fact is a hard negative. The last
-    loss.
-    """
+    """Train on the known facts, each fact's other document a hard negative. The last loss."""
 
     def loss(model: Embedder, facts: list) -> Tensor:
         turned_round = [fact[::-1] for fact in facts]
-        rows = [queries_of(facts), documents_of(facts), documents_of(turned_round)]
-        return multiple_negatives_ranking_loss(
-            *(model(*batch_of(each, model.left)) for each in rows)
-        )
+        # All texts are made before the first is embedded: they draw from the same chance.
+        texts = [queries_of(facts), documents_of(facts), documents_of(turned_round)]
+        queries, documents, negatives = [model(*batch_of(rows, model.left)) for rows in texts]
+        return multiple_negatives_ranking_loss(queries, documents, negatives)
 
     chance.seed(1)
     batches = [chance.sample(known, 32) for _ in range(steps)]
@@ -148,7 +156,8 @@ def learn(model: Embedder, steps: int = 200) -> float:
 def found(model: Embedder, front: tuple[int, int] = NEAR) -> float:
     """The share of unknown facts whose document is nearest to their query, among 200."""
     chance.seed(2)
-    queries, documents = queries_of(unknown, front), documents_of(unknown, front)
+    queries = queries_of(unknown, front)
+    documents = documents_of(unknown, front)
     return hits(model.encode(queries), model.encode(documents))
 
 
@@ -183,17 +192,24 @@ def wrong(
     built rightly.
     """
     chance.seed(2)
-    queries, documents = queries_of(unknown), documents_of(unknown)
-    right, index = model.encode(queries), model.encode(documents)
+    queries = queries_of(unknown)
+    documents = documents_of(unknown)
+    right = model.encode(queries)
+    index = model.encode(documents)
+
     other = Embedder(model.encoder, pool or model.pool, model.left if left is None else left)
     if after:
         other.after = model.after
     if not end:
-        queries, documents = [row[:-1] for row in queries], [row[:-1] for row in documents]
+        queries = [row[:-1] for row in queries]
+        documents = [row[:-1] for row in documents]
     queries = [[BOS, *first, *row[2:]] for row in queries]
     with planted(change), torch.autocast("cpu", low, enabled=low is not None):
-        u, v = other.encode(queries).float(), other.encode(documents).float()
+        u = other.encode(queries).float()
+        v = other.encode(documents).float()
+
     cosine = (right * u).sum(dim=1).mean().item()
-    both, one = hits(u, v), hits(u, index)
+    both = hits(u, v)
+    one = hits(u, index)
     print(f"{name:50}cosine {cosine:6.3f}   found {both:6.1%}, in the right index {one:6.1%}")
     return cosine, both, one

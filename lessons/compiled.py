@@ -1,6 +1,4 @@
-"""What lesson 26 uses without explaining it: a switch, a stopwatch, vectors without a tokenizer,
-the compiler's C++.
-"""
+"""What lesson 26 uses without explaining it: a switch, a stopwatch, the compiler's C++."""
 
 import re
 import statistics
@@ -41,8 +39,9 @@ def milliseconds(function: Callable, *inputs: Any, **named: Any) -> float:
 
 
 def packed(model: Any, tokens: Tokens, dtype: str | None = None) -> Tensor:
-    """The vectors (N, D) of tokenized texts, several texts in one row; ``dtype`` as of ``encode``,
-    None: of tokens.
+    """The vectors (N, D) of tokenized texts, several texts in one row.
+
+    ``dtype`` is that of ``encode``, or None for that of the tokens.
     """
     with model.computing(dtype) as products:
         if dtype is not None:
@@ -67,14 +66,12 @@ def compiled(module: nn.Module, x: Tensor) -> tuple[Callable | None, str]:
 def shortened(source: str) -> str:
     """The loops of a generated C++ file, without casts, guards and lone brackets."""
     lines = [line for line in source.splitlines() if line.strip(" {}") and "C10_LIKELY" not in line]
-    ends = [
-        number for number, line in enumerate(lines) if "for(int64_t x0" in line or ".store(" in line
-    ]
-    text = (
-        textwrap.dedent("\n".join(lines[ends[0] : ends[-1] + 1]))
-        .replace("at::vec::", "")
-        .replace("384L", "384")
-    )
+    ends = []
+    for number, line in enumerate(lines):
+        if "for(int64_t x0" in line or ".store(" in line:
+            ends.append(number)
+    text = textwrap.dedent("\n".join(lines[ends[0] : ends[-1] + 1]))
+    text = text.replace("at::vec::", "").replace("384L", "384")
     text = re.sub(r"static_cast<\w+>\(([^()]+?)L?\)", r"\1", text)
     text = re.sub(r"vec_reduce_all<.*, (\w+)\);", r"sum(\1);", text)
     text = text.replace("Vectorized<float>::loadu", "load").replace("Vectorized<float>", "Vector")

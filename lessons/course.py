@@ -1,5 +1,4 @@
-"""What the lessons share: paths, how numbers are printed, how two results are compared, guesses,
-where figures go.
+"""What the lessons share: paths, printed numbers, comparisons, guesses, figures.
 
 Nothing to learn here; a lesson can be read without it.
 """
@@ -33,10 +32,8 @@ np.set_printoptions(precision=4, suppress=True, linewidth=110)
 
 def largest_difference(a: Any, b: Any) -> float:
     """The largest absolute difference of two arrays or tensors of the same shape, in float64."""
-    a, b = (
-        x.detach().double() if isinstance(x, torch.Tensor) else torch.tensor(x, dtype=torch.double)
-        for x in (a, b)
-    )
+    a = as_double(a)
+    b = as_double(b)
     if a.shape != b.shape:
         raise ValueError(
             f"shapes {tuple(a.shape)} and {tuple(b.shape)} cannot be compared number by number"
@@ -44,19 +41,22 @@ def largest_difference(a: Any, b: Any) -> float:
     return (a - b).abs().max().item()
 
 
+def as_double(x: Any) -> torch.Tensor:
+    if isinstance(x, torch.Tensor):
+        return x.detach().double()
+    return torch.tensor(x, dtype=torch.double)
+
+
 def chapter(lesson: int) -> None:
     """Print what a lesson reads of the book, as it stands in the files."""
     for path, first, last in passages(lesson):
         print(f"{path.relative_to(ROOT).as_posix()}, lines {first} to {last}\n")
-        print(
-            "\n".join(path.read_text(encoding="utf-8").splitlines()[first - 1 : last]).strip("\n")
-            + "\n"
-        )
+        lines = path.read_text(encoding="utf-8").splitlines()[first - 1 : last]
+        print("\n".join(lines).strip("\n") + "\n")
 
 
 def figure(name: str, draw: Callable[[Any], Any]) -> None:
-    """Save what ``draw(plt)`` returns, as ``NAME.png``, and say where; without matplotlib, say
-    that.
+    """Save what ``draw(plt)`` returns as ``NAME.png``, and say where, or that plots are missing.
 
     To ``lessons/mine/figures/``, which git ignores. ``MINISBERT_FIGURES=lessons/figures`` renews
     those in git.
@@ -64,10 +64,8 @@ def figure(name: str, draw: Callable[[Any], Any]) -> None:
     try:
         import matplotlib.pyplot as plt
     except ImportError:
-        print(
-            f"no figure: matplotlib is missing (pip install -e '.[plots]'); see "
-            f"lessons/figures/{name}.png"
-        )
+        missing = "matplotlib is missing (pip install -e '.[plots]')"
+        print(f"no figure: {missing}; see lessons/figures/{name}.png")
         return
     plt.rcParams["figure.dpi"] = 200  # in a notebook, where a page scales it down
     plt.rcParams.update(
@@ -92,14 +90,11 @@ def heatmap(
     low: float = 0.0,
     high: float = 1.0,
 ) -> Any:
-    """A matrix as coloured squares, with row and column names; ``numbers`` such as ``.2f`` writes
-    each value.
-    """
+    """A matrix as coloured squares with names; ``numbers`` such as ``.2f`` writes each value."""
     values = np.asarray(values)
     image = axes.imshow(values, cmap="Blues", vmin=low, vmax=high)
-    axes.set_xticks(
-        range(len(columns)), columns, rotation=45 if max(map(len, columns)) > 2 else 0, ha="right"
-    )
+    rotation = 45 if max(map(len, columns)) > 2 else 0
+    axes.set_xticks(range(len(columns)), columns, rotation=rotation, ha="right")
     axes.set_yticks(range(len(rows)), rows)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)

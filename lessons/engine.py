@@ -38,25 +38,12 @@ from minisbert.search import quantized
 from minisbert.system.console import bounded, check_usage, command_parser, run_command, say
 
 MODEL = "all-MiniLM-L6-v2"
-KINDS = {
-    ".md",
-    ".markdown",
-    ".rst",
-    ".txt",
-    ".org",
-    ".tex",
-    ".py",
-    ".js",
-    ".ts",
-    ".c",
-    ".h",
-    ".cpp",
-    ".java",
-    ".go",
-}
+KINDS = {".md", ".markdown", ".rst", ".txt", ".org", ".tex", ".py", ".js", ".ts"}
+KINDS |= {".c", ".h", ".cpp", ".java", ".go"}
 KINDS |= {".rs", ".rb", ".sh", ".sql", ".html", ".css", ".toml", ".yaml", ".yml", ".json", ".csv"}
 LARGEST = 2**20  # bytes of a file: a longer one is data and not a text
-WORDS, OVERLAP = 80, 10  # of a chunk, as in lesson 20
+WORDS = 80  # of a chunk, as in lesson 20
+OVERLAP = 10  # words that it shares with the next
 CANDIDATES = 50  # of each engine, before their ranks are added
 PARTS = (
     "dense.top_k",
@@ -111,20 +98,18 @@ def read(path: Path, skipped: Counter) -> str:
 
 
 def chunks_of(path: str, text: str) -> Iterator[Chunk]:
-    """Pieces of ``WORDS`` words; each begins with the last ``OVERLAP`` of the one before, and knows
-    its line.
-    """
+    """Pieces of ``WORDS`` words, each with its line; one begins with the last ``OVERLAP``."""
     words = [(match[0], match.start()) for match in re.finditer(r"\S+", text)]
     for start in range(0, max(1, len(words) - OVERLAP), WORDS - OVERLAP):
         part = words[start : start + WORDS]
-        begin, end = part[0][1], part[-1][1] + len(part[-1][0])
+        begin = part[0][1]
+        last, start_of_last = part[-1]
+        end = start_of_last + len(last)
         yield Chunk(path, text.count("\n", 0, begin) + 1, text[begin:end])
 
 
 def read_folder(folder: Path, most: int) -> tuple[list[Chunk], Counter]:
-    """All chunks of a folder, at most ``most``, and how many files were left out for which
-    reason.
-    """
+    """All chunks of a folder, at most ``most``, and how many files were left out and why."""
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder")
     found: list[Chunk] = []
@@ -142,7 +127,8 @@ def chunks_to_search(folder: Path, most: int) -> list[Chunk]:
     """The chunks of a folder, which must have some; says what was left out."""
     chunks, skipped = read_folder(folder, most)
     for reason, count in skipped.most_common():
-        say(f"skipped {count:,} file{'s' * (count > 1)}: {reason}")
+        noun = "file" if count == 1 else "files"
+        say(f"skipped {count:,} {noun}: {reason}")
     if not chunks:
         raise InputError(
             f"{folder} has no text to search; read are files such as .md, .txt and .py"
@@ -151,25 +137,21 @@ def chunks_to_search(folder: Path, most: int) -> list[Chunk]:
 
 
 def parts() -> tuple[dict[str, Callable], set[str]]:
-    """The six functions by name, and which of them are the reader's own: those that the grader
-    passes.
-    """
-    use, own = {master: PIECES[master].original for master in PARTS}, set()
+    """The six functions by name, and which are the reader's own: those that the grader passes."""
+    use = {master: PIECES[master].original for master in PARTS}
+    own: set[str] = set()
     for lesson in sorted({PIECES[master].lesson for master in PARTS}):
-        if (path := mine(lesson)).is_file():
-            passed = [
-                result.master
-                for result in sandbox.grade(lesson)
-                if result.passed and result.master in PARTS
-            ]
-            space = (
-                sandbox.load(path, path.read_text(encoding="utf-8-sig"), pieces_of(lesson))
-                if passed
-                else {}
-            )
-            for master in passed:
-                use[master], _ = sandbox.find(space, PIECES[master], path)
-            own.update(passed)
+        path = mine(lesson)
+        if not path.is_file():
+            continue
+        passed = [result.master for result in sandbox.grade(lesson) if result.passed]
+        passed = [master for master in passed if master in PARTS]
+        if not passed:
+            continue
+        space = sandbox.load(path, path.read_text(encoding="utf-8-sig"), pieces_of(lesson))
+        for master in passed:
+            use[master], _ = sandbox.find(space, PIECES[master], path)
+        own.update(passed)
     return use, own
 
 
@@ -179,7 +161,8 @@ class Engine:
     beside_vectors = "words"  # what ``by_words`` reads
 
     def __init__(self, chunks: list[Chunk], walking: bool = False):
-        self.chunks, self.walking = chunks, walking
+        self.chunks = chunks
+        self.walking = walking
         self.use, self.own = parts()
         self.encoder = SentenceEncoder.load(MODEL)
         texts = [chunk.text for chunk in chunks]
@@ -187,9 +170,8 @@ class Engine:
         vectors = self.encoder.encode(texts, show_progress_bar=True, dtype="auto")  # (N, D)
         widest = np.abs(vectors).max(axis=0)  # (D,), of one chunk too
         self.ranges = np.stack([-widest, widest])
-        self.codes = self.use["quantized.to_int8"](
-            vectors, self.ranges
-        )  # (N, D), a quarter of the bytes
+        to_int8 = self.use["quantized.to_int8"]
+        self.codes = to_int8(vectors, self.ranges)  # (N, D), a quarter of the bytes
         self.vectors = quantized.from_int8(self.codes, self.ranges)
 
     @cached_property
@@ -199,7 +181,8 @@ class Engine:
 
     def by_vectors(self, query: str) -> np.ndarray:
         """The rows of the nearest chunks, best first."""
-        vector, rows = self.encoder.encode([query]), np.arange(len(self.chunks))
+        vector = self.encoder.encode([query])
+        rows = np.arange(len(self.chunks))
         if self.walking:
             found, _ = self.use["graph.walk"](
                 self.graph.vectors, self.graph.levels[0], vector[0], self.graph.start, CANDIDATES
@@ -214,45 +197,56 @@ class Engine:
         return best[scores[best] > 0]
 
     def joined(self, *rankings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and scores, best first: the sum over rankings of 1 / (60 + rank), nothing where a
-        row is not ranked.
+        """Rows and scores, best first: the sum over rankings of 1 / (60 + rank).
+
+        A ranking adds nothing where a row is not ranked.
         """
         total = np.zeros(len(self.chunks))
         for ranking in rankings:
             if len(ranking):
-                places = -np.arange(
-                    len(ranking), dtype=np.float64
-                )  # the best has the highest score
+                # The best has the highest score.
+                places = -np.arange(len(ranking), dtype=np.float64)
                 total[ranking] += self.use["fusion.reciprocal_ranks"](places[None])[0]
         best = np.argsort(-total, kind="stable")[: np.count_nonzero(total)]
         return best, total[best]
 
     def sentence(self, query: str, texts: list[str]) -> list[str]:
         """Of each text the sentence whose tokens fit the query's best."""
-        cut = [
-            [part for part in re.split(r"(?<=[.!?:])\s+|\n\n+", text) if part.strip()] or [text]
-            for text in texts
-        ]
-        flat = [query, *(part for one in cut for part in one)]
-        tokens = [
-            torch.nn.functional.normalize(torch.as_tensor(states), dim=1)
-            for states in self.token_states(flat)
-        ]
-        fits = iter(
-            float(self.use["by_tokens.max_sim"](tokens[0], states)) for states in tokens[1:]
-        )
-        return [max((next(fits), part) for part in one)[1] for one in cut]
+        sentences: list[list[str]] = []  # of each text
+        everything = [query]
+        for text in texts:
+            parts = re.split(r"(?<=[.!?:])\s+|\n\n+", text)
+            sentences.append([part for part in parts if part.strip()] or [text])
+            everything += sentences[-1]
+
+        # All are encoded at once, then compared with the query's tokens.
+        tokens = []
+        for states in self.token_states(everything):
+            tokens.append(torch.nn.functional.normalize(torch.as_tensor(states), dim=1))
+        max_sim = self.use["by_tokens.max_sim"]
+        fits = [float(max_sim(tokens[0], states)) for states in tokens[1:]]
+
+        best = []
+        start = 0
+        for parts in sentences:
+            of_text = fits[start : start + len(parts)]
+            start += len(parts)
+            _, sentence = max(zip(of_text, parts, strict=True))
+            best.append(sentence)
+        return best
 
     def token_states(self, texts: list[str]) -> list[Any]:
         return self.encoder.encode(texts, output_value="token_embeddings")
 
     def search(self, query: str, top: int = 8) -> dict[str, Any]:
         """The best chunks of a query as a page shows them, with the milliseconds of each step."""
-        times, start = {}, perf_counter()
+        times = {}
+        start = perf_counter()
 
         def lap(name: str) -> None:
             nonlocal start
-            times[name], start = round(1000 * (perf_counter() - start), 1), perf_counter()
+            times[name] = round(1000 * (perf_counter() - start), 1)
+            start = perf_counter()
 
         near = self.by_vectors(query)
         lap("vectors")
@@ -263,74 +257,60 @@ class Engine:
         lap("joining")
         marked = self.sentence(query, [chunk.text for chunk in shown])
         lap("sentence")
-        hits = [
-            {
-                "path": chunk.path,
-                "line": chunk.line,
-                "score": round(float(score), 4),
-                "text": chunk.text,
-                "mark": mark,
-            }
-            for chunk, score, mark in zip(shown, scores[:top], marked, strict=True)
-        ]
+        hits = []
+        for chunk, score, mark in zip(shown, scores[:top], marked, strict=True):
+            hit = {"path": chunk.path, "line": chunk.line, "score": round(float(score), 4)}
+            hits.append(hit | {"text": chunk.text, "mark": mark})
         return {"query": query, "ms": times, "hits": hits}
 
     def whose(self) -> str:
         """``top_k yours, to_int8 the package's (lesson 17), ...``."""
-        missing = {master: f"the package's (lesson {PIECES[master].lesson})" for master in PARTS}
-        return ", ".join(
-            f"{master.split('.')[1]} {missing[master] if master not in self.own else 'yours'}"
-            for master in PARTS
-        )
+        owners = []
+        for master in PARTS:
+            owner = "yours"
+            if master not in self.own:
+                owner = f"the package's (lesson {PIECES[master].lesson})"
+            owners.append(f"{master.split('.')[1]} {owner}")
+        return ", ".join(owners)
 
     def card(self, questions: list[tuple[str, str]]) -> str:
-        """Whose parts these are, what a chunk costs, and how well each engine finds the files that
-        questions name.
-        """
+        """Whose parts these are, what a chunk costs, and how well each engine finds files."""
         paths = np.array([chunk.path for chunk in self.chunks])
-        found: dict[str, list[list[int]]] = {"words": [], "vectors": [], "joined": []}
+        found: dict[str, list[list[str]]] = {"words": [], "vectors": [], "joined": []}
         for query, _ in questions:
-            near, spoken = self.by_vectors(query), self.by_words(query)
-            for name, rows in zip(found, (spoken, near, self.joined(near, spoken)[0]), strict=True):
-                seen = dict.fromkeys(
-                    paths[rows].tolist()
-                )  # files in the order of their best chunks
-                found[name].append([*seen][:10])
-        said = [
-            f"parts      {self.whose()}",
-            f"chunks     {len(self.chunks):,} of {len({*paths}):,} files",
-        ]
+            near = self.by_vectors(query)
+            spoken = self.by_words(query)
+            joined, _ = self.joined(near, spoken)
+            for name, rows in (("words", spoken), ("vectors", near), ("joined", joined)):
+                # Files in the order of their best chunks.
+                best_files = list(dict.fromkeys(paths[rows].tolist()))
+                found[name].append(best_files[:10])
+
+        lines = [f"parts      {self.whose()}"]
+        lines.append(f"chunks     {len(self.chunks):,} of {len({*paths}):,} files")
+        size = self.codes.shape[1] * self.codes.itemsize
         words = sum(map(len, self.words)) / len(self.words)
-        said.append(
-            f"a chunk    {self.codes.shape[1] * self.codes.itemsize} bytes of vector, {words:.0f} "
-            f"terms"
-        )
+        lines.append(f"a chunk    {size} bytes of vector, {words:.0f} terms")
         for name, lists in found.items():
-            places = [
-                next((i for i, path in enumerate(row) if part in path), -1)
-                for row, (_, part) in zip(lists, questions, strict=True)
-            ]
-            ranked = np.zeros((len(places), 10), dtype=np.int64)
-            for row, place in zip(ranked, places, strict=True):
-                row[place if place >= 0 else slice(0)] = 1
-            each = ndcg_of_each(ranked, np.ones(len(places), dtype=np.int64))
+            ranked = np.zeros((len(questions), 10), dtype=np.int64)
+            for row, files_, (_, part) in zip(ranked, lists, questions, strict=True):
+                places = [i for i, path in enumerate(files_) if part in path]
+                if places:
+                    row[places[0]] = 1
+            each = ndcg_of_each(ranked, np.ones(len(questions), dtype=np.int64))
             low, high = interval(each)
-            said.append(f"{name:10} nDCG@10 {each.mean():.3f}   95 % {low:.3f} .. {high:.3f}")
-        return "\n".join(
-            [*said, f"{len(questions)} questions; right is the file, by its best chunk"]
-        )
+            lines.append(f"{name:10} nDCG@10 {each.mean():.3f}   95 % {low:.3f} .. {high:.3f}")
+        lines.append(f"{len(questions)} questions; right is the file, by its best chunk")
+        return "\n".join(lines)
 
 
 def read_questions(path: Path) -> list[tuple[str, str]]:
-    rows = [
-        line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line.strip()
-    ]
+    lines = path.read_text(encoding="utf-8").splitlines()
+    rows = [line.split("\t") for line in lines if line.strip()]
     for number, row in enumerate(rows, start=1):
         if len(row) != 2 or not all(map(str.strip, row)):
-            raise InputError(
-                f"{path}, line {number}: expected a question, a tab and a part of the right file's "
-                f"path"
-            )
+            expected = "a question, a tab and a part of the right file's path"
+            raise InputError(f"{path}, line {number}: expected {expected}")
     if not rows:
         raise InputError(f"{path} has no questions")
     return [(question.strip(), part.strip()) for question, part in rows]
@@ -363,17 +343,20 @@ def serve(engine: Engine, server: ThreadingHTTPServer) -> None:
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             url = urlsplit(self.path)
-            if self.headers.get("Host") not in {
-                f"{name}:{server.server_port}" for name in ("127.0.0.1", "localhost")
-            }:
+            own = (f"127.0.0.1:{server.server_port}", f"localhost:{server.server_port}")
+            if self.headers.get("Host") not in own:
                 self.send_error(403)  # a page of another site, whose name leads to this machine
                 return
+            query = parse_qs(url.query).get("q", [""])[0].strip()
             if url.path == "/":
-                body, kind = PAGE, "text/html"
+                kind = "text/html"
+                body = PAGE
             elif url.path == "/about":
-                body, kind = f"{len(engine.chunks):,} chunks; {engine.whose()}", "text/plain"
-            elif url.path == "/search" and (query := parse_qs(url.query).get("q", [""])[0].strip()):
-                body, kind = json.dumps(engine.search(query)), "application/json"
+                kind = "text/plain"
+                body = f"{len(engine.chunks):,} chunks; {engine.whose()}"
+            elif url.path == "/search" and query:
+                kind = "application/json"
+                body = json.dumps(engine.search(query))
             else:
                 self.send_error(404)
                 return

@@ -1,5 +1,4 @@
-"""The table of EXAM.md: what six failing ports of all-MiniLM-L6-v2 return, beside the right
-vectors.
+"""The table of EXAM.md: what six failing ports of all-MiniLM-L6-v2 return.
 
 python -m lessons.exam              the table
 python -m lessons.exam --rubric     what a full answer to each question says
@@ -56,9 +55,7 @@ PORTS = {
 
 @torch.no_grad()
 def table() -> str:
-    """The cosine of each port's vector with the right one, a Markdown row for each text; and the
-    largest difference.
-    """
+    """Each port's cosine with the right vector, a row for each text; the largest difference."""
     encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2")).eval()
     right = vectors(encoder)
     found = [compute(encoder) for compute in PORTS.values()]

@@ -33,17 +33,15 @@ def read(texts: Sequence[str]) -> None:
     new = sorted({*texts} - states.keys())
     ids = dict(zip(new, encoder.tokenizer.encode(new).ids, strict=True)) if new else {}
     new.sort(key=lambda text: len(ids[text]))  # texts of like length: few pads
-    for part in (new[start : start + 64] for start in range(0, len(new), 64)):
-        hidden = lower(*pad_batch([ids[text] for text in part], encoder.tokenizer.pad_id))
-        states.update(
-            {text: row[: len(ids[text])].clone() for text, row in zip(part, hidden, strict=True)}
-        )
+    for start in range(0, len(new), 64):
+        part = new[start : start + 64]
+        padded, mask = pad_batch([ids[text] for text in part], encoder.tokenizer.pad_id)
+        for text, row in zip(part, lower(padded, mask), strict=True):
+            states[text] = row[: len(ids[text])].clone()
 
 
 class LastLayer(nn.Module):
-    """Texts to unit vectors: the sixth layer, the mean over tokens, length 1. All that is
-    trained.
-    """
+    """Texts to unit vectors: the sixth layer, all that is trained; the mean; length 1."""
 
     def __init__(self):
         super().__init__()
@@ -66,7 +64,8 @@ def vectors(model: LastLayer, texts: Sequence[str]) -> Tensor:
     model.eval()
     order = sorted(range(len(texts)), key=lambda row: len(states[texts[row]]))
     found = torch.empty(len(texts), encoder.bert.config.hidden_size)
-    for rows in (order[start : start + 64] for start in range(0, len(order), 64)):
+    for start in range(0, len(order), 64):
+        rows = order[start : start + 64]
         found[rows] = model([texts[row] for row in rows])
     return found
 
@@ -91,28 +90,25 @@ def spearman(model: LastLayer, pairs: Sequence[ScoredPair]) -> float:
 
 
 def understood(name: str, model: LastLayer, lines: Sequence[str]) -> int:
-    """How often of 24 lines, "said / negated / meant", is the paraphrase nearer than the
-    negation?
-    """
-    texts = [text for line in lines for text in line.split(" / ")]
+    """How often of 24 lines, "said / negated / meant", is the third text nearer than the second?"""
+    texts = []
+    for line in lines:
+        texts += line.split(" / ")
     said, negated, meant = vectors(model, texts).view(24, 3, -1).unbind(1)
-    far, near = (said * negated).sum(1), (said * meant).sum(1)
+    far = (said * negated).sum(1)  # (24,)
+    near = (said * meant).sum(1)
     right = (near > far).view(2, 12).sum(1).tolist()
-    print(
-        f"{name:26} {right[0]:2} and {right[1]:2} of 12; mean cosines {far.mean():.2f} and "
-        f"{near.mean():.2f}"
-    )
+    means = f"mean cosines {far.mean():.2f} and {near.mean():.2f}"
+    print(f"{name:26} {right[0]:2} and {right[1]:2} of 12; {means}")
     return sum(right)
 
 
 def report(name: str, model: LastLayer, pairs: Sequence[ScoredPair]) -> tuple[float, float, float]:
     """Spearman of the pairs, the uniformity of their sentences and their mean cosine."""
     everything = vectors(model, sorted({*both(pairs)}))
-    score, spread, mean = (
-        spearman(model, pairs),
-        uniformity(everything),
-        mean_off_diagonal_cosine(everything),
-    )
+    score = spearman(model, pairs)
+    spread = uniformity(everything)
+    mean = mean_off_diagonal_cosine(everything)
     print(f"{name:12} dev {score:.2f}   uniformity {spread:5.2f}   mean cosine {mean:.3f}")
     return score, spread, mean
 
@@ -131,18 +127,19 @@ def run(
     seed: int = 0,
     look: tuple[int, Sequence[ScoredPair]] | None = None,
 ) -> tuple[LastLayer, np.ndarray, list[tuple[float, float]]]:
-    """A trained model, the loss of each step, and with ``look=(4, dev)`` what dev says after every
-    four steps.
-    """
+    """A trained model, each step's loss; with ``look=(4, dev)`` what dev says every 4 steps."""
     torch.manual_seed(seed)  # for dropout
-    model, generator = LastLayer(), torch.Generator().manual_seed(seed)
-    lengths, batches = [tokens(pair) for pair in pairs], []
+    model = LastLayer()
+    generator = torch.Generator().manual_seed(seed)
+    lengths = [tokens(pair) for pair in pairs]
+    batches = []
     for _ in range(epochs):
-        epoch = length_grouped_batches(lengths, 32, generator)
-        batches += [[pairs[row] for row in rows] for rows in epoch]
+        for rows in length_grouped_batches(lengths, 32, generator):
+            batches.append([pairs[row] for row in rows])
     schedule = partial(loop.linear_schedule, warmup=round(0.1 * len(batches)), total=len(batches))
     optimizer = loop.adamw(list(model.parameters()), lr=lr)
-    curve, seen = [], []
+    curve = []
+    seen = []
     for step in loop.fit(model.train(), loss, batches, optimizer, schedule, clip=1.0):
         curve.append(step.loss)
         if look and step.number % look[0] == 0:

@@ -10,16 +10,16 @@ from torch import Tensor, nn
 def kept_for_backward(
     network: nn.Module, loss: Callable[[Tensor], Tensor], vectors_of: nn.Module, rows: list[int]
 ) -> float:
-    """The most MiB that graphs keep at any moment of a forward and its backward, without the
-    weights themselves.
-    """
+    """The most MiB that graphs keep at any moment of a forward and backward, without weights."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
-    kept, most = Counter(), 0  # how often each piece of memory is kept
+    kept = Counter()  # how often each piece of memory is kept
+    most = 0
 
     class Kept:
         def __init__(self, tensor: Tensor):
             nonlocal most
-            self.tensor, storage = tensor, tensor.untyped_storage()
+            self.tensor = tensor
+            storage = tensor.untyped_storage()
             self.piece = storage.data_ptr(), storage.nbytes()
             if self.piece[0] not in weights:
                 kept[self.piece] += 1

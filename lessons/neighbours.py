@@ -1,6 +1,4 @@
-"""The texts of lessons 17 and 27, and what a saving costs: Spearman on STS-B, and how many
-neighbours are left.
-"""
+"""The texts of lessons 17 and 27, and what a saving costs: Spearman and neighbours."""
 
 from collections.abc import Callable
 
@@ -11,18 +9,25 @@ from minisbert.data.rows import load_scored_pairs
 from minisbert.search.dense import top_k
 
 pairs = load_scored_pairs("stsb", "test")[::2]
-corpus = list(dict.fromkeys(text for pair in pairs for text in (pair.sentence1, pair.sentence2)))
+texts = []
+for pair in pairs:
+    texts += [pair.sentence1, pair.sentence2]
+corpus = list(dict.fromkeys(texts))
 queries = list(dict.fromkeys(pair.sentence1 for pair in load_scored_pairs("stsb", "dev")))[:300]
 row = {text: i for i, text in enumerate(corpus)}
-first, second = (
-    np.array([row[getattr(pair, side)] for pair in pairs]) for side in ("sentence1", "sentence2")
-)
+first = np.array([row[pair.sentence1] for pair in pairs])  # rows of the corpus
+second = np.array([row[pair.sentence2] for pair in pairs])
 people = np.array([pair.score for pair in pairs])  # their scores
 
 
 def recall_of(exact: np.ndarray) -> Callable[[np.ndarray], float]:
     """A function of found (Q, 10): the share of the exact ten nearest, (Q, 10), that are found."""
-    return lambda found: np.mean([len({*a} & {*b}) / 10 for a, b in zip(found, exact, strict=True)])
+
+    def recall(found: np.ndarray) -> float:
+        shares = [len({*a} & {*b}) / 10 for a, b in zip(found, exact, strict=True)]
+        return np.mean(shares)
+
+    return recall
 
 
 def spearman(c: np.ndarray) -> float:

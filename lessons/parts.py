@@ -1,6 +1,4 @@
-"""How the course hangs together: its parts, its core, which lesson needs which, and what each reads
-of the book.
-"""
+"""How the course hangs together: its parts, its core, which lesson needs which chapters."""
 
 import ast
 from pathlib import Path
@@ -114,11 +112,8 @@ def passages(lesson: int) -> list[tuple[Path, int, int]]:
     for chapter, wanted in BOOK.get(lesson, {}).items():
         path = Path(core.__path__[0], f"{chapter}.py")
         text = path.read_text(encoding="utf-8")
-        definitions = [
-            node
-            for node in ast.parse(text).body
-            if isinstance(node, ast.FunctionDef | ast.ClassDef)
-        ]
+        body = ast.parse(text).body
+        definitions = [node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
         ends = [node.end_lineno or 0 for node in definitions[:-1]] + [len(text.splitlines())]
         first = 1
         for definition, last in zip(definitions or [None], ends, strict=True):

@@ -20,9 +20,7 @@ FILE = MINE / "guesses.json"  # number -> guess, whether it was sure and right, 
 
 @dataclass
 class Guess:
-    """One question. ``given`` is the guess, None without one; ``sure`` whether it came with an
-    exclamation mark.
-    """
+    """One question. ``given`` is the guess or None; ``sure`` whether it had an exclamation mark."""
 
     number: str
     choices: Sequence[str]
@@ -30,24 +28,22 @@ class Guess:
     sure: bool = False
 
     def answer(self, right: str) -> None:
-        """Print the answer beside the guess, and keep the guess if it is the first. ``right`` is
-        one of the choices.
+        """Print the answer beside the guess, and keep the guess if it is the first.
+
+        ``right`` is one of the choices.
         """
         if right not in self.choices:
             raise ValueError(f"{right!r} is not one of the choices of {self.number}")
         if self.given is None:
             print(f"{self.number}  {right}")
             return
-        print(
-            f"{self.number}  {right}"
-            + (", as you said" if self.given == right else f"; you said: {self.given}")
-        )
-        one = {
-            "guess": self.given,
-            "sure": self.sure,
-            "right": self.given == right,
-            "choices": len(self.choices),
-        }
+        is_right = self.given == right
+        if is_right:
+            print(f"{self.number}  {right}, as you said")
+        else:
+            print(f"{self.number}  {right}; you said: {self.given}")
+        one = {"guess": self.given, "sure": self.sure, "right": is_right}
+        one["choices"] = len(self.choices)
         FILE.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(FILE) as partial:
             write_json(partial, {self.number: one} | kept())  # the first guess counts
@@ -58,37 +54,34 @@ def kept() -> dict[str, Any]:
 
 
 def shuffled(number: str, count: int) -> list[int]:
-    """The places of a question's choices in an order that depends on its number alone: the author's
-    has habits.
+    """The places of a question's choices in an order that depends on its number alone.
+
+    An author has habits.
     """
     return random.Random(number).sample(range(count), count)
 
 
 def predict(number: str, question: str, choices: Sequence[str]) -> Guess:
-    """Show a question with its choices, and ask for a guess unless there was one: ``2``, or ``2!``
-    for a sure one.
+    """Show a question and ask for a guess unless there was one: ``2``, or ``2!`` if sure.
 
     The choices are shown in another order than that of the lesson's source, the same every time.
     """
     choices = [choices[i] for i in shuffled(number, len(choices))]
-    print(
-        f"{number}  {question}",
-        *(f"      {i}  {choice}" for i, choice in enumerate(choices, start=1)),
-        sep="\n",
-    )
+    lines = [f"{number}  {question}"]
+    lines += [f"      {i}  {choice}" for i, choice in enumerate(choices, start=1)]
+    print("\n".join(lines))
     if number in kept():
         print(f"      your first guess: {kept()[number]['guess']}")
-    reply = ask(
-        f"Your guess, 1 to {len(choices)} (2! if you are sure, Enter to skip): ", len(choices)
-    )
-    return (
-        Guess(number, choices, choices[reply[0] - 1], reply[1]) if reply else Guess(number, choices)
-    )
+    count = len(choices)
+    reply = ask(f"Your guess, 1 to {count} (2! if you are sure, Enter to skip): ", count)
+    if reply is None:
+        return Guess(number, choices)
+    choice, sure = reply
+    return Guess(number, choices, choices[choice - 1], sure)
 
 
 def ask(question: str, count: int) -> tuple[int, bool] | None:
-    """The number of a choice, and whether it came with an exclamation mark; None for an empty line,
-    or if nobody is there."""
+    """The number of a choice, and whether the guess is sure; None if there is no answer."""
     if "ipykernel" not in sys.modules and not (sys.stdin and sys.stdin.isatty()):
         return None
     try:
@@ -102,22 +95,22 @@ def ask(question: str, count: int) -> tuple[int, bool] | None:
     return None
 
 
+def show_share(name: str, guesses: list[dict[str, Any]]) -> None:
+    if not guesses:
+        return
+    count = len(guesses)
+    right = sum(guess["right"] for guess in guesses)
+    chance = sum(1 / guess["choices"] for guess in guesses)
+    shares = f"{right / count:.0%}; by chance {chance / count:.0%}"
+    print(f"{name:9} {right} of {count} right ({shares})")
+
+
 def show_guesses() -> None:
-    """How many guesses were right: of the sure ones, and of the others beside what chance would
-    give.
-    """
+    """How many guesses were right: of the sure ones, and of all others beside chance."""
     found = list(kept().values())
     if not found:
         print("No guesses yet: the lessons ask for them under 'Predict, then run'.")
         return
-    for name, some in (
-        ("sure", [g for g in found if g["sure"]]),
-        ("not sure", [g for g in found if not g["sure"]]),
-    ):
-        if some:
-            right, chance = sum(g["right"] for g in some), sum(1 / g["choices"] for g in some)
-            print(
-                f"{name:9} {right} of {len(some)} right ({right / len(some):.0%}; by chance "
-                f"{chance / len(some):.0%})"
-            )
+    show_share("sure", [guess for guess in found if guess["sure"]])
+    show_share("not sure", [guess for guess in found if not guess["sure"]])
     print("Whoever is well calibrated is nearly always right when sure, and beats chance when not.")

@@ -1,5 +1,4 @@
-"""Five questions a lesson, asked in the terminal: ``python -m lessons.check quiz 05``. Nothing is
-kept.
+"""Five questions a lesson, asked in the terminal; nothing is kept.
 
 They are in ``grader/quiz.toml``, with a reason for each choice.
 """
@@ -23,9 +22,7 @@ class Question:
 
 
 def questions() -> dict[int, list[Question]]:
-    """The questions of each lesson that has a quiz, their choices in an order that no author
-    chose.
-    """
+    """The questions of each lesson that has a quiz, their choices in a drawn order."""
     text = (ROOT / "lessons" / "grader" / "quiz.toml").read_text(encoding="utf-8")
     found: dict[int, list[Question]] = {}
     for entry in tomllib.loads(text)["questions"]:
@@ -39,41 +36,35 @@ def questions() -> dict[int, list[Question]]:
 
 
 def show_quiz(lesson: int) -> None:
-    """Ask the lesson's questions. Where nobody can answer, show them. ``InputError`` if the lesson
-    has no quiz.
-    """
+    """Ask the lesson's questions; where nobody can answer, show them."""
     found = questions()
     if lesson not in found:
-        raise InputError(
-            f"lesson {lesson:02} has no quiz; these have one: {', '.join(f'{n:02}' for n in found)}"
-        )
+        others = ", ".join(f"{number:02}" for number in found)
+        raise InputError(f"lesson {lesson:02} has no quiz; these have one: {others}")
     replies = {}
     for question in found[lesson]:
         print(f"\n{question.at}  {question.ask}")
-        print(
-            *(
-                f"      {number}  {choice}"
-                for number, choice in enumerate(question.choices, start=1)
-            ),
-            sep="\n",
-        )
+        for number, choice in enumerate(question.choices, start=1):
+            print(f"      {number}  {choice}")
         reply = ask(f"1 to {len(question.choices)} (Enter to skip): ", len(question.choices))
-        replies[question] = reply and reply[0]
-        if reply:
-            print(
-                f"{'Right' if reply[0] == question.right else 'No'}: {question.why[reply[0] - 1]}"
-            )
-            if reply[0] != question.right:
-                print(f"Right is {question.right}: {question.why[question.right - 1]}")
+        if reply is None:
+            replies[question] = None
+            continue
+        choice, _ = reply
+        replies[question] = choice
+        if choice == question.right:
+            print(f"Right: {question.why[choice - 1]}")
+        else:
+            print(f"No: {question.why[choice - 1]}")
+            print(f"Right is {question.right}: {question.why[question.right - 1]}")
     if all(reply is None for reply in replies.values()):
-        print(
-            "\nNobody answered. In a terminal the quiz asks for the number of a choice after each "
-            "question."
-        )
+        print("\nNobody answered.", end=" ")
+        print("In a terminal the quiz asks for the number of a choice after each question.")
         return
-    good = sum(reply == question.right for question, reply in replies.items())
-    print(f"\n{good} of {len(replies)} right.", end=" ")
-    again = dict.fromkeys(
-        question.read for question, reply in replies.items() if reply != question.right
-    )
-    print(f"Read: {', '.join(again)}." if again else "Go on to the next lesson.")
+    wrong = [question for question, choice in replies.items() if choice != question.right]
+    print(f"\n{len(replies) - len(wrong)} of {len(replies)} right.", end=" ")
+    if wrong:
+        again = dict.fromkeys(question.read for question in wrong)
+        print(f"Read: {', '.join(again)}.")
+    else:
+        print("Go on to the next lesson.")

@@ -16,13 +16,13 @@ from torch import Tensor
 from minisbert.core.data import length_grouped_batches
 from minisbert.core.loop import fit, linear_schedule
 from minisbert.core.tokenizer import Encoded
-from minisbert.data.rows import load_scored_pairs
+from minisbert.data.rows import ScoredPair, load_scored_pairs
 from minisbert.models.pair_model import PairModel
 
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 ROLES = re.compile(
-    r"(An?|The|Two|Some) (\w+|\w+ \w+) (is|are) (\w+ing|\w+ing \w+) (an?|the|some|two) (\w+|\w+ "
-    r"\w+)\.?"
+    r"(An?|The|Two|Some) (\w+|\w+ \w+) (is|are) (\w+ing|\w+ing \w+) "
+    r"(an?|the|some|two) (\w+|\w+ \w+)\.?"
 )
 LONGEST = 60  # characters: captions, not paragraphs
 
@@ -48,22 +48,17 @@ def recounted(text: str, rng: random.Random) -> str | None:
     if not found:
         return None
     number = found[0].lower()
-    other = (
-        str(int(number) + rng.randint(1, 9))
-        if number.isdigit()
-        else rng.choice([n for n in NUMBERS if n != number])
-    )
-    return (
-        text[: found.start()]
-        + (other.capitalize() if found[0][0].isupper() else other)
-        + text[found.end() :]
-    )
+    if number.isdigit():
+        other = str(int(number) + rng.randint(1, 9))
+    else:
+        other = rng.choice([n for n in NUMBERS if n != number])
+    if found[0][0].isupper():
+        other = other.capitalize()
+    return text[: found.start()] + other + text[found.end() :]
 
 
 def swapped(text: str) -> str | None:
-    """``swapped("A man is climbing a rope.") = "A rope is climbing a man."``, None for other
-    forms.
-    """
+    """``swapped("A dog is biting a man.") = "A man is biting a dog."``, None for other forms."""
     found = ROLES.fullmatch(text)
     if not found:
         return None
@@ -94,33 +89,57 @@ def minimal_pairs(split: str, seed: int = 0) -> tuple[list[tuple[str, str, float
     rows: list[tuple[str, str, float]] = []
     triples = []
     for pair in load_scored_pairs("stsb", split):
-        a, b = pair.sentence1, pair.sentence2
+        a = pair.sentence1
+        b = pair.sentence2
         if a == b or max(len(a), len(b)) > LONGEST:
             continue
         if pair.score <= 2 and rng.random() < 0.3:
             rows.append((a, b, 0.0))
-        if pair.score < 3:
-            continue
-        alike, harmless = pair.score >= 4, unchanged(a, rng)
-        if alike:
-            rows.append((a, b, 1.0))
-        changes = (("negation", negated(a)), ("number", recounted(a, rng)), ("roles", swapped(a)))
-        for kind, other in changes:
-            if other is None:
-                continue
-            rows.append((a, other, 0.0))
-            if harmless:
-                rows.append((a, harmless, 1.0))
-                triples.append(Triple(a, harmless, other, kind))
-            if alike:
-                rows.append((b, other, 0.0))
-                triples.append(Triple(a, b, other, kind))
-                both = negated(b)
-                if kind == "negation" and both:
-                    rows.append((other, both, 1.0))
-                    triples.append(Triple(other, both, a, kind))
+        if pair.score >= 3:
+            add_changes(rows, triples, pair, rng)
     rng.shuffle(rows)
-    return [(b, a, same) if rng.random() < 0.5 else (a, b, same) for a, b, same in rows], triples
+
+    # A judge must not learn which of the two comes first.
+    ordered = []
+    for a, b, score in rows:
+        if rng.random() < 0.5:
+            a, b = b, a
+        ordered.append((a, b, score))
+    return ordered, triples
+
+
+def add_changes(
+    rows: list[tuple[str, str, float]],
+    triples: list[Triple],
+    pair: ScoredPair,
+    rng: random.Random,
+) -> None:
+    """Add the rows and triples that the changes of a pair's first sentence make."""
+    sentence = pair.sentence1
+    same = pair.sentence2 if pair.score >= 4 else None
+    harmless = unchanged(sentence, rng)
+    if same:
+        rows.append((sentence, same, 1.0))
+    changes = {
+        "negation": negated(sentence),
+        "number": recounted(sentence, rng),
+        "roles": swapped(sentence),
+    }
+    for kind, other in changes.items():
+        if other is None:
+            continue
+        rows.append((sentence, other, 0.0))
+        if harmless:
+            rows.append((sentence, harmless, 1.0))
+            triples.append(Triple(sentence, harmless, other, kind))
+        if same:
+            rows.append((same, other, 0.0))
+            triples.append(Triple(sentence, same, other, kind))
+        if same and kind == "negation":
+            both = negated(same)
+            if both:
+                rows.append((other, both, 1.0))
+                triples.append(Triple(other, both, sentence, kind))
 
 
 def train(
@@ -132,8 +151,7 @@ def train(
     group: int = 1,
     seed: int = 0,
 ) -> list[float]:
-    """Train the head and all but the ``frozen`` lowest layers, 32 pairs a step; the loss of each
-    step.
+    """Train the head and all but the ``frozen`` lowest layers, 32 pairs a step; each step's loss.
 
     ``group`` neighbours of ``encoded`` belong together, as a query's candidates do. ``loss(outputs,
     groups)`` gets the outputs of a batch, and which groups it is of. New heads learn ten times as
@@ -146,10 +164,8 @@ def train(
     while len(batches) < steps:
         batches += length_grouped_batches(longest, 32 // group, generator)
     model.requires_grad_(False)
-    head, layers = (
-        model.head.requires_grad_(True),
-        model.encoder.bert.layers[frozen:].requires_grad_(True),
-    )
+    head = model.head.requires_grad_(True)
+    layers = model.encoder.bert.layers[frozen:].requires_grad_(True)
     rates = [
         {"params": [*head.parameters()], "lr": 1e-3},
         {"params": [*layers.parameters()], "lr": 2e-4},
@@ -157,14 +173,15 @@ def train(
     optimizer = torch.optim.AdamW(rates, weight_decay=0.01, fused=True)
 
     def loss_of(module: torch.nn.Module, batch: Sequence[int]) -> Tensor:
-        rows = [group * first + i for first in batch for i in range(group)]
+        rows: list[int] = []
+        for g in batch:
+            rows += range(group * g, group * (g + 1))
         return loss(module(*model.batch(encoded, rows)), batch)
 
     def schedule(step: int) -> float:
         return linear_schedule(step, steps // 10, steps)
 
-    losses = [
-        step.loss for step in fit(model, loss_of, batches[:steps], optimizer, schedule, clip=1.0)
-    ]
+    steps_of_training = fit(model, loss_of, batches[:steps], optimizer, schedule, clip=1.0)
+    losses = [step.loss for step in steps_of_training]
     model.requires_grad_(True)
     return losses

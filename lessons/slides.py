@@ -1,5 +1,4 @@
-"""Slides made of a lesson's own text, pictures, predictions and quiz: one HTML file, which needs no
-network.
+"""Slides made of a lesson's text, pictures, predictions and quiz: one HTML file, no network.
 
     python -m lessons.slides 05 --out slides     slides/05_attention.html
     python -m lessons.slides all --out slides
@@ -29,8 +28,10 @@ from minisbert.system.console import run_command, say
 from minisbert.system.files import atomic_file
 
 OBJECTIVES = ROOT / "lessons" / "OBJECTIVES.md"
-LINES, LETTERS = 16, 84  # what fits on a slide of 1280 x 720 at 24 pixels
-ROOMY, DENSE = 10, 21  # at most so many lines for letters of 30 pixels, and for letters of 20
+LINES = 16  # what fits on a slide of 1280 x 720 at 24 pixels
+LETTERS = 84  # of a line, at 24 pixels
+ROOMY = 10  # at most so many lines get letters of 30 pixels
+DENSE = 21  # at most so many lines fit with letters of 20 pixels
 PICTURE = 10  # lines that a picture needs at least
 PREDICTIONS = "Predict, then run"
 ITEM = r"^(- |\d+\. )(.+(?:\n .*)*)"  # of a list
@@ -58,9 +59,7 @@ def objectives(lesson: int) -> list[str]:
 
 
 def sections(text: str) -> list[tuple[str, list[str]]]:
-    """The headings of a lesson, each with its parts: Markdown begins with ``# ``, everything else
-    is code.
-    """
+    """The headings of a lesson, each with its parts: Markdown begins with ``# ``, code does not."""
     found: list[tuple[str, list[str]]] = []
     for kind, cell in re.findall(
         r"^# %%( \[markdown\])?\n(.*?)(?=^# %%|\Z)", text, re.MULTILINE | re.DOTALL
@@ -132,11 +131,12 @@ def reasons(code: str) -> list[str]:
 def inline(text: str) -> str:
     """Markdown inside a paragraph as HTML; links become their text."""
     parts = re.split(r"`([^`]+)`", re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", text))
-    shown = (re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", escape(part)) for part in parts)
-    shown = (
-        re.sub(r"(?<![\w*])\*([^*\s][^*]*)\*(?![\w*])", r"<em>\1</em>", part) for part in shown
-    )
-    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(shown))
+    html = ""
+    for i, part in enumerate(parts):
+        part = re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", escape(part))
+        part = re.sub(r"(?<![\w*])\*([^*\s][^*]*)\*(?![\w*])", r"<em>\1</em>", part)
+        html += f"<code>{part}</code>" if i % 2 else part  # every other part is code
+    return html
 
 
 def prose(text: str, kind: str = "") -> Block:
@@ -168,11 +168,13 @@ def picture(alt: str, name: str) -> Block:
 
 
 def choices(texts: tuple[str, ...], right: str = "") -> Block:
-    shown = (f"<li{' class=right' * (text == right)}>{inline(text)}</li>" for text in texts)
-    return Block(
-        f'<ol class="choices">{"".join(shown)}</ol>',
-        sum(0.3 + -(-len(text) // LETTERS) for text in texts),
-    )
+    html = ""
+    lines = 0.0
+    for text in texts:
+        mark = " class=right" if text == right else ""
+        html += f"<li{mark}>{inline(text)}</li>"
+        lines += 0.3 + -(-len(text) // LETTERS)
+    return Block(f'<ol class="choices">{html}</ol>', lines)
 
 
 def size(blocks: list[Block]) -> str:
@@ -195,19 +197,22 @@ def slides(title: str, blocks: list[Block], kind: str | None = None) -> Iterator
             pages.append([])
         pages[-1].append(block)
     for page in pages:
-        groups = (
-            (item, "".join(block.html for block in some))
-            for item, some in groupby(page, attrgetter("item"))
-        )
-        body = "\n".join(f"<{item}>{html}</{item}>" if item else html for item, html in groups)
+        groups = []
+        for item, blocks in groupby(page, attrgetter("item")):
+            html = "".join(block.html for block in blocks)
+            groups.append(f"<{item}>{html}</{item}>" if item else html)
+        body = "\n".join(groups)
         yield f'<section class="slide {kind}">\n<{tag}>{inline(title)}</{tag}>\n{body}\n</section>'
 
 
 def blocks_of(parts: list[str]) -> Iterator[Block]:
-    """What slides show of a section: key sentences, formulas, lists, pictures; its first cell if
-    all that is prose.
+    """What slides show of a section: key sentences, formulas, lists, pictures.
+
+    Its first cell, too, if all that is prose.
     """
-    found = [paragraph for part in parts for paragraph in paragraphs(part)]
+    found = []
+    for part in parts:
+        found += paragraphs(part)
     prosaic = True
     for number, text in enumerate(found):
         if drawn := re.fullmatch(r"!\[([^\]]*)\]\(([^)]+)\)", " ".join(text.split())):
@@ -255,7 +260,8 @@ def of_section(title: str, parts: list[str]) -> Iterator[str]:
             if not is_formula(text)
         ]
         head = [*(head or opening), prose(question, "question")]
-        begin, opening = number + 1, []
+        begin = number + 1
+        opening = []
         cell = next(part for part in parts[begin:end] if call(part, "guess.answer"))
         right = ast.literal_eval(call(cell, "guess.answer")[0])
         comments = [part for part in parts[begin:end] if paragraphs(part)]
@@ -286,11 +292,9 @@ def deck(lesson: int) -> str:
     for title, parts in others:
         pages += of_section(title, parts)
     for question in questions().get(lesson, []):
-        right, title, asked = (
-            question.right - 1,
-            f"Quiz {question.at}",
-            prose(question.ask, "question"),
-        )
+        right = question.right - 1
+        title = f"Quiz {question.at}"
+        asked = prose(question.ask, "question")
         answer = [
             asked,
             choices(question.choices, question.choices[right]),

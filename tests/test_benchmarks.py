@@ -1,8 +1,7 @@
-"""What the benchmarks' tables are computed from, and that a benchmark checks the vectors that it
-measures.
-"""
+"""What the benchmarks' tables are computed from, and that vectors are checked."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,16 +11,9 @@ from minisbert.core import InputError
 from minisbert.core.weights import BertConfig
 from minisbert.models.sentence_encoder import SentenceEncoder
 
-LINES = [
-    f"{who} {verb} {where}"
-    for who in ("cats", "a dog")
-    for verb in ("sits", "eats")
-    for where in "abcdefg"
-]
+LINES = [" ".join(words) for words in product(("cats", "a dog"), ("sits", "eats"), "abcdefg")]
 
 
-# the first two as counted by torch.utils.flop_counter.FlopCounterMode in the forward pass of
-# ``Bert``
 @pytest.mark.parametrize(
     ("sizes", "lengths", "operations"),
     [
@@ -31,6 +23,7 @@ LINES = [
     ],
 )
 def test_operations_of_an_encoder(sizes, lengths, operations):
+    """The first two as torch.utils.flop_counter counts them in the forward pass of ``Bert``."""
     width, layers, inner = sizes
     config = BertConfig(
         vocab_size=30,
@@ -45,19 +38,17 @@ def test_operations_of_an_encoder(sizes, lengths, operations):
 
 def test_an_emulated_cpu_has_nothing_beyond_avx2():
     flags = "flags\t\t: fma avx f16c avx2 avx512f avx512_vnni avx_vnni sse4_2 amx_bf16 amx_tile\n"
-    assert emulated.kept_from(flags).split() == [
-        "flags",
-        ":",
-        "fma",
-        "avx",
-        "f16c",
-        "avx2",
-        "sse4_2",
-    ]
+    expected = ["flags", ":", "fma", "avx", "f16c", "avx2", "sse4_2"]
+    assert emulated.kept_from(flags).split() == expected
 
 
 def lengths_of_texts() -> peers.Encode:
-    return lambda texts: np.array([len(text) for text in texts])
+    """A side that encodes a text as its length."""
+
+    def encode(texts):
+        return np.array([len(text) for text in texts])
+
+    return encode
 
 
 def test_each_side_has_a_process_of_its_own():
@@ -76,7 +67,11 @@ def test_the_steps_of_the_ladder_give_the_same_vectors(tiny, monkeypatch):
     eager = [step for step in ladder.STEPS if not step.compiled and step.dtype == "float32"]
     rows = ladder.measure(str(tiny), ids, eager, 2)
     assert all(len(row["seconds"]) == 2 and row["difference"] < 2e-6 for row in rows)
-    wrong = replace(eager[0], unscaled=lambda encoder, ids: ladder.as_given(encoder, ids[::-1]))
+
+    def turned_round(encoder, ids):
+        return ladder.as_given(encoder, ids[::-1])
+
+    wrong = replace(eager[0], unscaled=turned_round)
     with pytest.raises(InputError, match="differ"):
         ladder.measure(str(tiny), ids, [eager[1], wrong], 1)
 

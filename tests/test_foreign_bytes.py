@@ -1,5 +1,4 @@
-"""Files damaged at random: every reader reads them or refuses them with one line that names the
-file.
+"""Files damaged at random: every reader reads them or refuses them in one line.
 
 ``MINISBERT_EXAMPLES=3000 pytest tests/test_foreign_bytes.py`` looks longer. What it finds
 Hypothesis keeps in ``.hypothesis`` and tries first the next time.
@@ -82,16 +81,15 @@ EXAMPLES = settings(
 
 def replaced(value: object, draw: Callable) -> object:
     """The same JSON value with one part of it, at any depth, exchanged, renamed or gone."""
-    keys = (
-        list(value)
-        if isinstance(value, dict)
-        else list(range(len(value)))
-        if isinstance(value, list)
-        else []
-    )
+    keys = []
+    if isinstance(value, dict):
+        keys = list(value)
+    elif isinstance(value, list):
+        keys = list(range(len(value)))
     if not keys or draw(st.integers(0, 4)) == 0:
         return draw(st.sampled_from(VALUES))
-    key, copy = draw(st.sampled_from(keys)), value.copy()
+    key = draw(st.sampled_from(keys))
+    copy = value.copy()
     if draw(st.integers(0, 5)) == 0:
         del copy[key]
     else:
@@ -101,15 +99,16 @@ def replaced(value: object, draw: Callable) -> object:
 
 @st.composite
 def damaged(draw: Callable, content: bytes) -> bytes:
-    """The bytes with one or two places changed; JSON, also the header of safetensors, often as
-    JSON.
-    """
+    """The bytes with one or two places changed; JSON, also of safetensors, often as JSON."""
     header = int.from_bytes(content[:8], "little")
-    start, end = (8, 8 + header) if header < len(content) - 8 else (0, len(content))
+    is_safetensors = header < len(content) - 8
+    start, end = (8, 8 + header) if is_safetensors else (0, len(content))
     if draw(st.booleans()):
         with contextlib.suppress(ValueError):
             body = json.dumps(replaced(json.loads(content[start:end]), draw)).encode()
-            return (len(body).to_bytes(8, "little") + body if start else body) + content[end:]
+            if is_safetensors:
+                body = len(body).to_bytes(8, "little") + body
+            return body + content[end:]
     for _ in range(draw(st.integers(1, 2))):
         i = draw(st.integers(0, len(content)))
         j = draw(st.sampled_from([i, i + 1, i + 7, len(content)]))
@@ -118,9 +117,7 @@ def damaged(draw: Callable, content: bytes) -> bytes:
 
 
 def ending(run: Callable[[], object]) -> tuple[int, str]:
-    """The exit code of a command, and its error if it is one that is shown in one line; anything
-    else is raised.
-    """
+    """The exit code of a command, and its error if that is shown in one line."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             run()
@@ -160,12 +157,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vectors = SentenceEncoder.load(TINY).encode(TEXTS)
     np.save(folder / "v.npy", vectors)
     save_file({"embeddings": vectors}, folder / "v.safetensors")
-    (folder / "v.jsonl").write_text(
-        "".join(json.dumps({"embedding": row}) + "\n" for row in vectors.tolist())
-    )
-    encode(
-        ["--model", TINY, *TEXTS, "--out", str(folder / "codes.safetensors"), "--quantize", "int8"]
-    )
+    lines = [json.dumps({"embedding": row}) + "\n" for row in vectors.tolist()]
+    (folder / "v.jsonl").write_text("".join(lines))
+    codes = str(folder / "codes.safetensors")
+    encode(["--model", TINY, *TEXTS, "--out", codes, "--quantize", "int8"])
     for name in ("corpus", "queries"):
         rows = [json.dumps({"_id": f"{i}", "text": text}) + "\n" for i, text in enumerate(TEXTS)]
         (folder / f"{name}.jsonl").write_text("".join(rows))
@@ -180,20 +175,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @EXAMPLES
 @given(data=st.data())
 def test_a_damaged_model(name, folder, data):
-    check(
-        folder / "model" / name, lambda: SentenceEncoder.load(folder / "model").encode(TEXTS), data
-    )
+    model = folder / "model"
+    check(model / name, lambda: SentenceEncoder.load(model).encode(TEXTS), data)
 
 
 @pytest.mark.parametrize("name", ["head.json", "head.safetensors"])
 @EXAMPLES
 @given(data=st.data())
 def test_a_damaged_pair_model(name, folder, data):
-    check(
-        folder / "pair-model" / name,
-        lambda: PairModel.load(folder / "pair-model").predict(("a", "b")),
-        data,
-    )
+    model = folder / "pair-model"
+    check(model / name, lambda: PairModel.load(model).predict(("a", "b")), data)
 
 
 @pytest.mark.parametrize(
@@ -205,23 +196,27 @@ def test_a_damaged_folder_of_another_kind(source, tmp_path_factory, data):
     """RoBERTa, DistilBERT with Dense, and the appendix: sparse, many vectors, decoders."""
     copied = tmp_path_factory.getbasetemp() / "other" / source.name
     shutil.copytree(source, copied, dirs_exist_ok=True)
-    name = data.draw(
-        st.sampled_from([file for file in sorted(copied.rglob("*")) if file.is_file()])
-    )
+    files = [file for file in sorted(copied.rglob("*")) if file.is_file()]
+    name = data.draw(st.sampled_from(files))
     check(name, lambda: load_encoder(copied).encode(TEXTS), data)
 
 
 SEARCHED = (evaluate, "--corpus corpus.jsonl --queries queries.jsonl --qrels qrels.tsv")
 COMMANDS = {
-    **{
-        f"v.{kind}": (certify, f"--texts texts.txt v.{kind}")
-        for kind in ("npy", "safetensors", "jsonl")
-    },
-    **{name: (encode, f"--file {name}") for name in ("texts.txt", "texts.txt.gz")},
-    **{name: (evaluate, f"--data {name}") for name in ("scored.tsv", "quoted.csv", "triplets.tsv")},
-    **{name: (inspect, name) for name in ("triplets.jsonl", "duplicates.tsv", "nli.jsonl")},
+    "v.npy": (certify, "--texts texts.txt v.npy"),
+    "v.safetensors": (certify, "--texts texts.txt v.safetensors"),
+    "v.jsonl": (certify, "--texts texts.txt v.jsonl"),
+    "texts.txt": (encode, "--file texts.txt"),
+    "texts.txt.gz": (encode, "--file texts.txt.gz"),
+    "scored.tsv": (evaluate, "--data scored.tsv"),
+    "quoted.csv": (evaluate, "--data quoted.csv"),
+    "triplets.tsv": (evaluate, "--data triplets.tsv"),
+    "triplets.jsonl": (inspect, "triplets.jsonl"),
+    "duplicates.tsv": (inspect, "duplicates.tsv"),
+    "nli.jsonl": (inspect, "nli.jsonl"),
     "sentences.txt": (pairs, "sentences.txt"),
-    **dict.fromkeys(("corpus.jsonl", "qrels.tsv"), SEARCHED),
+    "corpus.jsonl": SEARCHED,
+    "qrels.tsv": SEARCHED,
     "states.safetensors": (trace, "--against states.safetensors"),
     "codes.safetensors": (search, "texts.txt --index codes.safetensors --query cat"),
 }
@@ -236,8 +231,7 @@ def test_a_damaged_file_of_a_command(name, folder, monkeypatch, data):
     check(folder / name, lambda: main(["--model", TINY, *line.split()]), data)
 
 
-# ---------------------------------------------------------------- something else where a file or a
-# folder is needed
+# ------------------------------------------------ something else where a file or a folder is needed
 
 WRONG = {
     "empty file": Path.touch,
@@ -250,7 +244,7 @@ WRONG = {
     "circle of links": lambda path: path.symlink_to(path),
     "missing": lambda path: None,
 }
-# x, with any ending, is what is wrong
+# In these lines x, with any ending, is what is wrong.
 LINES = [
     "encode --file x.txt",
     "encode --file x.txt.gz",
@@ -294,11 +288,16 @@ LINES = [
 ]
 
 
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
 @contextlib.contextmanager
 def unblocked(pipe: Path) -> Iterator[subprocess.Popen]:
-    """After ten seconds a read of the pipe gets its end, by a process: a library may wait with
-    Python's lock held.
-    """
+    """After ten seconds a read of the pipe ends, by a process: a library may hold Python's lock."""
     with subprocess.Popen(["sh", "-c", 'exec 2> /dev/null; sleep 10; : > "$0"', pipe]) as writer:
         try:
             yield writer
@@ -321,14 +320,15 @@ def test_what_is_no_file_or_another_one_is_refused_in_one_line(line, folder, mon
         before = {*folder.iterdir()}
         make(folder / wrong)
         try:
-            with (
-                unblocked(folder / wrong) if kind == "pipe" else contextlib.nullcontext() as writer
-            ):
+            context = contextlib.nullcontext()
+            if kind == "pipe":
+                context = unblocked(folder / wrong)
+            with context as writer:
                 code, said = ending(lambda: main(arguments))
                 assert not writer or writer.poll() is None, "waits for a pipe"
         finally:
             for path in {*folder.iterdir()} - before:
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                remove(path)
         assert code in (0, 1, 2), f"{kind}: {code}"
         assert "\n" not in said, kind
     assert "panicked" not in capfd.readouterr().err

@@ -12,18 +12,20 @@ TILES = make_gallery.tiles()
 PYTHON = [tile for tile in TILES if tile.kind == "python"]
 WITH_OUTPUT = [tile for tile in PYTHON if tile.shown]
 NUMBER = re.compile(r"-?\d+\.\d+|\d+")
-by_name = {"ids": lambda tile: tile.name}
 
 
-@pytest.mark.parametrize("tile", PYTHON, **by_name)
+def name_of(tile: make_gallery.Tile) -> str:
+    return tile.name
+
+
+@pytest.mark.parametrize("tile", PYTHON, ids=name_of)
 def test_the_code_of_a_tile_runs(tile, tiny, tmp_path):
     """With the tiny model for every model that it names."""
     folder = tiny
     if "CrossEncoder" in tile.code:
         folder = tmp_path / "reranker"
-        CrossEncoder(SentenceEncoder.load(tiny), ClassifierHead(24, dropout=0.0), "logit").save(
-            folder
-        )
+        head = ClassifierHead(24, dropout=0.0)
+        CrossEncoder(SentenceEncoder.load(tiny), head, "logit").save(folder)
     make_gallery.run(re.sub(r'"[^"\n]*MiniLM-L[^"\n]*"', f'"{folder.as_posix()}"', tile.code))
 
 
@@ -36,9 +38,7 @@ def near(printed: str, shown: str) -> None:
 
 
 @pytest.mark.weights
-@pytest.mark.parametrize("tile", WITH_OUTPUT, **by_name)
+@pytest.mark.parametrize("tile", WITH_OUTPUT, ids=name_of)
 def test_a_tile_prints_what_the_page_shows(tile, minilm):
-    near(
-        make_gallery.run(tile.code.replace("all-MiniLM-L6-v2", minilm.as_posix()))["printed"],
-        tile.shown,
-    )
+    code = tile.code.replace("all-MiniLM-L6-v2", minilm.as_posix())
+    near(make_gallery.run(code)["printed"], tile.shown)

@@ -46,30 +46,37 @@ def tensors(result: Iterable) -> list[torch.Tensor]:
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_vectors_and_similarities(folder, dtype, tolerance):
-    """Every family and class beside the CPU's float64; in float32 some vectors are not unit, and
-    round as states do.
+    """Every family and class beside the CPU's float64.
+
+    In float32 some vectors are not unit, and round as states do.
     """
-    expected, found = (minisbert.load(folder, device=device) for device in ("cpu", "cuda"))
+    expected = minisbert.load(folder, device="cpu")
+    found = minisbert.load(folder, device="cuda")
     expected.double()
     found.to(dtype)
-    ours, theirs = found.encode(TEXTS), expected.encode(TEXTS)
+    ours = found.encode(TEXTS)
+    theirs = expected.encode(TEXTS)
     for one, other in zip(tensors(ours), tensors(theirs), strict=True):
         assert (one - other).abs().max() < tolerance * other.abs().max().clamp_min(1)
-    # late interaction adds up a cosine for each token, sparse vectors a product for each word
+    # Late interaction adds up a cosine for each token, sparse vectors a product for each word.
     assert np.allclose(found.similarity(ours, ours), expected.similarity(theirs, theirs), atol=1e-4)
 
 
 def test_bfloat16_and_tokens():
-    expected, encoder = (minisbert.load(TINY, device=device) for device in ("cpu", "cuda"))
+    expected = minisbert.load(TINY, device="cpu")
+    encoder = minisbert.load(TINY, device="cuda")
     found = encoder.encode(TEXTS, dtype="bfloat16")
     assert 0 < abs(found - expected.encode(TEXTS)).max() < 0.03  # eight bits of precision
-    states, theirs = (x.encode(TEXTS, output_value="token_embeddings") for x in (encoder, expected))
-    assert all((a.cpu() - b).abs().max() < 1e-5 for a, b in zip(states, theirs, strict=True))
+    states = encoder.encode(TEXTS, output_value="token_embeddings")
+    theirs = expected.encode(TEXTS, output_value="token_embeddings")
+    for one, other in zip(states, theirs, strict=True):
+        assert (one.cpu() - other).abs().max() < 1e-5
 
 
 def distinct(count: int, fewest: int, most: int) -> list[str]:
-    """Texts of so many words, of which no two have the same tokens (unknown words would be one
-    token).
+    """Texts of so many words, of which no two have the same tokens.
+
+    Unknown words would all be one token.
     """
     chance = random.Random(0)
     texts = set()
@@ -79,9 +86,7 @@ def distinct(count: int, fewest: int, most: int) -> list[str]:
 
 
 def wide_heads(device: str, width: int = 128) -> SentenceEncoder:
-    """A small encoder with random weights and heads of 32 columns, for which the kernel without
-    pads is made.
-    """
+    """A small random encoder with heads of 32 columns, which the kernel without pads is for."""
     torch.manual_seed(3)
     tiny = minisbert.load(TINY, device="cpu")
     config = replace(
@@ -90,11 +95,10 @@ def wide_heads(device: str, width: int = 128) -> SentenceEncoder:
         num_attention_heads=width // 32,
         intermediate_size=2 * width,
     )
-    return (
-        SentenceEncoder(tiny.tokenizer, Bert(config), Pooling("mean"), True, settings=tiny.settings)
-        .eval()
-        .to(device)
+    encoder = SentenceEncoder(
+        tiny.tokenizer, Bert(config), Pooling("mean"), True, settings=tiny.settings
     )
+    return encoder.eval().to(device)
 
 
 @pytest.mark.parametrize(
@@ -105,27 +109,19 @@ def test_few_and_many_texts_on_the_fast_path(dtype, tolerance):
     many = distinct(175, 1, 30)
     for folder in (None, *FOLDERS[:3]):
         if folder is None:
-            expected, encoder = (
-                wide_heads("cpu"),
-                CudaEncoder(wide_heads("cuda"), TINY, getattr(torch, dtype)),
-            )
+            expected = wide_heads("cpu")
+            encoder = CudaEncoder(wide_heads("cuda"), TINY, getattr(torch, dtype))
         else:
             expected = SentenceEncoder.load(folder, device="cpu")
             encoder = minisbert.load(folder, compiled=True, dtype=dtype)
         assert isinstance(encoder, CudaEncoder)
         expected.double()
-        for texts, size in (
-            (many[:1], 32),
-            (many[:7], 32),
-            (many, 32),
-            (many, 1),
-            (many, 5),
-            (many[:7], 32),
-        ):
+        few = many[:7]
+        for texts, size in ((many[:1], 32), (few, 32), (many, 32), (many, 1), (many, 5), (few, 32)):
             vectors = encoder.encode(texts, batch_size=size)
+            theirs = expected.encode(texts)
             assert vectors.dtype == np.float32
-            scale = abs(expected.encode(texts)).max()
-            assert abs(vectors - expected.encode(texts)).max() < tolerance * max(1, scale)
+            assert abs(vectors - theirs).max() < tolerance * max(1, abs(theirs).max())
         assert len(encoder.graphs.kept) == 2
 
 
@@ -145,20 +141,17 @@ def test_an_architecture_without_a_graph_is_not_compiled(capsys):
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_lack_of_memory_is_one_line_and_the_size_that_it_names_fits(compiled):
-    encoder = (
-        CudaEncoder(wide_heads("cuda", 1024), TINY, torch.float32)
-        if compiled
-        else wide_heads("cuda", 1024)
-    )
+    encoder = wide_heads("cuda", 1024)
+    if compiled:
+        encoder = CudaEncoder(encoder, TINY, torch.float32)
     texts = distinct(9000, 15, 16)
     encoder.encode(texts[:100], batch_size=32)
     torch.cuda.empty_cache()
     taken = torch.cuda.mem_get_info()[0] - 2**28
     ballast = torch.empty(taken, dtype=torch.uint8, device="cuda")
     try:
-        with pytest.raises(
-            InputError, match=r"too little free memory for batch_size=9000: batch_size=\d+ fits"
-        ) as error:
+        message = r"too little free memory for batch_size=9000: batch_size=\d+ fits"
+        with pytest.raises(InputError, match=message) as error:
             encoder.encode(texts, batch_size=9000)
         size = int(re.search(r"batch_size=(\d+) fits", str(error.value))[1])
         assert encoder.encode(texts, batch_size=size).shape == (9000, 1024)
@@ -169,9 +162,8 @@ def test_lack_of_memory_is_one_line_and_the_size_that_it_names_fits(compiled):
 
 def test_the_course_computes_on_the_cpu():
     code = "import torch, lessons; print(torch.cuda.is_available())"
-    environment = {
-        name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"
-    }
+    environment = dict(os.environ)
+    environment.pop("CUDA_VISIBLE_DEVICES", None)
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
@@ -193,9 +185,7 @@ TRAINED = {
 
 @pytest.mark.parametrize("loss", TRAINED)
 def test_losses_and_scores_of_training(loss, files, tmp_path):
-    """Each loss trains on the GPU and is evaluated there, with the losses of the CPU where nothing
-    is random.
-    """
+    """Each loss trains on the GPU as on the CPU where nothing is random, and is evaluated."""
     more = [*TRAINED[loss], "--model", str(TINY), "--log-every", "1", "--max-steps", "4"]
     given = toys.flags(files, loss, *more)
     given += ["--dropout", "0", "--dtype", "float32", "--batch-size", "8"]
@@ -204,7 +194,7 @@ def test_losses_and_scores_of_training(loss, files, tmp_path):
         main([*given, "--device", device, "--out", str(tmp_path / device), "--overwrite"])
         losses.append(toys.losses(tmp_path / device))
     assert losses[0]
-    # AdamW's first steps go by the sign of a gradient: where that is rounding, the weights part
+    # AdamW's first steps go by the sign of a gradient: where that is rounding, the weights part.
     assert losses[0] == pytest.approx(losses[1], rel=1e-4, abs=1e-6)
 
 
@@ -217,8 +207,9 @@ def test_runs_repeat_and_resume_to_the_same_bits(files, tmp_path, dtype):
         main([*given, "--out", str(tmp_path / name)])
     toys.stop_at(7, (Bar, "set_postfix_str"), main, [*given, "--out", str(tmp_path / "stopped")])
     main(["--resume", str(tmp_path / "stopped")])
-    one, other, stopped = (toys.losses(tmp_path / name) for name in ("one", "other", "stopped"))
-    assert one == other == stopped
+    expected = toys.losses(tmp_path / "one")
+    assert toys.losses(tmp_path / "other") == expected
+    assert toys.losses(tmp_path / "stopped") == expected
     weights = set()
     for name in ("one", "other", "stopped"):
         weights.add((tmp_path / name / "model" / "model.safetensors").read_bytes())

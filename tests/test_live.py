@@ -1,6 +1,4 @@
-"""Live against transformers and sentence-transformers as they are installed (the ``reference``
-extra).
-"""
+"""Live against transformers and sentence-transformers as installed (``reference`` extra)."""
 
 import os
 
@@ -40,8 +38,7 @@ def through_disk(reference: torch.nn.Module, folder) -> Bert:
 
 
 CONFIGURATIONS = {
-    # name: (family, vocabulary, width, layers, heads, feed-forward, positions), lengths of the
-    # texts
+    # (family, vocabulary, width, layers, heads, feed-forward, positions), lengths of texts
     "one layer": (("bert", 53, 20, 1, 4, 31, 17), (13, 2, 6)),
     "one head": (("bert", 41, 14, 3, 1, 22, 12), (9, 4, 2, 7)),
     "batch of one": (("bert", 67, 30, 2, 5, 48, 20), (11,)),
@@ -66,26 +63,22 @@ SIZES = (
     "num_hidden_layers",
     "num_attention_heads",
     "intermediate_size",
+    "max_position_embeddings",
 )
-SIZES = (*SIZES, "max_position_embeddings")
 
 
 def random_reference(seed: int, family: str, *sizes: int) -> torch.nn.Module:
     settings = dict(zip(SIZES, sizes, strict=True), attn_implementation="eager")
-    rates = {
-        "hidden_dropout_prob": 0.3,
-        "attention_probs_dropout_prob": 0.2,
-    }  # two, so that they cannot be confused
+    # Two different rates, so that they cannot be confused.
+    rates = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.2}
     settings |= rates | {
         "type_vocab_size": TYPES[family],
         "pad_token_id": 0 if family == "bert" else 1 + seed % 3,
     }
     if family == "distilbert":
         del settings["type_vocab_size"], settings["pad_token_id"]
-        settings = {
-            ENCODER_FAMILIES[family].settings.get(key, key): value
-            for key, value in settings.items()
-        }
+        theirs = ENCODER_FAMILIES[family].settings
+        settings = {theirs.get(key, key): value for key, value in settings.items()}
     config = getattr(transformers, f"{MODELS[family]}Config")(**settings)
     return randomise(getattr(transformers, f"{MODELS[family]}Model")(config), seed)
 
@@ -97,7 +90,8 @@ def masked(lengths: tuple[int, ...]) -> torch.Tensor:
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_random_models_forward_and_backward(name, tmp_path):
     (family, *sizes), lengths = CONFIGURATIONS[name]
-    vocabulary, layers = sizes[0], sizes[2]
+    vocabulary = sizes[0]
+    layers = sizes[2]
     reference = random_reference(len(name), family, *sizes)
     ours = through_disk(reference, tmp_path)
     mask = masked(lengths)
@@ -105,9 +99,9 @@ def test_random_models_forward_and_backward(name, tmp_path):
     ids = torch.randint(pad + 1, vocabulary, mask.shape).masked_fill(~mask, pad)
     types = torch.randint(0, max(TYPES[family], 1), mask.shape)
 
-    inputs = {"input_ids": ids, "attention_mask": mask.long()} | (
-        {"token_type_ids": types} if TYPES[family] else {}
-    )
+    inputs = {"input_ids": ids, "attention_mask": mask.long()}
+    if TYPES[family]:
+        inputs["token_type_ids"] = types
     out = reference(**inputs, output_hidden_states=True)
     states = ours.hidden_states(ids, mask, types)
     for i, (state, expected) in enumerate(zip(states, out.hidden_states, strict=True)):
@@ -130,9 +124,7 @@ def test_random_models_forward_and_backward(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["many layers, odd widths", "DistilBERT", "RoBERTa"])
 def test_training_mode_drops_the_same_numbers(name, tmp_path):
-    """With one seed both sides drop the same: dropout has the same places, shapes, order and
-    probability.
-    """
+    """With one seed both sides drop the same places, in the same order and probability."""
     (family, *sizes), lengths = CONFIGURATIONS[name]
     reference = random_reference(0, family, *sizes)
     ours = through_disk(reference, tmp_path).train()
@@ -165,28 +157,27 @@ def test_what_we_save_transformers_opens(name, tmp_path):
 @pytest.fixture(scope="module")
 def sentences(stsb) -> list[str]:
     """Every sentence of the STS Benchmark, firsts and seconds."""
-    pairs = [pair for split in SPLITS for pair in load_scored_pairs("stsb", split)]
+    pairs = []
+    for split in SPLITS:
+        pairs += load_scored_pairs("stsb", split)
     return [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
 
 
 @pytest.mark.weights
 def test_token_ids_of_every_stsb_sentence_alone_and_in_pairs(minilm, sentences):
-    reference, ours = transformers.AutoTokenizer.from_pretrained(minilm), read_tokenizer(minilm)
+    reference = transformers.AutoTokenizer.from_pretrained(minilm)
+    ours = read_tokenizer(minilm)
     assert len(sentences) == 2 * (5749 + 1500 + 1379)
     expected = reference(sentences, truncation=True, max_length=256)
     assert ours.encode(sentences).ids == expected["input_ids"]
-    firsts, seconds = sentences[: len(sentences) // 2], sentences[len(sentences) // 2 :]
-    # and texts over the limit: a hundred sentences in one, the first longer, the second longer,
-    # both
+    firsts = sentences[: len(sentences) // 2]
+    seconds = sentences[len(sentences) // 2 :]
+    # Texts over the limit: forty sentences in one; the first longer, the second, both.
     long = [" ".join(sentences[i : i + 40]) for i in range(0, 400, 40)]
-    firsts, seconds = (
-        firsts + long + sentences[:10] + long,
-        seconds + sentences[:10] + long + long[::-1],
-    )
-    expected, pairs = (
-        reference(firsts, seconds, truncation=True, max_length=256),
-        ours.encode_pairs(firsts, seconds),
-    )
+    firsts = firsts + long + sentences[:10] + long
+    seconds = seconds + sentences[:10] + long + long[::-1]
+    expected = reference(firsts, seconds, truncation=True, max_length=256)
+    pairs = ours.encode_pairs(firsts, seconds)
     assert pairs.ids == expected["input_ids"]
     assert pairs.token_types == expected["token_type_ids"]
     assert sum(pairs.truncated) == 30

@@ -23,14 +23,14 @@ def test_a_loss_on_the_page_exists(name):
 
 @pytest.mark.reference
 def test_the_names_of_sentence_transformers_exist():
-    names = (
-        "sentence_transformer.losses",
-        "sentence_transformer.evaluation",
-        "sparse_encoder.losses",
-        "cross_encoder.losses",
-    )
-    names = ("", *(f".{name}" for name in (*names, "multi_vector_encoder.losses")))
-    rooms = [import_module(f"sentence_transformers{name}") for name in names]
+    rooms = [
+        import_module("sentence_transformers"),
+        import_module("sentence_transformers.sentence_transformer.losses"),
+        import_module("sentence_transformers.sentence_transformer.evaluation"),
+        import_module("sentence_transformers.sparse_encoder.losses"),
+        import_module("sentence_transformers.cross_encoder.losses"),
+        import_module("sentence_transformers.multi_vector_encoder.losses"),
+    ]
     for name in re.findall(r"`(\w+(?:Loss|Evaluator|Trainer))`", PAGE):
         assert any(hasattr(room, name) for room in rooms), name
     for name in re.findall(r"`util\.(\w+)`", PAGE):

@@ -1,6 +1,4 @@
-"""The command ``minisbert NAME`` is ``python -m minisbert NAME``; alone it lists them, without
-importing torch.
-"""
+"""``minisbert NAME`` is ``python -m minisbert NAME``; alone it lists them, without torch."""
 
 import os
 import re
@@ -21,7 +19,7 @@ from minisbert.commands import assets
 from minisbert.core import InputError
 from tests.conftest import ROOT
 
-# as the installed one
+# What the installed program does.
 SCRIPT = "import sys; from minisbert.__main__ import main; sys.argv[0] = 'minisbert'; main()"
 WAYS = {"module": ["-m", "minisbert"], "script": ["-c", SCRIPT]}
 
@@ -31,7 +29,7 @@ def minisbert(
 ) -> subprocess.CompletedProcess:
     waiting = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}  # what a user may have set
     environment = {name: value for name, value in os.environ.items() if name not in waiting}
-    environment |= {"PYTHONPATH": os.pathsep.join([*([str(path)] if path else []), str(ROOT)])}
+    environment["PYTHONPATH"] = f"{path}{os.pathsep}{ROOT}" if path else str(ROOT)
     command = [sys.executable, *WAYS[way], *arguments]
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=120, **options
@@ -56,9 +54,7 @@ def test_alone_it_lists_every_command_with_a_line(way, arguments, tmp_path):
 
 
 def test_the_examples_of_every_help_are_read(monkeypatch):
-    """Each help ends with commands whose options exist and go together as far as the parser
-    knows.
-    """
+    """Each help ends with commands whose options exist and go together."""
     for name in COMMANDS:
         examples = command_pages.examples(command_pages.parser_of(name))
         assert examples, name
@@ -156,8 +152,9 @@ LINKS = {
     "weights.safetensors": "M/model.safetensors",
     "texts.png": "texts.npy",
     "config.png": "run/config.json",
+    "compiled.pt2": "M/tokenizer.json",
+    "inspection.png": "pairs.jsonl",
 }
-LINKS |= {"compiled.pt2": "M/tokenizer.json", "inspection.png": "pairs.jsonl"}
 
 
 @pytest.fixture

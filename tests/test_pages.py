@@ -35,15 +35,13 @@ def quoted(page: str) -> list[str]:
     return re.findall(r"`([^`\n]+)`", FENCE.sub("", TEXTS[page]))
 
 
-# ------------------------------------------------------------------------------------- links and
-# files
+# ---------------------------------------------------------------------------------- links and files
 
 
 def anchors(text: str) -> set[str]:
     """Return the anchors that GitHub gives to the headings of a page."""
-    headings = re.findall(
-        r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE
-    )
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
@@ -62,19 +60,15 @@ def test_no_link_is_broken_and_every_file_that_is_named_exists(page):
     named = re.findall(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|toml)|[\w./-]+/)`", TEXTS[page])
     made = re.compile("(build|data|state|model|last|runs)/|.*NAME")  # by commands
     places = (ROOT, PACKAGE, ROOT / "weights")
-    assert [
-        name
-        for name in named
-        if not made.match(name) and not any((p / name).exists() for p in places)
-    ] == []
+    for name in named:
+        assert made.match(name) or any((place / name).exists() for place in places), name
 
 
 def test_the_index_names_every_page_once():
     lines = re.findall(r"^- \[.+\]\((\S+)\.html\): \S", site_index.llms(), re.MULTILINE)
     assert len(lines) == len(set(lines))
-    assert {path.relative_to(ROOT).with_suffix("").as_posix() for path in [*DOCS, *COURSE]} <= set(
-        lines
-    )
+    for path in [*DOCS, *COURSE]:
+        assert path.relative_to(ROOT).with_suffix("").as_posix() in lines
 
 
 @each_page
@@ -83,39 +77,32 @@ def test_the_tables_of_a_page_are_those_of_docs_figures(page):
 
 
 def test_every_table_of_docs_figures_is_in_a_page():
-    shown = [place for text in TEXTS.values() for place in figures.PLACE.findall(text)]
-    names = [path.stem for path in (ROOT / "docs" / "figures").glob("*.toml")]
-    assert sorted(shown) == sorted(
-        (name, table) for name in names for table in figures.read(name)["tables"]
-    )
+    shown = []
+    for text in TEXTS.values():
+        shown += figures.PLACE.findall(text)
+    expected = []
+    for path in (ROOT / "docs" / "figures").glob("*.toml"):
+        expected += [(path.stem, table) for table in figures.read(path.stem)["tables"]]
+    assert sorted(shown) == sorted(expected)
 
 
 def test_versions_given_twice_agree():
     settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    ruff = re.findall(
-        r"ruff==[\d.]+", (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
-    )
-    assert {*ruff} == {*re.findall(r"ruff==[\d.]+", settings)}
-    assert f"version: {minisbert.__version__}\n" in (ROOT / "CITATION.cff").read_text(
-        encoding="utf-8"
-    )
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    version = r"ruff==[\d.]+"
+    assert set(re.findall(version, hooks)) == set(re.findall(version, settings))
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"version: {minisbert.__version__}\n" in citation
 
 
-# ------------------------------------------------------------------------------ commands and their
-# options
+# ----------------------------------------------------------------------- commands and their options
 
-COMMANDS = [
-    (module, rest)
-    for text in TEXTS.values()
-    for module, rest in [
-        *re.findall(r"-m ((?:minisbert|tests|lessons)\.[a-z_.]*[a-z])([^\n`#|]*)", text),
-        *re.findall(rf"(minisbert (?:{'|'.join(NAMES)})\b)([^\n`#|]*)", text),
-    ]
-]
-ELSEWHERE = (
-    "tests.reference",
-    "lessons.check",
-)  # .ci/run runs it; its commands have options of their own
+COMMANDS: list[tuple[str, str]] = []  # each with the words behind it
+for text in TEXTS.values():
+    COMMANDS += re.findall(r"-m ((?:minisbert|tests|lessons)\.[a-z_.]*[a-z])([^\n`#|]*)", text)
+    COMMANDS += re.findall(rf"(minisbert (?:{'|'.join(NAMES)})\b)([^\n`#|]*)", text)
+# Run by .ci/run; these commands have options of their own.
+ELSEWHERE = ("tests.reference", "lessons.check")
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules")
@@ -127,7 +114,10 @@ def test_every_command_has_the_options_that_pages_give_it(command, monkeypatch, 
     monkeypatch.setattr(sys, "argv", [module, *name, "--help"])
     with pytest.raises(SystemExit, match=r"^0$"):
         runpy.run_module(module, run_name="__main__", alter_sys=True)
-    words = [word for called, rest in COMMANDS if called == command for word in shlex.split(rest)]
+    words = []
+    for called, rest in COMMANDS:
+        if called == command:
+            words += shlex.split(rest)
     used = {word for word in words if word.startswith("--")}
     assert used <= set(OPTION.findall(capsys.readouterr().out))
 
@@ -137,7 +127,8 @@ def options(parser) -> set[str]:
     for action in parser._actions:
         found |= set(action.option_strings)
         if isinstance(action.choices, dict):  # commands of a command
-            found |= {option for below in action.choices.values() for option in options(below)}
+            for below in action.choices.values():
+                found |= options(below)
     return found
 
 
@@ -154,9 +145,7 @@ FOREIGN = {
 
 
 def test_every_option_that_a_sentence_names_exists():
-    """Of the command before it, or of any command of the package, or in the source of a tool of the
-    repository.
-    """
+    """Of the command before it, of any command of the package, or in the source of a tool."""
     of_command = {name: options(command_pages.parser_of(name)) | {"--help-all"} for name in NAMES}
     existing = FOREIGN.union(*of_command.values())
     for folder in ("benchmarks", "lessons", "tests"):
@@ -170,21 +159,19 @@ def test_every_option_that_a_sentence_names_exists():
 
 
 def test_the_page_of_commands_gives_defaults_and_no_secret(monkeypatch):
-    assert (
-        "`--batch-size BATCH_SIZE` | texts of 64 tokens per batch (default: 32)"
-        in command_pages.generated("encode")
-    )
+    row = "`--batch-size BATCH_SIZE` | texts of 64 tokens per batch (default: 32)"
+    assert row in command_pages.generated("encode")
     monkeypatch.setenv("MINISBERT_API_KEY", "a-secret")
     assert "a-secret" not in command_pages.generated("serve")
 
 
-# --------------------------------------------------------------------------------- objects and
-# examples
+# ----------------------------------------------------------------------------- objects and examples
 
 
 def resolve(name: str) -> object:
     """Return the object that a dotted name means, in ``minisbert`` if it does not begin with it."""
-    found, path = minisbert, ["minisbert"]
+    found = minisbert
+    path = ["minisbert"]
     for part in name.removeprefix("minisbert.").split("."):
         path.append(part)
         if not hasattr(found, part):
@@ -197,22 +184,19 @@ def resolve(name: str) -> object:
 def test_every_object_that_a_page_names_exists(page):
     for code in quoted(page):
         dotted = re.match(r"((?:[A-Za-z_]\w*)(?:\.[A-Za-z_]\w*)+)(?:\(|$)", code)
-        ours = dotted and dotted[1].split(".")[0] in {"minisbert", *minisbert.__all__}
-        # the page for those who come from sentence-transformers names one of theirs
-        if (
-            ours
-            and not dotted[1].endswith((".py", ".md", ".toml"))
-            and code != "util.quantize_embeddings"
-        ):
-            assert resolve(dotted[1]) is not None
+        if not dotted or code == "util.quantize_embeddings":  # sentence-transformers has that one
+            continue
+        name = dotted[1]
+        ours = name.split(".")[0] in {"minisbert", *minisbert.__all__}
+        if ours and not name.endswith((".py", ".md", ".toml")):
+            assert resolve(name) is not None
 
 
 def test_every_public_name_has_its_place_in_the_reference():
     reference = (ROOT / "docs" / "tools" / "api.txt").read_text(encoding="utf-8")
-    directives = re.findall(
-        r"^\.\. auto(?:class|function|module):: (\S+)$", reference, re.MULTILINE
-    )
-    assert {f"minisbert.{name}" for name in minisbert.__all__} <= {*directives}
+    directive = r"^\.\. auto(?:class|function|module):: (\S+)$"
+    documented = re.findall(directive, reference, re.MULTILINE)
+    assert {f"minisbert.{name}" for name in minisbert.__all__} <= set(documented)
 
 
 @pytest.mark.weights
@@ -224,10 +208,8 @@ def test_the_example_in_python_prints_what_the_readme_shows(minilm, tmp_path, mo
 
 
 OPTIONAL = {"sentence_transformers", "faiss", "hnswlib"}  # an example that imports one needs it
-RUN_ELSEWHERE = {
-    "docs/engines.md",
-    "docs/gallery.md",
-}  # integrations/test_engines.py; test_gallery.py
+# By integrations/test_engines.py and test_gallery.py.
+RUN_ELSEWHERE = {"docs/engines.md", "docs/gallery.md"}
 
 
 @pytest.mark.parametrize(
@@ -246,9 +228,8 @@ def test_the_examples_run(page, tiny, tmp_path, monkeypatch):
             continue
         if "path/to/colbert" in code:
             code = code.replace("path/to/colbert", write_colbert(tmp_path / "colbert").as_posix())
-        code = code.replace(
-            "path/to/splade", (ROOT / "tests/reference/architectures/tiny-splade").as_posix()
-        )
+        splade = ROOT / "tests" / "reference" / "architectures" / "tiny-splade"
+        code = code.replace("path/to/splade", splade.as_posix())
         exec(re.sub(r'"[^"\n]*all-MiniLM-L6-v2(/model)?"', f'"{tiny.as_posix()}"', code), {})
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}; the other examples run")
@@ -267,8 +248,8 @@ def test_the_dev_scores_that_the_readmes_training_begins_with(minilm, stsb, caps
 @pytest.mark.slow
 def test_the_recording_is_a_run_of_the_grader():
     """The lines that it shows, but for line numbers, which every edit of the lesson moves."""
+    function, said = make_recording.run()
+    again = make_recording.drawing(make_recording.screen(function, said))
     drawn = make_recording.PICTURE.read_text(encoding="utf-8")
-    again = make_recording.drawing(make_recording.screen(*make_recording.run()))
-    assert re.sub(r"line \d+", "line", drawn) == re.sub(r"line \d+", "line", again), (
-        "run make_recording.py"
-    )
+    drawn = re.sub(r"line \d+", "line", drawn)
+    assert drawn == re.sub(r"line \d+", "line", again), "run make_recording.py"

@@ -30,18 +30,14 @@ STATIC = ROOT / "docs" / "static"
 
 
 def javascript(expression: str, data: Any) -> Any:
-    """The value of an expression over ``data``, with the functions of ``numbers.js`` and
-    ``gallery.js`` at hand.
-    """
-    requires = [
-        f"require({json.dumps(str(STATIC / name))})" for name in ("numbers.js", "gallery.js")
-    ]
-    code = f"Object.assign(globalThis, {', '.join(requires)});"
+    """The value of an expression over ``data``, with the functions of the two scripts."""
+    code = ""
+    for name in ("numbers.js", "gallery.js"):
+        code += f"Object.assign(globalThis, require({json.dumps(str(STATIC / name))}));"
     code += "const data = JSON.parse(require('fs').readFileSync(0, 'utf8'));"
     code += f"console.log(JSON.stringify({expression}));"
-    done = subprocess.run(
-        ["node", "-e", code], input=json.dumps(data), capture_output=True, text=True
-    )
+    command = ["node", "-e", code]
+    done = subprocess.run(command, input=json.dumps(data), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -62,17 +58,14 @@ def play_data() -> Iterator[ModuleType]:
 
 def test_every_character_is_a_letter_a_space_a_mark_or_nothing_as_in_the_package():
     """Of those that Unicode has had since 3.2: node and Python may know later ones or not."""
-    old = [
-        chr(code)
-        for code in range(0x30000)
-        if unicodedata.ucd_3_2_0.category(chr(code)) not in ("Cn", "Cs")
-    ]
-    texts = [f"x{character}Y" for character in old]
-    found = javascript("data.map(splitWords)", texts)
-    different = [
-        text for text, words in zip(texts, found, strict=True) if words != split_words(text)
-    ]
+    characters = [chr(code) for code in range(0x30000)]
+    category = unicodedata.ucd_3_2_0.category
+    texts = [f"x{each}Y" for each in characters if category(each) not in ("Cn", "Cs")]
     assert len(texts) > 90_000
+    different = []
+    for text, words in zip(texts, javascript("data.map(splitWords)", texts), strict=True):
+        if words != split_words(text):
+            different.append(text)
     assert different == []
 
 
@@ -80,7 +73,7 @@ def test_every_character_is_a_letter_a_space_a_mark_or_nothing_as_in_the_package
 def test_pieces_are_those_of_the_package(minilm, stsb):
     lines = (minilm / "vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
     texts = [pair.sentence1 for pair in load_scored_pairs("stsb", "test")]
-    words = sorted({word for text in texts for word in split_words(text)})
+    words = sorted(set().union(*map(split_words, texts)))
     words += ["encoders", "unaffordable", "x" * 100, "x" * 101, "日", "zürich", "##s", "🙂", "a🙂"]
     code = "((v) => data.words.map((word) => wordPieces(word, v)))(new Map(data.lines.map((piece, i) => [piece, i])))"
     found = javascript(code, {"lines": lines, "words": words})
@@ -91,24 +84,18 @@ def test_pieces_are_those_of_the_package(minilm, stsb):
 
 
 def test_masked_shares_and_their_entropy_are_those_of_torch():
-    scores = torch.tensor(
-        [[2.0, 1, 0, -1, 3], [1000, 999, -1000, 0, 1001], [-1000, -1001, 5, 5, 5]]
-    ).double()
-    real = torch.tensor(
-        [[True, True, True, True, False], [True] * 5, [True, True, False, False, False]]
-    )
+    rows = [[2.0, 1, 0, -1, 3], [1000, 999, -1000, 0, 1001], [-1000, -1001, 5, 5, 5]]
+    scores = torch.tensor(rows).double()
+    counts = torch.tensor([4, 5, 2])  # of real places, which come first
+    real = torch.arange(5) < counts[:, None]
     for scale in (0, 0.35, 1, 5):
         data = {"scores": scores.tolist(), "real": real.tolist(), "scale": scale}
         expected = (scale * scores).masked_fill(~real, float("-inf")).softmax(-1)
-        agree(
-            "data.scores.map((row, i) => maskedSoftmax(row, data.real[i], data.scale))",
-            data,
-            expected,
-        )
+        shares = "data.scores.map((row, i) => maskedSoftmax(row, data.real[i], data.scale))"
+        agree(shares, data, expected)
         agree("data.map(entropy)", expected.tolist(), torch.special.entr(expected).sum(-1))
-    assert (
-        javascript("maskedSoftmax(data, [false, false], 1)", [1, 2]) is None
-    )  # no real place, no shares
+    # Without a real place there are no shares.
+    assert javascript("maskedSoftmax(data, [false, false], 1)", [1, 2]) is None
 
 
 @pytest.mark.parametrize("eps", [1e-12, 1.0])
@@ -177,9 +164,7 @@ def test_attention_is_the_models_up_to_a_byte(minilm, play_data):
 
 
 def test_the_live_search_of_the_gallery_ranks_as_the_package_does(tiny, play_data):
-    """With the table as it is stored, in int8: scores to the rounding of float32, and every text in
-    its place.
-    """
+    """The table as stored, in int8: scores to the rounding of float32, every text in place."""
     import gallery_data
 
     texts = [
@@ -197,9 +182,8 @@ def test_the_live_search_of_the_gallery_ranks_as_the_package_does(tiny, play_dat
     scales = np.frombuffer(base64.b64decode(stored["scales"]), np.float32)
     exact = distill(SentenceEncoder.load(tiny), gallery_data.COLUMNS)
     table = exact.embedding.weight.detach().numpy()
-    assert (
-        np.abs(codes * scales[:, None] - table).max() <= np.abs(table).max() / 254 * 1.001
-    )  # half a step
+    # Rounding costs at most half a step.
+    assert np.abs(codes * scales[:, None] - table).max() <= np.abs(table).max() / 254 * 1.001
 
     with torch.no_grad():
         exact.embedding.weight.copy_(torch.from_numpy(codes * scales[:, None]))

@@ -13,9 +13,7 @@ PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 
 
 def blocks() -> list[str]:
-    """The page's Python that needs a package; test_pages.py runs the blocks in ``python``, which
-    need none.
-    """
+    """The page's Python that needs a package; test_pages.py runs what needs none."""
     return re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -29,14 +29,19 @@ SITE = ROOT / "build" / "site"
 LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 LISTED = ("minisbert/**/*.py", "lessons/**/[a-z]*.py", "docs/examples/*.py", "benchmarks/*.py")
-SOURCES = {path for pattern in LISTED for path in ROOT.glob(pattern)}
+SOURCES: set[Path] = set()
+for pattern in LISTED:
+    SOURCES |= set(ROOT.glob(pattern))
 each_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 
 
 def require(there: Any, what: str) -> None:
     """Skip, and under CI=true fail, unless ``there``."""
-    if not there:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(what)
+    if there:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(what)
+    pytest.skip(what)
 
 
 @pytest.fixture(scope="module")
@@ -60,22 +65,15 @@ def test_a_notebook_holds_the_lesson_after_a_cell_that_installs_it(path, lesson_
     nbformat.validate(book)
     assert "https://example.org/course" in book.cells[0].source
     written = "".join(cell.source for cell in book.cells[1:] if cell.cell_type == "code")
-    assert [
-        line
-        for line in text.splitlines()
-        if line and not line.startswith("#") and line not in written
-    ] == []
+    code = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert [line for line in code if line not in written] == []
     assert "](figures/" not in "".join(cell.source for cell in book.cells)
-    # its page has the quiz, where there is one, with its answers folded; the sheets from 30 on have
-    # none
-    page = "".join(
-        cell.source for cell in lesson_pages.read(text, "https://example.org/course").cells
-    )
-    assert (
-        page.count(":::{dropdown} Answer")
-        == page.count("**right**")
-        == (5 if path.name < "30" else 0)
-    )
+    # A lesson's page has the quiz with its answers folded; the sheets from 30 on have none.
+    book = lesson_pages.read(text, "https://example.org/course")
+    page = "".join(cell.source for cell in book.cells)
+    questions = 5 if path.name < "30" else 0
+    assert page.count(":::{dropdown} Answer") == questions
+    assert page.count("**right**") == questions
     assert " ?: " not in page, "what a hint fits is the grader's"
 
 
@@ -113,18 +111,14 @@ def test_the_first_cell_fetches_and_installs_only_what_is_missing(
     monkeypatch.setattr("subprocess.run", lambda command, check: ran.append((command, check)))
     exec(lesson_pages.INSTALL, {})
     assert sys.path == [str(home / "lessons"), str(home), "kept"]
-    assert [
-        next(word for word in ("git", "pip") if word in command) for command, _ in ran
-    ] == commands
+    assert ["git" if "git" in command else "pip" for command, _ in ran] == commands
     assert all(str(home) in command[-1] and check for command, check in ran)
 
 
 @pytest.mark.site
 @pytest.mark.parametrize("address", ["", "https://github.com/somebody/course"])
 def test_the_repositorys_address_is_one_setting(address, tmp_path):
-    """With it every page can be edited and cloned, and a lesson opened in Colab and Binder; without
-    it none says so.
-    """
+    """With it pages can be edited and cloned, and lessons opened elsewhere; without it, not."""
     require(find_spec("myst_nb"), "needs the site extra: pip install '.[site]'")
     shutil.copytree(
         ROOT / "docs",
@@ -155,19 +149,8 @@ def test_the_repositorys_address_is_one_setting(address, tmp_path):
         ("lessons/grader/answers.toml", "exercises = []\n"),
     ):
         (tmp_path / file).write_text(content)
-    command = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "-W",
-        "-q",
-        "-D",
-        "nb_execution_mode=off",
-        "-c",
-        "docs",
-        ".",
-        "built",
-    ]
+    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-D", "nb_execution_mode=off"]
+    command += ["-c", "docs", ".", "built"]
     done = subprocess.run(
         command,
         cwd=tmp_path,
@@ -176,10 +159,10 @@ def test_the_repositorys_address_is_one_setting(address, tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    lesson, install, index = (
-        (tmp_path / "built" / name).read_text(encoding="utf-8")
-        for name in ("lessons/01_first.html", "docs/install.html", "llms.txt")
-    )
+    built = tmp_path / "built"
+    lesson = (built / "lessons" / "01_first.html").read_text(encoding="utf-8")
+    install = (built / "docs" / "install.html").read_text(encoding="utf-8")
+    index = (built / "llms.txt").read_text(encoding="utf-8")
     expected = {
         "https://colab.research.google.com/github/somebody/course/blob/notebooks/01_first.ipynb": lesson,
         "https://mybinder.org/v2/gh/somebody/course/notebooks?labpath=01_first.ipynb": lesson,
@@ -197,37 +180,29 @@ def test_the_repositorys_address_is_one_setting(address, tmp_path):
     assert [part for part in always if part not in install] == []
     assert "docs/install.html): For all." in index
     assert not (tmp_path / "index.html").exists(), "built is no version"
-    first = json.loads(
-        (tmp_path / "built" / "lessons" / "01_first.ipynb").read_text(encoding="utf-8")
-    )["cells"][0]
-    assert (address in "".join(first["source"])) or not address
+    book = json.loads((built / "lessons" / "01_first.ipynb").read_text(encoding="utf-8"))
+    assert address in "".join(book["cells"][0]["source"])  # "" is in every text
 
 
 @pytest.mark.site
 @pytest.mark.weights
 def test_a_notebook_runs_in_an_empty_folder(lesson_pages, minilm, tmp_path, monkeypatch):
-    """In a fresh kernel, from a clone that its first cell makes; the build runs the same cells of
-    every lesson.
-    """
+    """In a fresh kernel, from a clone that its first cell makes, as the build runs it."""
     import nbclient
 
     require((ROOT / ".git").exists(), "needs a git repository to clone")
-    monkeypatch.setenv(
-        "MINISBERT_HOME", str(ROOT if minilm.is_relative_to(ROOT) else minilm.parents[1])
-    )
+    home = ROOT if minilm.is_relative_to(ROOT) else minilm.parents[1]
+    monkeypatch.setenv("MINISBERT_HOME", str(home))
     text = (ROOT / "lessons" / "04_embeddings.py").read_text(encoding="utf-8")
     book = lesson_pages.notebook(text, ROOT.as_uri())
-    nbclient.NotebookClient(
-        book, timeout=300, resources={"metadata": {"path": str(tmp_path)}}
-    ).execute()
-    assert (
-        tmp_path / "minisbert-course" / "lessons" / "mine" / "figures" / "04_embeddings.png"
-    ).is_file()
-    assert any(
-        "image/png" in output.get("data", {})
-        for cell in book.cells
-        for output in cell.get("outputs", [])
-    )
+    resources = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(book, timeout=300, resources=resources).execute()
+    figures = tmp_path / "minisbert-course" / "lessons" / "mine" / "figures"
+    assert (figures / "04_embeddings.png").is_file()
+    outputs = []
+    for cell in book.cells:
+        outputs += cell.get("outputs", [])
+    assert any("image/png" in output.get("data", {}) for output in outputs)
 
 
 class Links(HTMLParser):
@@ -316,10 +291,8 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"}
 DESKTOP = {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"}
 PICTURES = """() => [...document.images].filter(x => !x.naturalWidth || !x.alt || /\\.(png|svg)$/.test(x.alt))
                                        .map(x => `${x.currentSrc} "${x.alt}"`)"""
-AXE = {
-    "resultTypes": ["violations"],
-    "preload": False,
-}  # it would look for imported style sheets in the wrong place
+# Axe would look for imported style sheets in the wrong place.
+AXE = {"resultTypes": ["violations"], "preload": False}
 CUT = """() => [...document.querySelectorAll('.bd-article :is(pre, div.math)')]
                .filter(x => x.scrollWidth > x.clientWidth + 1).map(x => x.innerText.trim().slice(0, 80))"""
 TYPESET = "document.querySelectorAll('div.math:not(:has(mjx-math))').length == 0"
@@ -335,24 +308,21 @@ def listen(tab: Any, server: str, found: Findings) -> None:
 
     tab.on("console", lambda told: note("console", told.text, told.type in ("error", "warning")))
     tab.on("pageerror", lambda error: note("console", error))
-    tab.on(
-        "request",
-        lambda request: note(
-            "requests", request.url, not request.url.startswith((server, "data:"))
-        ),
-    )
-    tab.on(
-        "response",
-        lambda answer: note("requests", f"{answer.url} {answer.status}", answer.status >= 400),
-    )
+
+    def note_request(request: Any) -> None:
+        note("requests", request.url, not request.url.startswith((server, "data:")))
+
+    def note_response(answer: Any) -> None:
+        note("requests", f"{answer.url} {answer.status}", answer.status >= 400)
+
+    tab.on("request", note_request)
+    tab.on("response", note_response)
     tab.on("requestfailed", lambda request: note("requests", f"{request.url} {request.failure}"))
 
 
 @pytest.fixture(scope="module")
 def findings(server, chromium, pages) -> Findings:
-    """Every page on a phone in light colours, each but the listings of source also on a desktop in
-    dark ones.
-    """
+    """Every page on a phone in light colours, and on a desktop in dark ones (not listings)."""
     from axe_playwright_python.sync_playwright import Axe
 
     found: Findings = {kind: [] for kind in KINDS}
@@ -370,16 +340,14 @@ def findings(server, chromium, pages) -> Findings:
             found["pictures"] += [f"{where}: {picture}" for picture in tab.evaluate(PICTURES)]
             if (pixels := tab.evaluate(WIDER)) > 0:
                 found["wide"].append(f"{where}: by {pixels} pixels")
-            if re.match(
-                r"lessons/\d\d_", page
-            ):  # code, output or a formula that is wider than its box
+            # Of a lesson: code, output or a formula that is wider than its box.
+            if re.match(r"lessons/\d\d_", page):
                 found["cut"] += [f"{where}: {text}" for text in tab.evaluate(CUT)]
             if page in full:
                 for rule in Axe().run(tab, options=AXE).response["violations"]:
-                    wrong = [
-                        f"{where}: {rule['id']}: {node['html'][:300]}" for node in rule["nodes"]
-                    ]
-                    found["accessibility"] += wrong
+                    for node in rule["nodes"]:
+                        wrong = f"{where}: {rule['id']}: {node['html'][:300]}"
+                        found["accessibility"].append(wrong)
     return found
 
 
@@ -421,14 +389,8 @@ def test_the_things_to_play_with_answer_to_the_keyboard(server, chromium):
     tab.goto(f"{server}/docs/interactive.html")
     tab.locator("#wp-text").fill("Encoders!")
     tab.locator("#wp-end").press("Enter")
-    assert tab.locator("#wp-tokens").inner_text().split()[::2] == [
-        "[CLS]",
-        "en",
-        "##code",
-        "##rs",
-        "!",
-        "[SEP]",
-    ]
+    tokens = tab.locator("#wp-tokens").inner_text().split()[::2]
+    assert tokens == ["[CLS]", "en", "##code", "##rs", "!", "[SEP]"]
     tab.locator("#sm-scale").press("Home")  # scale 0: four real places share alike
     assert tab.locator("#sm-rows .play-number").all_inner_texts() == ["0.250"] * 4 + ["0.000"]
     assert "animal" in tab.locator("#at-say").inner_text()
@@ -459,9 +421,8 @@ def test_the_search_of_the_gallery_runs_in_the_browser_and_asks_no_other_host(se
     assert not tab.locator("#gs-query").is_visible()
     tab.locator("#gs-load").press("Enter")
     tab.wait_for_selector("#gs-query:visible")
-    assert (
-        "filecmp" in tab.locator("#gs-hits li").first.inner_text()
-    )  # for the query that stands there, two folders
+    # The query that stands there asks for a comparison of two folders.
+    assert "filecmp" in tab.locator("#gs-hits li").first.inner_text()
     tab.locator("#gs-query").fill("SMTP mail")
     assert "smtplib" in tab.locator("#gs-hits").inner_text()
     assert (SITE / "_static" / "docstrings.js").stat().st_size < 4_000_000

@@ -56,8 +56,7 @@ def same(one: SentenceEncoder, other: SentenceEncoder) -> bool:
     return all(torch.equal(value, second[name]) for name, value in first.items())
 
 
-# -----------------------------------------------------------------------------
-# the loop from Python
+# ----------------------------------------------------------------------------- the loop from Python
 
 
 def test_training_is_in_place_and_keeps_the_best_weights_on_dev(encoder):
@@ -195,8 +194,7 @@ def test_names_and_rows_that_do_not_fit(encoder):
         train(encoder, [("a cat", "rain"), ("a cat", "snow")])
 
 
-# -----------------------------------------------------------------------------
-# the arithmetic
+# ----------------------------------------------------------------------------------- the arithmetic
 
 
 @pytest.mark.parametrize(("clip", "warmup"), [(0.05, 0.34), (0.0, 3)])
@@ -345,8 +343,7 @@ def test_weights_that_are_too_large_to_score_are_an_error_of_one_line(encoder):
         train(encoder, ROWS, DEV, "cosine", lr=1e30, max_steps=2)
 
 
-# -----------------------------------------------------------------------------
-# what is shown
+# ------------------------------------------------------------------------------------ what is shown
 
 
 def test_the_bar_counts_whole_steps(encoder, monkeypatch):
@@ -371,8 +368,7 @@ def test_texts_that_are_cut_and_batches_that_are_smaller_are_said(encoder, capsy
     assert "most batches have 3 rows, not 32" in capsys.readouterr().err
 
 
-# -----------------------------------------------------------------------------
-# the script
+# --------------------------------------------------------------------------------------- the script
 
 
 @pytest.fixture(scope="module")
@@ -493,8 +489,7 @@ def test_both_entries_are_the_same_program():
     assert "default: None" not in helps[0]
 
 
-# -----------------------------------------------------------------------------
-# stopped and resumed
+# ------------------------------------------------------------------------------ stopped and resumed
 
 LOSS = (formulas, "cosine_mse_loss")
 EVALUATION = (scores, "correlate")

@@ -18,8 +18,7 @@ import pytest
 from tests.conftest import ROOT
 
 BLOCK = re.compile(r"^```(bash|)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-# A command called minisbert that takes another model for the default one, run by the Python of the
-# tests.
+# A command called minisbert that takes another model for the default one.
 COMMAND = """#!{python}
 import runpy, sys
 needs_a_model = {{"encode", "search", "evaluate", "inspect", "train", "certify"}}
@@ -41,17 +40,15 @@ def blocks(page: str) -> list[tuple[str, str]]:
     """Return the shell blocks of a page, each with the output below it or an empty string."""
     found = BLOCK.findall((ROOT / "docs" / f"tutorial-{page}.md").read_text(encoding="utf-8"))
     following = [*found[1:], ("bash", "")]
-    return [
-        (text, below if other == "" else "")
-        for (kind, text), (other, below) in zip(found, following, strict=True)
-        if kind == "bash"
-    ]
+    shell = []
+    for (kind, text), (next_kind, below) in zip(found, following, strict=True):
+        if kind == "bash":
+            shell.append((text, below if next_kind == "" else ""))
+    return shell
 
 
 class Shell:
-    """Run blocks in one folder, with ``minisbert`` and ``python`` as the reader has them, on
-    another model.
-    """
+    """Run blocks in one folder, with ``minisbert`` and ``python`` as the reader has them."""
 
     def __init__(self, folder: Path, model: Path):
         programs = folder / "programs"
@@ -69,19 +66,16 @@ class Shell:
         with socket.socket() as probe:  # a port that is free
             probe.bind(("127.0.0.1", 0))
             self.port = str(probe.getsockname()[1])
-        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-        self.environment = os.environ | {
-            "PATH": path,
-            "PYTHONPATH": str(ROOT),
-            "no_proxy": "127.0.0.1",
-        }
+        self.environment = dict(os.environ)
+        self.environment["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        self.environment["PYTHONPATH"] = str(ROOT)
+        self.environment["no_proxy"] = "127.0.0.1"
 
     def run(self, block: str) -> str:
         """Return what a block prints to stdout; a command that fails ends the test."""
         script = "set -eo pipefail\n" + block.replace("8000", self.port)
-        with open(
-            self.folder.parent / "errors", "w+", encoding="utf-8"
-        ) as errors:  # a server keeps a pipe open
+        # A file takes the errors: a server would keep a pipe open.
+        with open(self.folder.parent / "errors", "w+", encoding="utf-8") as errors:
             done = subprocess.run(
                 ["bash", "-c", script],
                 cwd=self.folder,
@@ -107,12 +101,8 @@ def test_search_your_own_files_prints_what_the_page_shows(minilm, tmp_path):
             # The fourth digit of a cosine depends on the CPU, and the first line of a report on
             # where the model is.
             assert digits_left_out(printed) == digits_left_out(shown)
-    assert (
-        json.loads((shell.folder / "hits.json").read_text(encoding="utf-8"))["results"][0]["hits"][
-            0
-        ]["index"]
-        == 2
-    )
+    found = json.loads((shell.folder / "hits.json").read_text(encoding="utf-8"))
+    assert found["results"][0]["hits"][0]["index"] == 2
 
 
 def digits_left_out(text: str) -> str:
@@ -124,9 +114,7 @@ def digits_left_out(text: str) -> str:
 @needs_server
 @pytest.mark.slow
 def test_fine_tune_on_a_csv(tiny, tmp_path):
-    """Inspect, train, evaluate, search and serve; what inspect says of the file depends on no
-    weights.
-    """
+    """Inspect, train, evaluate, search and serve; what inspect says depends on no weights."""
     shell = Shell(tmp_path, tiny)
     printed = [shell.run(block) for block, _ in blocks("finetune")]
     inspected = next(text for text in printed if text.startswith("train.csv: 24 rows, 1 skipped"))
@@ -142,9 +130,7 @@ def test_fine_tune_on_a_csv(tiny, tmp_path):
 @needs_server
 @pytest.mark.slow
 def test_vectors_in_production(tiny, tmp_path):
-    """Compile, serve and certify; the planted fault is named for the tiny model as for the real
-    one.
-    """
+    """Compile, serve and certify; the planted fault is named as for the real model."""
     shell = Shell(tmp_path, tiny)
     printed = [shell.run(block) for block, _ in blocks("production")]
     assert printed[2] == "ok\n"

@@ -1,6 +1,4 @@
-"""What users write passes ``mypy --strict`` and pyright: the calls in ``typed_calls.py`` and the
-README's Python.
-"""
+"""What users write passes ``mypy --strict`` and pyright: ``typed_calls.py`` and the README."""
 
 import re
 import subprocess
@@ -11,15 +9,9 @@ import pytest
 
 from tests.conftest import ROOT
 
+UNSET = ("--ignore-missing-imports", "--config-file=")  # the package's own settings do not count
 CHECKERS = {
-    "mypy": [
-        "-m",
-        "mypy",
-        "--strict",
-        "--follow-imports=silent",
-        "--ignore-missing-imports",
-        "--config-file=",
-    ],
+    "mypy": ["-m", "mypy", "--strict", "--follow-imports=silent", *UNSET],
     "pyright": ["-m", "pyright", "--pythonpath", sys.executable],
 }
 
@@ -34,9 +26,8 @@ def test_calls_of_users_have_types(checker, tmp_path):
     )
     if version.returncode:  # pyright fetches its program at its first start
         pytest.skip(f"{checker} does not start: {version.stderr.strip()[-200:]}")
-    readme = re.findall(
-        r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
-    )
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert readme
     (tmp_path / "readme.py").write_text("\n".join(readme), encoding="utf-8")
     calls = ROOT / "tests" / "typed_calls.py"

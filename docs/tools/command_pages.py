@@ -1,5 +1,4 @@
-"""What the site adds to docs/commands.md: below the heading of each command its examples and all of
-its options.
+"""What the site adds to docs/commands.md: examples and options of each command.
 
 A Sphinx extension. Everything comes from the parsers, so that the page says what ``--help`` says.
 """
@@ -20,13 +19,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "docs/commands"
-PROGRAMS = (
-    "minisbert",
-    "python",
-    "torchrun",
-    "sort",
-    "curl",
-)  # an example begins with one of these
+# An example begins with one of these.
+PROGRAMS = ("minisbert", "python", "torchrun", "sort", "curl")
 
 
 class Asked(Exception):
@@ -38,15 +32,12 @@ def ask(parser: Parser, *_: object) -> None:
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
-    """Return the parser that ``minisbert NAME`` reads its options with; nothing else of the command
-    runs.
-    """
+    """Return the parser that ``minisbert NAME`` reads its options with; run nothing else of it."""
     if name == "train":
         return make_parser()
     with patch.object(Parser, "parse_args", ask), patch.dict(os.environ):
-        os.environ.pop(
-            "MINISBERT_API_KEY", None
-        )  # the default of --api-key: no build may publish it
+        # It is the default of --api-key, which no build may publish.
+        os.environ.pop("MINISBERT_API_KEY", None)
         try:
             command(name)([])
         except Asked as asked:
@@ -56,11 +47,14 @@ def parser_of(name: str) -> argparse.ArgumentParser:
 
 def examples(parser: argparse.ArgumentParser) -> list[str]:
     """Return the lines of a parser's description and epilog that can be typed."""
-    lines = [line.strip() for line in f"{parser.description}\n{parser.epilog or ''}".splitlines()]
-    lines = [
-        re.sub(r" {3,}(?=\w)", "    # ", line.removeprefix("Examples:").strip()) for line in lines
-    ]
-    return [line for line in lines if line.split(" ")[0] in PROGRAMS and len(line.split(" ")) > 1]
+    lines = []
+    for line in f"{parser.description}\n{parser.epilog or ''}".splitlines():
+        line = line.strip().removeprefix("Examples:").strip()
+        line = re.sub(r" {3,}(?=\w)", "    # ", line)  # a remark behind several spaces
+        words = line.split(" ")
+        if words[0] in PROGRAMS and len(words) > 1:
+            lines.append(line)
+    return lines
 
 
 def spelled(action: argparse.Action) -> str:
@@ -88,19 +82,15 @@ def about(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 
 def table(parser: argparse.ArgumentParser) -> list[str]:
-    """Return Markdown with a table for each group of a parser's options, and those of its
-    actions.
-    """
+    """Return Markdown with a table for each group of a parser's options, and its actions."""
     lines: list[str] = []
     for group in parser._action_groups:
         rows = []
         for action in group._group_actions:
             if isinstance(action, argparse._SubParsersAction):
+                titles = {choice.dest: choice.help for choice in action._choices_actions}
                 for name, below in action.choices.items():
-                    title = next(
-                        (choice.help for choice in action._choices_actions if choice.dest == name),
-                        "",
-                    )
+                    title = titles.get(name, "")
                     lines += ["", f"`{parser.prog} {name}`: {title}", *table(below)]
             elif action.help != argparse.SUPPRESS and action.dest not in ("help", "version"):
                 code = spelled(action).replace("|", r"\|").replace(",", ", ")

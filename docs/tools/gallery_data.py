@@ -1,5 +1,4 @@
-"""The search that is live in the gallery: Python's docstrings, and a static table of
-all-MiniLM-L6-v2's tokens.
+"""The search that is live in the gallery: Python's docstrings and a static table of tokens.
 
 A Sphinx extension. The build writes ``_static/docstrings.js`` (4 MB), which the page loads when it
 is asked to. The model itself would be 23 MB in int8, a byte for each parameter, and need a runtime
@@ -23,21 +22,20 @@ COLUMNS = 64
 
 
 def data(encoder: SentenceEncoder, names: list[str], texts: list[str]) -> dict[str, Any]:
-    """Distill a table of ``COLUMNS`` columns; int8 with a scale for each row, the vocabulary,
-    names, texts and ids.
-    """
+    """Distill a table of ``COLUMNS`` columns: int8, scales, the vocabulary, names, texts, ids."""
     static = distill(encoder, COLUMNS)
     table = static.embedding.weight.detach().numpy()  # (V, D)
-    # a row of its own, because the vectors of frequent tokens are a thousand times shorter
+    # Each row has a scale, because the vectors of frequent tokens are a thousand times shorter.
     scales = np.maximum(np.abs(table).max(axis=1), 1e-12).astype(np.float32) / np.float32(127)
     ids = static.tokenizer.encode(texts).ids
+    joined = np.concatenate([np.array(row, dtype=np.uint16) for row in ids])
     vocabulary = static.tokenizer.backend.get_vocab()
     return {
         "columns": table.shape[1],
         "codes": packed(np.rint(table / scales[:, None]).astype(np.int8)),
         "scales": packed(scales),
         "vocabulary": sorted(vocabulary, key=vocabulary.get),
-        "ids": packed(np.array([number for row in ids for number in row], dtype=np.uint16)),
+        "ids": packed(joined),
         "lengths": [len(row) for row in ids],
         "names": names,
         "texts": texts,
@@ -45,11 +43,9 @@ def data(encoder: SentenceEncoder, names: list[str], texts: list[str]) -> dict[s
 
 
 def write(app: Any, error: Exception | None) -> None:
-    if (
-        error is not None
-        or app.builder.format != "html"
-        or "docs/gallery" not in app.env.found_docs
-    ):
+    if error is not None or app.builder.format != "html":
+        return
+    if "docs/gallery" not in app.env.found_docs:
         return
     from lessons.search.docstrings import read_entries
 

@@ -1,5 +1,4 @@
-"""What the site adds to the lessons: notebooks to download, hints, links to the lines of the
-package, source pages.
+"""What the site adds to the lessons: notebooks, hints, links to lines, source pages.
 
 A Sphinx extension, and the reader that makes a notebook of a lesson; jupytext does the conversion.
 """
@@ -36,7 +35,9 @@ SOURCE_FOLDERS = (
     "docs/examples/*.py",
     "benchmarks/*.py",
 )
-SOURCES = [path for pattern in SOURCE_FOLDERS for path in sorted(ROOT.glob(pattern))]
+SOURCES: list[Path] = []
+for pattern in SOURCE_FOLDERS:
+    SOURCES += sorted(ROOT.glob(pattern))
 CARDS = ROOT / "lessons" / "grader" / "cards.toml"
 ANSWERS = CARDS.with_name("answers.toml")
 DRAWING = re.compile(r"\]\((drawings/\w+\.svg)\)")
@@ -67,17 +68,14 @@ sys.path[:0] = [str(course / "lessons"), str(course)]"""
 
 
 def origin(root: Path) -> str:
-    """Where the notebooks clone the course from: the origin of the checkout, without credentials,
-    else the checkout.
-    """
+    """Where the notebooks clone the course from: the checkout's origin, without credentials."""
     command = ["git", "-C", str(root), "config", "--get", "remote.origin.url"]
     url = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     url = re.sub(r"^git@([^:/]+):", r"https://\1/", url)
     return re.sub(r"^(https?://)[^/@]*@", r"\1", url) or root.as_uri()
 
 
-# ------------------------------------------------------------------------------------------
-# notebooks
+# ---------------------------------------------------------------------------------------- notebooks
 
 
 def formula_table() -> list[dict[str, Any]]:
@@ -85,10 +83,10 @@ def formula_table() -> list[dict[str, Any]]:
 
 
 def typeset(text: str, lesson: int, page: bool) -> str:
-    """Markdown of a lesson with its formulas in TeX; on a page, with what there is to play with
-    below them.
-    """
-    for formula in (formula for formula in formula_table() if formula["lesson"] == lesson):
+    """Markdown of a lesson with its formulas in TeX; on a page, with what there is to play with."""
+    for formula in formula_table():
+        if formula["lesson"] != lesson:
+            continue
         block = rf"^ {{4}} *{re.escape(formula['starts'])}.*(?:\n {{4}}.*)*"
         found = re.search(block, text, re.MULTILINE)
         if found is None:  # it is in another cell
@@ -96,11 +94,16 @@ def typeset(text: str, lesson: int, page: bool) -> str:
         shown = found[0]
         if "tex" in formula:
             shown = f"$$\n{formula['tex'].strip()}\n$$"
-        html = [things()[name] for name in formula.get("play", []) if page]
+        html = [things()[name] for name in formula.get("play", [])] if page else []
         text = "\n\n".join([text[: found.start()] + shown, *html]) + text[found.end() :]
     if 'class="play"' in text:
         text += f"\n\n{things()['scripts']}"
     return text
+
+
+def number_of(text: str) -> int:
+    """The number in the title of a lesson."""
+    return int(re.search(r"^# # (?:Lesson|Sheet) (\d+)", text, re.MULTILINE)[1])
 
 
 def notebook(text: str, repository: str, page: bool = False) -> NotebookNode:
@@ -114,7 +117,8 @@ def notebook(text: str, repository: str, page: bool = False) -> NotebookNode:
     book.metadata = {
         "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}
     }
-    description, lesson = "", int(re.search(r"^# # (?:Lesson|Sheet) (\d+)", text, re.MULTILINE)[1])
+    lesson = number_of(text)
+    description = ""
     for cell in book.cells:
         if cell.cell_type == "markdown":
             cell.source = typeset(cell.source, lesson, page)
@@ -138,9 +142,7 @@ def notebook(text: str, repository: str, page: bool = False) -> NotebookNode:
 
 
 def launch_links(repository: str, stem: str) -> str:
-    """Markdown with links that open a lesson in Colab and Binder, from the branch that the workflow
-    writes.
-    """
+    """Markdown with links that open a lesson in Colab and Binder, from the branch of notebooks."""
     name = re.sub(r"^https?://[^/]*/|\.git$|/$", "", repository)
     colab = f"https://colab.research.google.com/github/{name}/blob/{NOTEBOOKS}/{stem}.ipynb"
     binder = f"https://mybinder.org/v2/gh/{name}/{NOTEBOOKS}?labpath={stem}.ipynb"
@@ -148,14 +150,13 @@ def launch_links(repository: str, stem: str) -> str:
 
 
 def read(text: str, repository: str, launch: bool = False) -> NotebookNode:
-    """The notebook of a lesson as its page shows it; with ``launch`` there are links that open it
-    elsewhere.
+    """The notebook of a lesson; with ``launch`` there are links that open it elsewhere.
 
     Objectives and links to its files come first, quiz and hints last; answers are folded below the
     exercises.
     """
     book = notebook(text, repository, page=True)
-    lesson = int(re.search(r"^# # (?:Lesson|Sheet) (\d+)", text, re.MULTILINE)[1])
+    lesson = number_of(text)
     stem = next(path.stem for path in LESSONS if int(path.stem[:2]) == lesson)
     title = book.cells[1]
     heading, about, *more = title.source.split("\n\n")
@@ -177,22 +178,20 @@ def read(text: str, repository: str, launch: bool = False) -> NotebookNode:
 
 
 def quiz(lesson: int) -> list[NotebookNode]:
-    """The lesson's quiz: each question with its choices, and in a dropdown why each is right or
-    wrong.
-    """
+    """The lesson's quiz: each question, its choices, and folded why each is right or wrong."""
     lines = []
     for question in questions().get(lesson, []):
         lines += [f"**{int(question.at[3:])}.** {with_code(question.ask)}", ""]
-        lines += [
-            f"{number}. {with_code(choice)}"
-            for number, choice in enumerate(question.choices, start=1)
-        ]
+        for number, choice in enumerate(question.choices, start=1):
+            lines.append(f"{number}. {with_code(choice)}")
         lines += ["", ":::{dropdown} Answer"]
         for number, reason in enumerate(question.why, start=1):
             verdict = "**right**" if number == question.right else "wrong"
             lines.append(f"{number}. {verdict}: {with_code(reason)}")
         lines += ["", f"*{question.read}* has more about it.", ":::", ""]
-    return [new_markdown_cell("\n".join(["## Quiz", "", *lines]))] if lines else []
+    if not lines:
+        return []
+    return [new_markdown_cell("\n".join(["## Quiz", "", *lines]))]
 
 
 def answered(text: str, lesson: int) -> str:
@@ -202,29 +201,23 @@ def answered(text: str, lesson: int) -> str:
         if int(chapter) == lesson:
             folded = ""
             for key in ("hint", "answer"):
-                folded += (
-                    f"\n\n:::{{dropdown}} Exercise {number}: {key}\n{with_code(exercise[key])}\n:::"
-                )
+                title = f"Exercise {number}: {key}"
+                folded += f"\n\n:::{{dropdown}} {title}\n{with_code(exercise[key])}\n:::"
             asked = rf"^\*\*Exercise {number}\.\*\*.*(?:\n.+)*"
-            text = re.sub(
-                asked, lambda found, folded=folded: found[0] + folded, text, flags=re.MULTILINE
-            )
+            found = re.search(asked, text, re.MULTILINE)
+            if found:
+                text = text[: found.end()] + folded + text[found.end() :]
     return text
 
 
 @cache
 def things() -> dict[str, str]:
-    """The HTML of each thing to play with, by name; ``scripts`` are what those of the lessons
-    need.
-    """
+    """The HTML of each thing to play with, by name; ``scripts`` are those of the lessons."""
     text = PLAY.read_text(encoding="utf-8")
-    found = {
-        name: html
-        for html, name in re.findall(
-            r'^(<div class="play" id="play-(\w+)">\n(?:.+\n)+)', text, re.M
-        )
-    }
-    return found | {"scripts": re.search(r"^(?:<script .*\n)+", text, re.MULTILINE)[0]}
+    blocks = re.findall(r'^(<div class="play" id="play-(\w+)">\n(?:.+\n)+)', text, re.MULTILINE)
+    found = {name: block for block, name in blocks}
+    found["scripts"] = re.search(r"^(?:<script .*\n)+", text, re.MULTILINE)[0]
+    return found
 
 
 def put_things(app: Sphinx, name: str, source: list[str]) -> None:
@@ -233,12 +226,12 @@ def put_things(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def hints(lesson: int) -> list[NotebookNode]:
-    """The lesson's pieces, each hint in a dropdown without its pattern; no cell if the lesson has
-    none.
-    """
+    """The lesson's pieces, each hint folded and without its pattern; no cell without pieces."""
     cards = tomllib.loads(CARDS.read_text(encoding="utf-8"))["pieces"]
     lines = []
-    for card in (card for card in cards if card["lesson"] == lesson):
+    for card in cards:
+        if card["lesson"] != lesson:
+            continue
         lines += [f"### `{card['master']}`", "", plain(card["what_for"])]
         lines += [f"Level {card['level']} of 3, about {card['minutes']} minutes.", ""]
         for number, hint in enumerate(card["hints"], start=1):
@@ -253,7 +246,9 @@ def hints(lesson: int) -> list[NotebookNode]:
 
 def with_code(text: str) -> str:
     """``text`` as it is written, but with what stands between backquotes as code."""
-    return "`".join(part if i % 2 else plain(part) for i, part in enumerate(text.split("`")))
+    parts = text.split("`")
+    parts[::2] = [plain(part) for part in parts[::2]]  # the others stand between backquotes
+    return "`".join(parts)
 
 
 def plain(text: str) -> str:
@@ -276,16 +271,15 @@ def write_notebooks(app: Sphinx, error: Exception | None) -> None:
         folder = Path(app.outdir) / "lessons"
         for path in LESSONS:
             text = path.read_text(encoding="utf-8")
-            jupytext.write(
-                embed_drawings(notebook(text, app.config.repository or origin(ROOT))),
-                folder / f"{path.stem}.ipynb",
-            )
+            book = embed_drawings(notebook(text, app.config.repository or origin(ROOT)))
+            jupytext.write(book, folder / f"{path.stem}.ipynb")
             (folder / path.name).write_text(text, encoding="utf-8")
 
 
 def order_documents(app: Sphinx, env: Any, names: list[str]) -> None:
-    """Give each process of ``-j 2`` half of the lessons' work: Sphinx hands out names in batches,
-    in this order.
+    """Give each process of ``-j 2`` half of the lessons' work.
+
+    Sphinx hands out names in batches, in this order.
     """
 
     def place(name: str) -> int:
@@ -295,32 +289,32 @@ def order_documents(app: Sphinx, env: Any, names: list[str]) -> None:
     lessons = sorted((name for name in names if re.match(r"lessons/\d\d_", name)), key=place)
     others = [name for name in names if name not in lessons]
     # The first takes the longest, the second the next two, the first the next two, ...
-    first, second = lessons[0::4] + lessons[3::4], lessons[1::4] + lessons[2::4]
+    first = lessons[0::4] + lessons[3::4]
+    second = lessons[1::4] + lessons[2::4]
     # Pages without code fill the first batch, so that the second begins with the second half.
     fill = max(0, len(make_chunks(names, app.parallel)[0]) - len(first))
     names[:] = first + others[:fill] + second + others[fill:]
 
 
 def create_cache(app: Sphinx, env: Any, names: list[str]) -> None:
-    """Create the database of executed lessons before processes share it: two that create its tables
-    at once fail.
-    """
+    """Create the database of executed lessons once: two processes that create it at once fail."""
     JupyterCacheBase(app.config.nb_execution_cache_path).db.dispose()
 
 
 def write_mathjax(app: Sphinx, error: Exception | None) -> None:
-    """MathJax and its fonts: of the package, whose Sphinx extension would keep lessons from running
-    side by side.
+    """MathJax and its fonts, from the package.
+
+    Its Sphinx extension would keep lessons from running side by side.
     """
     if error is None:
         package = Path(find_spec("sphinx-mathjax-offline").origin).parent / "static" / "mathjax"
-        target, fonts = Path(app.outdir) / "_static" / "mathjax", Path("output", "chtml", "fonts")
+        target = Path(app.outdir) / "_static" / "mathjax"
+        fonts = Path("output", "chtml", "fonts")
         shutil.copytree(package / fonts, target / fonts, dirs_exist_ok=True)
         shutil.copyfile(package / "tex-chtml.js", target / "tex-chtml.js")
 
 
-# ------------------------------------------------------------------------------------- links to
-# source
+# ---------------------------------------------------------------------------------- links to source
 
 
 def page_of(path: Path) -> str:
@@ -342,57 +336,60 @@ def definitions(path: Path) -> dict[str, int]:
 
 @cache
 def formulas() -> dict[str, str]:
-    """The line of each function and class that a piece may be, by names such as
-    ``bert.attention``.
-    """
+    """The line of each function and class that a piece may be, by ``bert.attention`` and so on."""
     package = ROOT / "minisbert"
-    # the last of two that share a name is taken: the book's before the package's before a lesson's
-    ordered = sorted(
-        SOURCES,
-        key=lambda path: (path.is_relative_to(package / "core"), path.is_relative_to(package)),
-    )
-    return {
-        f"{path.stem}.{name}": f"{page_of(path)}#L-{line}"
-        for path in ordered
-        for name, line in definitions(path).items()
-    }
+
+    def rank(path: Path) -> int:
+        if path.is_relative_to(package / "core"):
+            return 2
+        return 1 if path.is_relative_to(package) else 0
+
+    # The last of two that share a name is taken: the book's before the package's before a lesson's.
+    found = {}
+    for path in sorted(SOURCES, key=rank):
+        for name, line in definitions(path).items():
+            found[f"{path.stem}.{name}"] = f"{page_of(path)}#L-{line}"
+    return found
+
+
+def link_targets(doctree: nodes.document, names: dict[str, str], is_lesson: bool) -> dict[str, str]:
+    """The page, and maybe line, of each text that becomes a link; ``names`` are files' pages."""
+    targets = dict(names)
+    for name, page in names.items():
+        targets[name.removeprefix("minisbert/")] = page
+    targets |= formulas()
+    if is_lesson:
+        first = next(iter(doctree.findall(nodes.paragraph)))  # "Steps through ..."
+        for literal in first.findall(nodes.literal):
+            name = literal.astext()
+            if name in names:
+                for key, line in definitions(ROOT / name).items():
+                    targets.setdefault(key, f"{names[name]}#L-{line}")
+    return targets
 
 
 def link_sources(app: Sphinx, doctree: nodes.document) -> None:
-    """Names of files become links to their pages; in a lesson, names of functions become links to
-    their lines.
-    """
+    """Names of files become links to their pages; in a lesson, functions link to their lines."""
     names = {path.relative_to(ROOT).as_posix(): page_of(path) for path in SOURCES}
-    targets = (
-        names | {name.removeprefix("minisbert/"): page for name, page in names.items()} | formulas()
-    )
-    if re.match(r"lessons/\d\d_", app.env.docname):
-        first = next(iter(doctree.findall(nodes.paragraph)))  # "Steps through ..."
-        for name in (literal.astext() for literal in first.findall(nodes.literal)):
-            if name in names:
-                targets = {
-                    key: f"{names[name]}#L-{line}" for key, line in definitions(ROOT / name).items()
-                } | targets
+    is_lesson = re.match(r"lessons/\d\d_", app.env.docname) is not None
+    targets = link_targets(doctree, names, is_lesson)
 
     def link(target: str, content: nodes.Node) -> nodes.reference:
-        page, _, line = target.partition("#")
-        uri = app.builder.get_relative_uri(app.env.docname, page) + (f"#{line}" if line else "")
+        page, hash_, line = target.partition("#")
+        uri = app.builder.get_relative_uri(app.env.docname, page) + hash_ + line
         return nodes.reference("", "", content.deepcopy(), internal=True, refuri=uri)
 
     for node in list(doctree.findall(nodes.literal)):
         if node.astext() in targets and isinstance(node.parent, nodes.paragraph | nodes.title):
             node.replace_self(link(targets[node.astext()], node))
-    for node in list(
-        doctree.findall(addnodes.pending_xref)
-    ):  # [encoder.py](../minisbert/core/encoder.py)
+    # Links such as [encoder.py](../minisbert/core/encoder.py).
+    for node in list(doctree.findall(addnodes.pending_xref)):
         if node["refdomain"] == "doc" and node["reftarget"] in names.values():
             node.replace_self(link(node["reftarget"], node[0]))
 
 
 def source_pages(app: Sphinx) -> Any:
-    """A page for each source file, its lines numbered and each with an anchor, and ``/`` for the
-    front page.
-    """
+    """A page for each source file, with an anchor for each line, and ``/`` for the front page."""
     for path in SOURCES:
         code = path.read_text(encoding="utf-8")
         name = path.relative_to(ROOT).as_posix()
@@ -402,11 +399,8 @@ def source_pages(app: Sphinx) -> Any:
         yield page_of(path), {"title": name, "body": f"<h1>{name}</h1>{shown}"}, "page.html"
     front = f"{app.config.root_doc}.html"
     lead = f'<meta http-equiv="refresh" content="0; url={front}">'
-    yield (
-        "index",
-        {"title": "minisbert", "metatags": lead, "body": f'<a href="{front}">Front page</a>'},
-        "page.html",
-    )
+    body = f'<a href="{front}">Front page</a>'
+    yield "index", {"title": "minisbert", "metatags": lead, "body": body}, "page.html"
 
 
 def leave_out_paths(app: Sphinx, doctree: nodes.document) -> None:
@@ -414,22 +408,20 @@ def leave_out_paths(app: Sphinx, doctree: nodes.document) -> None:
     for block in list(doctree.findall(nodes.literal_block)):
         kept, count = re.subn(r"^figure: .*\.png\n?", "", block.astext(), flags=re.MULTILINE)
         if count and kept.strip():
-            block.rawsource, block[:] = kept, [nodes.Text(kept)]
+            block.rawsource = kept
+            block[:] = [nodes.Text(kept)]
         elif count:
             block.parent.remove(block)
 
 
 def describe(app: Sphinx, doctree: nodes.document) -> None:
-    """What screen readers need: a description of each lesson's picture, and a name for a column
-    without one.
-    """
+    """What screen readers need: a description of each picture, a name for a nameless column."""
     for image in doctree.findall(nodes.image):
         lesson = ROOT / "lessons" / f"{Path(image['uri']).stem}.py"
         if not image.get("alt") and lesson in LESSONS:
             image["alt"] = PICTURE.search(lesson.read_text(encoding="utf-8"))[1]
-        if image["uri"].endswith(
-            ".svg"
-        ):  # it has dark colours of its own, the theme need not mend it
+        # A drawing has dark colours of its own, which the theme need not mend.
+        if image["uri"].endswith(".svg"):
             image["classes"].append("dark-light")
     for head in doctree.findall(nodes.thead):
         for entry in head.findall(nodes.entry):

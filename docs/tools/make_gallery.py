@@ -1,4 +1,6 @@
-"""Draw the pictures of the gallery, docs/static/gallery/*.svg: python docs/tools/make_gallery.py
+"""Draw the pictures of the gallery, docs/static/gallery/*.svg.
+
+    python docs/tools/make_gallery.py
 
 Each tile of docs/gallery.md in Python runs first, so that its picture shows the numbers that its
 code computes. The tiles that need a model of the Hub, or a shell, get a drawing of what happens.
@@ -23,9 +25,11 @@ PAGE = ROOT / "docs" / "gallery.md"
 PICTURES = ROOT / "docs" / "static" / "gallery"
 WIDTH = 420
 TILE = re.compile(
-    r"## "
-    r"(?P<title>.+)\n\n!\[(?P<alt>.+)\]\(static/gallery/(?P<name>[\w-]+)\.svg\)\n\n(?P<text>(?:.+\n)+)\n"
-    r"```(?P<kind>python|bash)\n(?P<code>(?s:.+?))```\n(?:\n```\n(?P<shown>(?s:.+?))```\n)?"
+    r"## (?P<title>.+)\n\n"
+    r"!\[(?P<alt>.+)\]\(static/gallery/(?P<name>[\w-]+)\.svg\)\n\n"
+    r"(?P<text>(?:.+\n)+)\n"
+    r"```(?P<kind>python|bash)\n(?P<code>(?s:.+?))```\n"
+    r"(?:\n```\n(?P<shown>(?s:.+?))```\n)?"
 )
 
 
@@ -40,9 +44,7 @@ class Tile(NamedTuple):
 
 
 def tiles() -> list[Tile]:
-    """Read the page: each tile is a heading, a picture, a sentence, code, and perhaps what it
-    prints.
-    """
+    """Read the page: each tile is a heading, a picture, a sentence, code, maybe its output."""
     sections = re.split(r"^(?=## )", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     found = []
     for section in sections:
@@ -54,9 +56,7 @@ def tiles() -> list[Tile]:
 
 
 def run(code: str) -> dict[str, Any]:
-    """Run the code of a tile in Python, silently, and return its variables and what it
-    ``printed``.
-    """
+    """Run the code of a tile in Python, silently; return its variables and what it printed."""
     names: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(code, names)
@@ -69,26 +69,23 @@ def run(code: str) -> dict[str, Any]:
 def bars(
     pen: Pen, top: float, rows: list[tuple[str, float, str]], best: int, scale: float = 1.0
 ) -> None:
-    """Draw a label, a bar as long as its value's share of ``scale``, and what is written behind it,
-    for each row.
-    """
+    """Draw for each row a label, a bar for its share of ``scale``, and a text behind it."""
     for row, (label, value, written) in enumerate(rows):
         y = top + 40 * row
         pen.text(12, y + 12, label, "small", "start")
         length = max(2, 340 * max(0, value) / scale)
         pen.box(12, y + 18, length, 12, look="lit" if row == best else "a")
-        pen.text(
-            20 + length, y + 29, written, "small bold" if row == best else "small soft", "start"
-        )
+        look = "small bold" if row == best else "small soft"
+        pen.text(20 + length, y + 29, written, look, "start")
 
 
 def search(names: dict[str, Any], title: str, alt: str) -> Pen:
     pen = Pen(WIDTH, 200, title, alt)
     pen.text(12, 22, names["code_question"], "bold", "start")
-    rows = [
-        (names["notes"][hit["corpus_id"]], hit["score"], f"{hit['score']:.2f}")
-        for hit in names["hits"]
-    ]
+    rows = []
+    for hit in names["hits"]:
+        score = hit["score"]
+        rows.append((names["notes"][hit["corpus_id"]], score, f"{score:.2f}"))
     bars(pen, 34, rows, best=0, scale=0.5)
     return pen
 
@@ -96,11 +93,14 @@ def search(names: dict[str, Any], title: str, alt: str) -> Pen:
 def near_duplicates(names: dict[str, Any], title: str, alt: str) -> Pen:
     pen = Pen(WIDTH, 190, title, alt)
     close = [pair for pair in names["pairs"] if pair[0] > 0.5]
-    joined = {row for _, i, j in close for row in (i, j)}
+    joined = set()
+    for _, i, j in close:
+        joined |= {i, j}
     for row, text in enumerate(names["titles"]):
         pen.box(10, 10 + 35 * row, 270, 28, text, "a" if row in joined else "panel")
     for score, i, j in close:
-        top, bottom = 24 + 35 * i, 24 + 35 * j
+        top = 24 + 35 * i
+        bottom = 24 + 35 * j
         pen.line((280, top), (312, top), (312, bottom), (280, bottom))
         pen.text(322, (top + bottom) / 2 + 5, f"{score:.2f}", "bold", "start")
     return pen
@@ -112,11 +112,11 @@ def clusters(names: dict[str, Any], title: str, alt: str) -> Pen:
     groups = ast.literal_eval(names["printed"])
     vectors = np.asarray(names["vectors"], dtype=np.float64)
     axes = np.linalg.svd(vectors - vectors.mean(axis=0), full_matrices=False)[2][:2]
-    axes *= np.sign(axes[np.arange(2), np.abs(axes).argmax(axis=1)])[
-        :, None
-    ]  # no sign of their own
+    # The axes have no sign of their own: make their largest component positive.
+    axes *= np.sign(axes[np.arange(2), np.abs(axes).argmax(axis=1)])[:, None]
     places = (vectors - vectors.mean(axis=0)) @ axes.T
-    low, high = places.min(axis=0), places.max(axis=0)
+    low = places.min(axis=0)
+    high = places.max(axis=0)
     places = (places - low) / (high - low) * (300, 150) + (60, 24)
     for look, group, subject in zip("abc", groups, ("English", "money", "gadgets"), strict=True):
         middle = places[group].mean(axis=0)
@@ -128,7 +128,8 @@ def clusters(names: dict[str, Any], title: str, alt: str) -> Pen:
 
 def classify(names: dict[str, Any], title: str, alt: str) -> Pen:
     pen = Pen(WIDTH, 228, title, alt)
-    classes, scores = list(names["known"]), np.asarray(names["scores"])
+    classes = list(names["known"])
+    scores = np.asarray(names["scores"])
     for column, label in enumerate(classes):
         pen.text(190 + 80 * column, 24, label, "small bold")
     for row, message in enumerate(names["messages"]):
@@ -162,26 +163,22 @@ def train(names: dict[str, Any], title: str, alt: str) -> Pen:
     pen.text(12, 22, names["question"], "bold", "start")
     for place, label in enumerate(("before", "after five steps")):
         pen.text(12 + 200 * place, 46, label, "small soft", "start")
-    before, after = (np.asarray(names[label])[0] for label in ("before", "after"))
+    before = np.asarray(names["before"])[0]
+    after = np.asarray(names["after"])[0]
     for row, text in enumerate(names["answers"]):
         y = 54 + 42 * row
         pen.text(12, y + 14, text, "small", "start")
         for place, scores in enumerate((before, after)):
-            left, best = 12 + 200 * place, row == scores.argmax()
+            left = 12 + 200 * place
+            best = row == scores.argmax()
             length = max(2, 340 * scores[row])
             pen.box(left, y + 20, length, 12, look="lit" if best else "a")
-            pen.text(
-                left + length + 8,
-                y + 31,
-                f"{scores[row]:.2f}",
-                "small bold" if best else "small soft",
-                "start",
-            )
+            look = "small bold" if best else "small soft"
+            pen.text(left + length + 8, y + 31, f"{scores[row]:.2f}", look, "start")
     return pen
 
 
-# --------------------------------------------------------------------------- pictures of what
-# happens
+# ------------------------------------------------------------------------- pictures of what happens
 
 
 def rerank(_: object, title: str, alt: str) -> Pen:
@@ -210,9 +207,9 @@ def drawings() -> dict[str, str]:
     drawn = {}
     for tile in tiles():
         names: dict[str, Any] = {}
-        if tile.kind == "python" and "load(" not in re.sub(
-            r'load\("all-MiniLM-L6-v2"\)', "", tile.code
-        ):
+        # A tile that loads another model needs the Hub: it is drawn without its numbers.
+        loads_another = "load(" in tile.code.replace('load("all-MiniLM-L6-v2")', "")
+        if tile.kind == "python" and not loads_another:
             names = run(tile.code)
             question = re.search(r'"([^"\n]+\?)"\)\n', tile.code)
             names["code_question"] = question[1] if question else ""

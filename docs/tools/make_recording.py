@@ -1,5 +1,6 @@
-"""Record the grader as it names a bug, in docs/static/grader.svg: python
-docs/tools/make_recording.py
+"""Record the grader as it names a bug, in docs/static/grader.svg.
+
+    python docs/tools/make_recording.py
 
 A real run: the stub of lesson 05 gets an attention that forgets to divide by the root of K, and the
 grader says so. The drawing is complete at once and after four seconds plays line by line. It has
@@ -24,7 +25,9 @@ WRITTEN = """\
     weights = nn.functional.dropout(probabilities, dropout)
     return weights @ value, probabilities
 """
-COLUMNS, LINE, MARGIN = 84, 19, 16
+COLUMNS = 84
+LINE = 19  # pixels from one line to the next
+MARGIN = 16
 TITLE = "The grader names a bug: an attention whose scores are not divided by the root of K"
 STYLE = """\
 svg { --paper: #f6f8fa; --ink: #17202a; --soft: #52606d; --good: #1a6b33; --bad: #b3261e; }
@@ -43,15 +46,12 @@ def grader(mine: Path, *arguments: str) -> str:
     """Return what ``python -m lessons.check`` prints, with the answers in a folder of their own."""
     environment = os.environ | {"MINISBERT_MINE": str(mine), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "lessons.check", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
-    ).stdout
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    return done.stdout
 
 
 def run() -> tuple[str, str]:
-    """Return the function as it stands in the file, without its docstring, and what the grader says
-    about it.
-    """
+    """Return the function of the file, without docstring, and what the grader says about it."""
     with tempfile.TemporaryDirectory() as folder:
         mine = Path(folder)
         grader(mine, "start", "05")
@@ -70,9 +70,7 @@ def wrapped(line: str, indent: int) -> list[str]:
 
 
 def screen(function: str, said: str) -> list[tuple[str, str, float]]:
-    """Return the lines of the recording, each with its look and the seconds after which it
-    appears.
-    """
+    """Return the lines of the recording: text, look, and the seconds after which each appears."""
     lines = [("# lessons/mine/lesson_05.py", "soft", 0.0)]
     seconds = 0.4
     for line in function.splitlines():
@@ -86,34 +84,32 @@ def screen(function: str, said: str) -> list[tuple[str, str, float]]:
         if line.split()[0] == "ok":
             look = "good"
         if "exactly the numbers" in line:
-            look, seconds = "typed", seconds + 1
+            look = "typed"
+            seconds += 1
         lines += [(part, look, seconds) for part in wrapped(line, 8)]
         seconds += 0.4
     return lines
 
 
 def drawing(lines: list[tuple[str, str, float]]) -> str:
-    """Return the SVG: every line at once, and then the animation, in which a line waits for its
-    turn.
-    """
-    width, height = 2 * MARGIN + int(COLUMNS * 7.85), 2 * MARGIN + LINE * len(lines)
+    """Return the SVG: every line at once, and the animation, in which each waits for its turn."""
+    width = 2 * MARGIN + int(COLUMNS * 7.85)
+    height = 2 * MARGIN + LINE * len(lines)
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     described = " ".join(" ".join(line for line, _, _ in lines).split())
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 '
-        f'{width} {height}" '
-        f'role="img" aria-labelledby="title desc">',
-        f'<title id="title">{TITLE}</title>\n<desc '
-        f'id="desc">{escape(described)}</desc>\n<style>\n{STYLE}</style>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title desc">',
+        f'<title id="title">{TITLE}</title>',
+        f'<desc id="desc">{escape(described)}</desc>',
+        f"<style>\n{STYLE}</style>",
         f'<rect width="{width}" height="{height}" rx="8"/>',
     ]
     for number, (line, look, seconds) in enumerate(lines):
         y = MARGIN + LINE * number + 14
         if line.strip():
-            shown = f'style="animation-duration: {seconds:.1f}s"'
-            parts.append(
-                f'<text class="{look}" x="{MARGIN}" y="{y}" xml:space="preserve" '
-                f"{shown}>{escape(line)}</text>"
-            )
+            place = f'x="{MARGIN}" y="{y}" xml:space="preserve"'
+            delay = f'style="animation-duration: {seconds:.1f}s"'
+            parts.append(f'<text class="{look}" {place} {delay}>{escape(line)}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 

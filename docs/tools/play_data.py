@@ -25,7 +25,8 @@ def attention_of(encoder: SentenceEncoder, text: str) -> tuple[list[str], torch.
     """The tokens of a text, and the probabilities of every head, (L, H, T, T)."""
     ids = encoder.tokenizer.encode([text]).ids[0]
     states: dict[str, torch.Tensor] = {}
-    fused, bert.FUSED = bert.FUSED, False  # the fused operation keeps no probabilities
+    fused = bert.FUSED
+    bert.FUSED = False  # the fused operation keeps no probabilities
     try:
         with torch.no_grad():
             encoder.bert(torch.tensor([ids]), trace=states)
@@ -47,15 +48,11 @@ def packed(array: np.ndarray) -> str:
 
 
 def index(encoder: SentenceEncoder) -> dict[str, Any]:
-    """400 sentences of STS-B as int8 codes and bits, 40 queries in float32, and the exact ten of
-    each.
-    """
+    """400 sentences of STS-B as int8 codes and bits, 40 queries, and the exact ten of each."""
     pairs = load_scored_pairs("stsb", "test")
     corpus = list(dict.fromkeys(pair.sentence1 for pair in pairs))[:400]
-    vectors, queries = (
-        encoder.encode(corpus),
-        encoder.encode([pair.sentence2 for pair in pairs[:400:10]]),
-    )
+    vectors = encoder.encode(corpus)
+    queries = encoder.encode([pair.sentence2 for pair in pairs[:400:10]])
     ranges = quantized.calibrate(vectors).astype(np.float32)
     return {
         "width": vectors.shape[1],
@@ -84,11 +81,9 @@ def play_data() -> dict[str, Any]:
     encoder = SentenceEncoder.load(folder)
     points, noise = circle()
     config = encoder.bert.config
+    vocabulary = (folder / "vocab.txt").read_text(encoding="utf-8")
     return {
-        "vocabulary": (folder / "vocab.txt")
-        .read_text(encoding="utf-8")
-        .removesuffix("\n")
-        .split("\n"),
+        "vocabulary": vocabulary.removesuffix("\n").split("\n"),
         "layers": config.num_hidden_layers,
         "heads": config.num_attention_heads,
         "sentences": thirty_sentences(encoder),

@@ -1,5 +1,4 @@
-"""What the site makes of docs/index.md: the kind of each page, a list of all for programs, links to
-the repository.
+"""What the site makes of docs/index.md: each page's kind, a list of all, links to the source.
 
 A Sphinx extension. The groups of the index are the kinds: tutorial, how-to, reference, explanation.
 """
@@ -24,44 +23,41 @@ CAPTION = re.compile(
     r'class="caption-text">(.*?)</span></p>\s*(<ul.*?</ul>\s*)(?=<p|</div>)',
     re.DOTALL,
 )
-# in static/: the sign and lessons/drawings/meaning.svg as a browser draws them on 1,200 by 630
-# pixels
-CARD, CARD_SHOWS = "card.png", "Sentences become numbers, and similar sentences similar numbers"
+# In static/: the sign and lessons/drawings/meaning.svg, drawn by a browser on 1,200 by 630 pixels.
+CARD = "card.png"
+CARD_SHOWS = "Sentences become numbers, and similar sentences similar numbers"
 
 
 def groups_of(root: Path = ROOT) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the lists of the index: the heading of each, and its documents in their order, each
-    with its title.
-    """
+    """Return the lists of the index: the heading of each, and its documents with their titles."""
     path = root / f"{INDEX}.md"
     groups = []
     for caption, entries in GROUP.findall(path.read_text(encoding="utf-8")):
-        targets = [(text, (path.parent / link).resolve()) for text, link in LINK.findall(entries)]
-        names = [
-            (text, target.relative_to(root.resolve()).with_suffix("").as_posix())
-            for text, target in targets
-        ]
-        groups.append((caption, names))
+        documents = []
+        for text, link in LINK.findall(entries):
+            target = (path.parent / link).resolve().relative_to(root.resolve())
+            documents.append((text, target.with_suffix("").as_posix()))
+        groups.append((caption, documents))
     return groups
 
 
 def kinds(root: Path = ROOT) -> dict[str, str]:
-    """Return the group of the index that each page is in; the lessons have that of the page that
-    lists them.
-    """
+    """Return the group of the index that each page is in; a lesson is in that of its list."""
     found = {}
     for caption, pages in groups_of(root):
         for _, name in pages:
             found[name] = caption
             if name == COURSE:
-                lessons = sorted((root / "lessons").glob("[0-9]*.py"))
-                found |= dict.fromkeys((f"lessons/{path.stem}" for path in lessons), caption)
+                for path in sorted((root / "lessons").glob("[0-9]*.py")):
+                    found[f"lessons/{path.stem}"] = caption
     return found
 
 
 def text_of(root: Path, name: str) -> str:
     """Return the Markdown of a page, or the file of a lesson."""
-    source = next(path for path in (root / f"{name}.md", root / f"{name}.py") if path.is_file())
+    source = root / f"{name}.md"
+    if not source.is_file():
+        source = root / f"{name}.py"
     return source.read_text(encoding="utf-8").removeprefix("# %% [markdown]\n")
 
 
@@ -70,13 +66,10 @@ def title(text: str) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence below the heading, without links; of a lesson, the first after
-    files and minutes.
-    """
+    """Return a page's first sentence, without links; of a lesson, the first after its header."""
     below = re.sub(r"^#(?: |$)", "", text, flags=re.MULTILINE).partition("\n\n")[2].strip()
-    paragraph = re.sub(
-        r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(below.partition("\n\n")[0].split())
-    )
+    paragraph = " ".join(below.partition("\n\n")[0].split())
+    paragraph = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", paragraph)
     paragraph = re.sub(r"^Steps through .*? minutes\. ", "", paragraph).replace("**", "")
     return re.match(r".*?[.!?](?= |$)|.*", paragraph)[0]
 
@@ -104,9 +97,7 @@ def llms(root: Path = ROOT) -> str:
 def finish(
     app: "Sphinx", name: str, template: str, context: dict[str, Any], doctree: object
 ) -> None:
-    """Give a page the tags from which a search engine, or a chat that shows a link, takes
-    description and picture.
-    """
+    """Give a page the tags from which a search engine or a chat takes description and picture."""
     root = Path(app.srcdir)
     about = first_sentence(text_of(root, name if name in kinds(root) else INDEX)).replace("`", "")
     tags = {
@@ -120,32 +111,28 @@ def finish(
         tags["og:image"] = f"{app.config.html_baseurl}_static/{CARD}"
         tags["og:image:alt"] = CARD_SHOWS
         tags["twitter:card"] = "summary_large_image"
-    lines = [
-        f'<meta property="{key}" content="{html.escape(value)}">' for key, value in tags.items()
-    ]
+    lines = []
+    for key, value in tags.items():
+        lines.append(f'<meta property="{key}" content="{html.escape(value)}">')
     lines.append(f'<meta name="description" content="{html.escape(about)}">')
     context["metatags"] = "\n".join([context.get("metatags", ""), *lines])
     context["fold"] = fold
-    if (
-        name == API
-    ):  # Sphinx's lists of parameters have no terms, which a screen reader expects of such a list
+    # Sphinx's lists of parameters have no terms, which a screen reader expects of such a list.
+    if name == API:
         context["body"] = context["body"].replace("<dl>\n<dd>", '<dl role="presentation">\n<dd>')
 
 
 def fold(sidebar: str) -> str:
-    """Fold the groups of the sidebar, HTML, but the one that the page is in: nobody reads a list of
-    eighty links.
-    """
+    """Fold the sidebar's groups, except the page's own: nobody reads a list of eighty links."""
 
     def folded(group: re.Match) -> str:
         unfolded = " open" if 'class="current' in group[2] else ""
         summary = f"<summary>{group[1]}</summary>"
         return f'<details class="group"{unfolded}>\n{summary}\n{group[2]}</details>\n'
 
-    # the theme's own arrows, which open the lessons, have no name for a screen reader
-    return CAPTION.sub(
-        folded, sidebar.replace("<summary>", '<summary aria-label="pages of this group">')
-    )
+    # The theme's own arrows, which open the lessons, have no name for a screen reader.
+    named = sidebar.replace("<summary>", '<summary aria-label="pages of this group">')
+    return CAPTION.sub(folded, named)
 
 
 def pages_address(repository: str) -> str:
@@ -160,20 +147,17 @@ def write_llms(app: "Sphinx", error: Exception | None) -> None:
 
 
 def write_versions(app: "Sphinx", error: Exception | None) -> None:
-    """Lead from the folder above to the newest version, with a list of all, if the site's folder is
-    named after one.
-    """
+    """Lead from the folder above to the newest version if the site's folder is named after one."""
     out = Path(app.outdir)
     if error is not None or out.name != app.config.release:
         return
     names = [path.parent.name for path in out.parent.glob("*/llms.txt")]
-    names.sort(
-        key=lambda name: [int(part) for part in re.findall(r"\d+", name)], reverse=True
-    )  # 0.10 after 0.9
+    # By number: 0.10 comes after 0.9.
+    names.sort(key=lambda name: [int(part) for part in re.findall(r"\d+", name)], reverse=True)
     links = "".join(f'<li><a href="{name}/{INDEX}.html">{name}</a></li>\n' for name in names)
     lines = [
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>minisbert: '
-        "versions</title>",
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+        "<title>minisbert: versions</title>",
         f'<meta http-equiv="refresh" content="0; url={names[0]}/{INDEX}.html">\n</head>',
         f"<body>\n<h1>minisbert</h1>\n<ul>\n{links}</ul>\n</body>\n</html>\n",
     ]
@@ -181,8 +165,9 @@ def write_versions(app: "Sphinx", error: Exception | None) -> None:
 
 
 def mark(app: "Sphinx", name: str, source: list[str]) -> None:
-    """Name a page's kind before its first line, and make the lists of contents, which GitHub would
-    show as they are.
+    """Name a page's kind before its first line, and make the lists of contents.
+
+    GitHub would show them as they are.
     """
     if name == INDEX:
         for caption, pages in groups_of(Path(app.srcdir)):
@@ -222,7 +207,6 @@ def setup(app: "Sphinx") -> dict[str, int | bool]:
     app.connect("html-page-context", finish)
     app.connect("build-finished", write_llms)
     app.connect("build-finished", write_versions)  # after the list, by which it knows a version
-    version = zlib.crc32(
-        (ROOT / f"{INDEX}.md").read_bytes()
-    )  # it decides what stands on the other pages
+    # The index decides what stands on the other pages.
+    version = zlib.crc32((ROOT / f"{INDEX}.md").read_bytes())
     return {"env_version": version, "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,3 +1,1 @@
-"""What a library does in one call, written out: merges, the way back in a layer, losses, bills,
-gains, geometry.
-"""
+"""What a library does in one call, written out: merges, gradients, losses, costs, geometry."""

@@ -1,6 +1,4 @@
-"""AdamW as an optimizer that steps by ``adamw_step``, one parameter after the other; the book takes
-PyTorch's own.
-"""
+"""AdamW as an optimizer of ``adamw_step``, parameter by parameter; the book takes PyTorch's."""
 
 from collections.abc import Iterable
 

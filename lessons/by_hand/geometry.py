@@ -1,6 +1,4 @@
-"""Where vectors lie on the sphere: alignment, uniformity, mean cosine, of lists, arrays or tensors
-on the CPU.
-"""
+"""Where vectors lie on the sphere: alignment, uniformity, mean cosine; lists or tensors."""
 
 import numpy as np
 import torch
@@ -17,7 +15,8 @@ def alignment(u: ArrayLike, v: ArrayLike) -> float:
     u and v (N, D), each row scaled to length 1 first. 0 is best, 4 is worst; it is 2 - 2 * the mean
     cosine. ``u = [[1, 0], [0, 2]], v = [[1, 0], [1, 1]]`` gives (0 + 0.58579) / 2 = 0.29289.
     """
-    u, v = _directions("u", u), _directions("v", v)
+    u = _directions("u", u)
+    v = _directions("v", v)
     check_shape("u", u, None, None)
     check_shape("v", v, *u.shape)
     return float(((u - v) ** 2).sum(1).mean())
@@ -59,8 +58,6 @@ def _directions(name: str, values: ArrayLike) -> np.ndarray:
     without = ~((rows * rows).sum(1) > 0.5)
     if without.any():
         row = int(np.argmax(without))
-        raise ValueError(
-            f"{name} has a row without a direction: row {row} is zero, or not finite when it is "
-            f"squared"
-        )
+        reason = f"row {row} is zero, or not finite when it is squared"
+        raise ValueError(f"{name} has a row without a direction: {reason}")
     return rows

@@ -14,11 +14,13 @@ def paired_gain(a: ArrayLike, b: ArrayLike) -> tuple[float, float, float, float]
     standard deviation (by n - 1) over sqrt(n), and the interval reaches two errors to each side.
     ``paired_gain([70, 74, 72, 76], [69, 72, 71, 74]) = (1.5, 0.28868, 0.92265, 2.07735)``.
     """
-    a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    a = np.asarray(a, dtype=np.float64)
+    b = np.asarray(b, dtype=np.float64)
     check_shape("a", a, None)
     check_shape("b", b, len(a))
     if len(a) < 2:
         raise ValueError("one pair has no spread: give at least two")
     d = a - b  # what both share is gone from it
-    gain, error = d.mean(), d.std(ddof=1) / np.sqrt(len(d))
+    gain = d.mean()
+    error = d.std(ddof=1) / np.sqrt(len(d))
     return float(gain), float(error), float(gain - 2 * error), float(gain + 2 * error)

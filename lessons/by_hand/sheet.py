@@ -15,12 +15,15 @@ def training_step(config: BertConfig, B: int, T: int) -> dict[str, int]:
     operations in its four D x D matrices, 96 in the feed-forward block, 72 between tokens: 264
     forward, 528 backward.
     """
-    D, F, L = config.hidden_size, config.intermediate_size, config.num_hidden_layers
-    V, P, types = config.vocab_size, config.max_position_embeddings, config.type_vocab_size
+    D = config.hidden_size
+    F = config.intermediate_size
+    L = config.num_hidden_layers
+    V = config.vocab_size
+    P = config.max_position_embeddings
+    types = config.type_vocab_size
     tokens = B * T
-    dense = (
-        4 * D * D + 2 * D * F
-    )  # multiplications per token and layer: query, key, value, output; up and down
+    # Multiplications per token and layer: query, key, value, output; up and down.
+    dense = 4 * D * D + 2 * D * F
     between = 2 * T * D  # scores, then contexts: D products with each of T tokens
     forward = 2 * L * tokens * (dense + between)
     # each matrix product has two factors, and each factor's gradient is a product of the same size

@@ -1,6 +1,4 @@
-"""Byte pair encoding: a vocabulary that is learned from text by joining, again and again, the most
-frequent pair.
-"""
+"""Byte pair encoding: a vocabulary learned from text by joining the most frequent pair."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -59,16 +59,16 @@ class Part(NamedTuple):
 class Assembly:
     """The file by chapters, and the pieces that found no place in it, with the reason."""
 
-    names: dict[
-        str, str
-    ]  # what each name of the file means, an import's path or the source: none has two meanings
+    # What each name of the file means, an import's path or the source: none has two meanings.
+    names: dict[str, str]
     chapters: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
         """Python's own imports, an empty line, the others, and the chapters."""
-        plain, named = set(), {}
+        plain = set()
+        named = {}
         for name, path in sorted(self.names.items(), key=lambda item: item[1]):
             module, _, original = path.rpartition(".")
             if not path.replace(".", "").isidentifier():
@@ -93,11 +93,16 @@ def assemble(masters: Iterable[str], failed: dict[str, str] | None = None) -> As
 
     ``failed`` has the pieces that must stay out, with the reason.
     """
-    nodes = [node for source in BOOK.values() for node in source.tree.body]
-    names = {name: ast.unparse(node) for node in nodes for name in changed(node)}
-    found = Assembly(
-        names | {name: path for node in nodes for name, path in imported(node).items()}
-    )
+    nodes = []
+    for source in BOOK.values():
+        nodes += source.tree.body
+    names = {}
+    for node in nodes:
+        for name in changed(node):
+            names[name] = ast.unparse(node)
+    for node in nodes:
+        names |= imported(node)
+    found = Assembly(names)
     found.left_out |= failed or {}
     written: dict[str, Part] = {}
     files: dict[int, Learners] = {}
@@ -112,8 +117,7 @@ def assemble(masters: Iterable[str], failed: dict[str, str] | None = None) -> As
     return found
 
 
-# ------------------------------------------------------------------------------- of a learner's
-# file
+# ------------------------------------------------------------------------------ of a learner's file
 
 
 class Learners(Source):
@@ -122,9 +126,9 @@ class Learners(Source):
     def __init__(self, lesson: int):
         super().__init__(mine(lesson))
         self.name = mine(lesson).name
-        self.imports = {
-            name: path for node in ast.walk(self.tree) for name, path in imported(node).items()
-        }
+        self.imports: dict[str, str] = {}
+        for node in ast.walk(self.tree):
+            self.imports |= imported(node)
         self.stubs = {
             line.strip()
             for line in lesson_stubs(lesson).splitlines()
@@ -135,10 +139,9 @@ class Learners(Source):
         ] = []  # methods beside the book's that an earlier piece has brought along
 
     def part(self, piece: Piece, names: dict[str, str]) -> Part:
-        """What comes with a piece into a file that has these names. ``Unfit`` if it cannot be moved
-        there.
-        """
-        function, inside = defined(self.tree, piece.path), len(piece.path) == 2
+        """What comes with a piece into a file with these names; ``Unfit`` if it cannot be moved."""
+        function = defined(self.tree, piece.path)
+        inside = len(piece.path) == 2
         if function is None:
             raise Unfit(f"{self.name} has no line that begins with def {piece.path[-1]}")
         nodes = [*(self.methods_beside(piece) if inside else []), function]
@@ -194,7 +197,8 @@ class Learners(Source):
     def globals_of(self, node: ast.stmt, inside: bool = False) -> set[str]:
         """The names that a statement takes from its file."""
         text = f"class Any:\n{self.text_of(node, inside)}" if inside else self.text_of(node)
-        found, tables = set(), [symtable.symtable(text, self.name, "exec")]
+        found = set()
+        tables = [symtable.symtable(text, self.name, "exec")]
         for table in tables:
             tables += table.get_children()
             found |= {
@@ -205,22 +209,18 @@ class Learners(Source):
         return found
 
     def text_of(self, node: ast.stmt, inside: bool = False) -> str:
-        """A statement with the comment above it, at the margin or in a class, without the stub's
-        comments.
-        """
-        lines, column = self.lines[first_line(self, node) - 1 : node.end_lineno], node.col_offset
+        """A statement with the comment above it, dedented, without the stub's comments."""
+        lines = self.lines[first_line(self, node) - 1 : node.end_lineno]
+        column = node.col_offset
         if inside and column != 4:
-            lines = [
-                f"    {line[column:] if line[:column].isspace() else line.lstrip()}"
-                for line in lines
-            ]
+            for i, line in enumerate(lines):
+                rest = line[column:] if line[:column].isspace() else line.lstrip()
+                lines[i] = f"    {rest}"
         return "\n".join(line for line in lines if line.strip() not in self.stubs)
 
 
 def changed(node: ast.stmt) -> set[str]:
-    """The names that a statement defines or changes: ``TABLE`` in ``TABLE[0] = 1`` and in
-    ``TABLE.append(1)`` too.
-    """
+    """The names that a statement defines or changes, ``TABLE`` in ``TABLE[0] = 1`` too."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return {node.name}
     if isinstance(node, IMPORTS) or (
@@ -243,10 +243,14 @@ def changed(node: ast.stmt) -> set[str]:
 def imported(node: ast.AST) -> dict[str, str]:
     """The names that an import binds and what they stand for: ``{"F": "torch.nn.functional"}``."""
     if isinstance(node, ast.Import):
-        return {
-            a.asname or a.name.split(".")[0]: a.name if a.asname else a.name.split(".")[0]
-            for a in node.names
-        }
+        found = {}
+        for alias in node.names:
+            if alias.asname:
+                found[alias.asname] = alias.name
+            else:
+                package = alias.name.split(".")[0]
+                found[package] = package
+        return found
     if isinstance(node, ast.ImportFrom) and not node.level and node.module != "__future__":
         return {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
     return {}
@@ -296,9 +300,11 @@ def chapter_text(name: str, written: dict[str, Part], left_out: dict[str, str]) 
             lines[here : node.end_lineno] = part.text.split("\n")
         else:
             lines[here:here] = mark(f"{name}.{node.name}")
-        lines[here:here] = [
-            line for part in parts for text in part.before for line in [*text.split("\n"), "", ""]
-        ]
+        before = []
+        for part in parts:
+            for text in part.before:
+                before += [*text.split("\n"), "", ""]
+        lines[here:here] = before
     # a learner's formula would not run beside PyTorch's operation for it
     if written.keys() & {"bert.layer_norm", "bert.attention", "bert.gelu"}:
         lines = ["FUSED = False" if line == "FUSED = True" else line for line in lines]
@@ -308,8 +314,7 @@ def chapter_text(name: str, written: dict[str, Part], left_out: dict[str, str]) 
 
 
 def owners(text: str) -> list[str]:
-    """For each line of code the piece that it belongs to, by the last mark above it; empty: the
-    book's.
+    """The piece of each line of code, by the last mark above it; empty: the book's.
 
     A line without code, that is an empty one, a comment or a docstring, has the owner "-".
     """
@@ -325,7 +330,8 @@ def owners(text: str) -> list[str]:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in layout and not token.line.lstrip().startswith('"""'):
             code |= {*range(token.start[0], token.end[0] + 1)}
-    found, owner = [], ""
+    found = []
+    owner = ""
     for number, line in enumerate(text.splitlines(), start=1):
         if mark := MARK.match(line):
             owner = mark[1] or ""

@@ -56,9 +56,7 @@ BONUS: dict[str, str] = {
 
 
 def cases(master: str) -> Callable:
-    """Decorator: a piece's cases are what the function yields; each is run before the next one is
-    asked for.
-    """
+    """Decorator: a piece's cases are what the function yields, each run before the next."""
 
     def enter(function: Callable[[], Iterator[Case]]) -> Callable[[], Iterator[Case]]:
         CASES[master] = function
@@ -81,9 +79,7 @@ def d(*values: Any) -> Tensor:
 
 
 def with_weights(module: nn.Module, **weights: Any) -> nn.Module:
-    """A module whose parameters are 0 (LayerNorm's weight 1) except for those given:
-    ``up__bias=[1.0, 2.0]``.
-    """
+    """A module of zeros (LayerNorm's weight 1) except for those given: ``up__bias=[1.0, 2.0]``."""
     for name, parameter in module.named_parameters():
         parameter.data = torch.full_like(parameter, float("norm.weight" in name))
     for name, value in weights.items():
@@ -95,9 +91,7 @@ def with_weights(module: nn.Module, **weights: Any) -> nn.Module:
 
 
 def equal(ours: Any, expected: Any, tolerance: float) -> bool:
-    """Of the same type and shape, and every number within ``tolerance``; NaN equals NaN, and
-    infinity itself.
-    """
+    """Of the same type and shape, every number within ``tolerance``; NaN equals NaN."""
     if isinstance(expected, np.ndarray):
         return isinstance(ours, np.ndarray) and equal(
             as_tensor(ours), as_tensor(expected), tolerance
@@ -123,7 +117,8 @@ def as_tensor(array: np.ndarray) -> Tensor:
 
 def right(ours: Tensor, expected: Tensor, tolerance: float) -> Tensor:
     """For each number: is it right? Boolean, of the shape of both."""
-    ours, expected = ours.detach().double(), expected.detach().double()
+    ours = ours.detach().double()
+    expected = expected.detach().double()
     both = (ours == expected) | (ours.isnan() & expected.isnan())
     return both | ((ours - expected).abs() <= tolerance)
 
@@ -144,7 +139,8 @@ def describe(ours: Any, expected: Any, tolerance: float) -> str:
         at = next(i for i, text in enumerate(texts) if text)
         return f"the {ORDINALS[at]} of its {len(ours)} results: {texts[at]}"
     if isinstance(ours, np.ndarray) and isinstance(expected, np.ndarray):
-        ours, expected = as_tensor(ours), as_tensor(expected)
+        ours = as_tensor(ours)
+        expected = as_tensor(expected)
     if isinstance(expected, dict) and isinstance(ours, dict):
         return different_entry(ours, expected)
     if isinstance(expected, list) and isinstance(ours, list):
@@ -199,16 +195,13 @@ def different_item(ours: list, expected: list) -> str:
     """The first place at which two different lists differ, and the lists if they are short."""
     pairs = enumerate(zip(ours, expected, strict=False))
     at = next((i for i, (a, b) in pairs if not equal(a, b, 0.0)), min(len(ours), len(expected)))
-    one, other = (side[at] if at < len(side) else ... for side in (ours, expected))
-    texts = [
-        "nothing" if value is ... else text
-        for value, text in zip((one, other), both(one, other), strict=True)
-    ]
-    whole = (
-        f"; {shown(ours)} instead of {shown(expected)}"
-        if len(str(ours)) + len(str(expected)) < 160
-        else ""
-    )
+    one = ours[at] if at < len(ours) else ...
+    other = expected[at] if at < len(expected) else ...
+    texts = both(one, other)
+    texts = ["nothing" if one is ... else texts[0], "nothing" if other is ... else texts[1]]
+    whole = ""
+    if len(str(ours)) + len(str(expected)) < 160:
+        whole = f"; {shown(ours)} instead of {shown(expected)}"
     return f"the first difference is at {at}: yours {texts[0]}, expected {texts[1]}{whole}"
 
 
@@ -219,19 +212,22 @@ def both(ours: Any, expected: Any) -> list[str]:
 
 
 def float32(ours: Any, expected: Any) -> str:
-    """A question, if float64 numbers differ as float32 rounds: most by about 1e-8 of their size,
-    none by much more.
+    """A question, if float64 numbers differ as float32 rounds.
+
+    Most differ by about 1e-8 of their size, none by much more.
     """
-    if not all(
-        isinstance(x, float) or (isinstance(x, Tensor) and x.dtype == torch.float64)
-        for x in (ours, expected)
-    ):
+    if not (is_float64(ours) and is_float64(expected)):
         return ""
-    ours, expected = (torch.as_tensor(x).detach() for x in (ours, expected))
+    ours = torch.as_tensor(ours).detach()
+    expected = torch.as_tensor(expected).detach()
     share = ((ours - expected).abs() / expected.abs().clamp_min(1e-3)).flatten()
     # one number alone may be off by as little for many reasons
     rounded = len(share) > 1 and 1e-9 < share.median() < 1e-7 and share.max() < 1e-6
     return " (is something computed in float32?)" if rounded else ""
+
+
+def is_float64(x: Any) -> bool:
+    return isinstance(x, float) or (isinstance(x, Tensor) and x.dtype == torch.float64)
 
 
 def shown(value: Any) -> str:
@@ -243,9 +239,7 @@ def shown(value: Any) -> str:
 
 
 def form_problem(result: Any, expected: Any) -> str:
-    """Empty if a result has the very type and shape that the master returns for the same inputs; no
-    subclasses.
-    """
+    """Empty if a result has the very type and shape that the master returns; no subclasses."""
     if isinstance(expected, tuple):
         if type(result) is not tuple or len(result) != len(expected):
             return f"returns {kind(result)}, not {len(expected)} results"
@@ -256,21 +250,26 @@ def form_problem(result: Any, expected: Any) -> str:
     if isinstance(expected, float):
         return "" if number(result) else f"returns {kind(result)}, not a number (a Python float)"
     if isinstance(expected, Tensor | np.ndarray):
-        if type(result) not in (type(expected), nn.Parameter):
-            return f"returns {kind(result)}, not {kind(expected)}"
-        if tuple(result.shape) != tuple(expected.shape):
-            return f"returns the shape {tuple(result.shape)}, not {tuple(expected.shape)}"
-        if result.dtype == expected.dtype:
-            return ""
-        made = " (made by torch.zeros? give it dtype=u.dtype, u being an argument)"
-        return f"returns {result.dtype}, not {expected.dtype}{made if result.dtype == torch.float32 else ''}"
+        return array_problem(result, expected)
     return "" if type(result) is type(expected) else f"returns {kind(result)}, not {kind(expected)}"
 
 
+def array_problem(result: Any, expected: Tensor | np.ndarray) -> str:
+    """``form_problem`` of a tensor or an array: its type, shape and dtype."""
+    if type(result) not in (type(expected), nn.Parameter):
+        return f"returns {kind(result)}, not {kind(expected)}"
+    if tuple(result.shape) != tuple(expected.shape):
+        return f"returns the shape {tuple(result.shape)}, not {tuple(expected.shape)}"
+    if result.dtype == expected.dtype:
+        return ""
+    problem = f"returns {result.dtype}, not {expected.dtype}"
+    if result.dtype == torch.float32:
+        problem += " (made by torch.zeros? give it dtype=u.dtype, u being an argument)"
+    return problem
+
+
 def converted(result: Any, expected: Any) -> Any:
-    """A result of the right type and shape with the expected dtype; None if it is not of that type
-    and shape.
-    """
+    """A result of the right type and shape with the expected dtype, else None."""
     if isinstance(expected, tuple):
         fits = type(result) is tuple and len(result) == len(expected)
         parts = (

@@ -1,6 +1,4 @@
-"""Hand examples and traps of the pieces in ``lessons/by_hand``: merges, gradients, costs, a gain in
-pairs.
-"""
+"""Hand examples and traps of ``lessons/by_hand``: merges, gradients, costs, a gain in pairs."""
 
 import numpy as np
 import torch
@@ -76,7 +74,8 @@ def _():
 
 @cases("paired.paired_gain")
 def _():
-    a, b = [70, 74, 72, 76], [69, 72, 71, 74]  # differences 1, 2, 1, 2
+    a = [70, 74, 72, 76]
+    b = [69, 72, 71, 74]  # differences 1, 2, 1, 2
     yield example(
         "four pairs: 1.5, half of sqrt(1/3)",
         (1.5, 0.28868, 0.92265, 2.07735),
@@ -84,6 +83,7 @@ def _():
         a,
         b,
     )
-    gain, a = paired.paired_gain, np.array([5.0, 3.0, 4.0])
+    gain = paired.paired_gain
+    a = np.array([5.0, 3.0, 4.0])
     yield trap("every run ahead by 2: no doubt", (2.0, 0.0, 2.0, 2.0), gain, a, a - 2)
     yield trap("two pairs, once ahead, once behind", (0.0, 1.0, -2.0, 2.0), gain, [1, 0], [0, 1])

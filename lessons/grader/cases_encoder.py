@@ -21,25 +21,24 @@ TWO = BertConfig(3, 2, 1, 1, 2, 4)  # width 2, one head
 EYE = [[1.0, 0.0], [0.0, 1.0]]
 REAL = torch.tensor([[True, True, False]])  # two tokens and a pad
 
-# ------------------------------------------------------------------------------- embeddings,
-# LayerNorm
+# ---------------------------------------------------------------------------- embeddings, LayerNorm
 
 
 @cases("bert.layer_norm")
 def _():
-    x, ones, zeros = t([1.0, 3.0], [10.0, 10.5]), torch.ones(2), torch.zeros(2)
+    x = t([1.0, 3.0], [10.0, 10.5])
+    ones = torch.ones(2)
+    zeros = torch.zeros(2)
     yield example(
         "[1, 3] and [10, 10.5]", t([-1.0, 1.0], [-1.0, 1.0]), bert.layer_norm, x, ones, zeros, 1e-12
     )
-    name, expected = (
-        "[1, 3] with eps 1, weight [2, 3], bias 5",
-        t([5 - 2 * 0.70711, 5 + 3 * 0.70711]),
-    )
+    name = "[1, 3] with eps 1, weight [2, 3], bias 5"
+    expected = t([5 - 2 * 0.70711, 5 + 3 * 0.70711])
     yield example(name, expected, bert.layer_norm, x[:1], t(2.0, 3.0), zeros + 5, 1.0)
-    ones, bias = torch.ones(3).double(), d(7.0, 8.0, 9.0)
-    x = (
-        normal(2, 3).detach() + 1e5
-    )  # the mean of squares minus the square of the mean has no digits left here
+    ones = torch.ones(3).double()
+    bias = d(7.0, 8.0, 9.0)
+    # The mean of squares minus the square of the mean has no digits left here.
+    x = normal(2, 3).detach() + 1e5
     expected = functional.layer_norm(x, (3,), ones, bias, 1e-12)
     yield trap("numbers around 1e5", expected, bert.layer_norm, x, ones, bias, 1e-12)
 
@@ -53,7 +52,8 @@ def _():
     module = with_weights(
         bert.Embeddings(TWO), **tables, token_type__weight=[[0.0, 0.0], [0.0, 3.0]]
     )
-    ids, types = torch.tensor([[1, 2]]), torch.tensor([[0, 1]])
+    ids = torch.tensor([[1, 2]])
+    types = torch.tensor([[0, 1]])
     yield example(
         "[1, 0] and [4, 2 + 3], normalised", t([[1.0, -1.0], [-1.0, 1.0]]), module, ids, types
     )
@@ -70,11 +70,10 @@ def _():
 
 @cases("bert.attention")
 def _():
-    query, key = (
-        t([[[1.0, 0.0]]]),
-        t([[[0.0, 1.0], [math.sqrt(2.0) * math.log(3.0), 0.0], [9.0, 9.0]]]),
-    )
-    value, mask = t([[[0.0, 4.0], [4.0, 0.0], [99.0, 99.0]]]), REAL[:, None, None]
+    query = t([[[1.0, 0.0]]])
+    key = t([[[0.0, 1.0], [math.sqrt(2.0) * math.log(3.0), 0.0], [9.0, 9.0]]])
+    value = t([[[0.0, 4.0], [4.0, 0.0], [99.0, 99.0]]])
+    mask = REAL[:, None, None]
     expected = t([[[3.0, 1.0]]]), t([[[0.25, 0.75, 0.0]]])
     yield example(
         "scores 0 and log 3, and a pad", expected, bert.attention, query, key, value, mask
@@ -142,14 +141,14 @@ def _():
         t([[0.0, 2.0], [4.0, 6.0]]),
         None,
     )
-    module, x = randomised(bert.Attention(12, 3, dropout=0.1)), normal(3, 4, 12).detach()
+    module = randomised(bert.Attention(12, 3, dropout=0.1))
+    x = normal(3, 4, 12).detach()
     mask = torch.tensor([[True] * 4, [True, False, False, False], [True, True, False, False]])
     expected = torch_attention(module, x, x, mask)
     yield trap("texts that are nearly all pads", expected, module, x, mask[:, None, None])
 
 
-# ------------------------------------------------------------------------- feed-forward, layer,
-# model
+# ----------------------------------------------------------------------- feed-forward, layer, model
 
 
 @cases("bert.gelu")
@@ -180,7 +179,8 @@ def _():
         module,
         t([[0.0, 0.0]]),
     )
-    module, x = randomised(bert.FeedForward(CONFIG)), normal(1, 1, 12).detach()
+    module = randomised(bert.FeedForward(CONFIG))
+    x = normal(1, 1, 12).detach()
     yield trap("one text of one token", torch_feed_forward(module, x), module, x)
 
 
@@ -193,7 +193,8 @@ def _():
     yield example(
         "[0, 1] + [2, 0] -> [1, -1]; + [0, 4] -> [-1, 1]", expected, module, t([[0.0, 1.0]]), None
     )
-    module, x = randomised(bert.Layer(CONFIG)), normal(2, 5, 12).detach()
+    module = randomised(bert.Layer(CONFIG))
+    x = normal(2, 5, 12).detach()
     mask = torch.tensor([[True] * 5, [True] + [False] * 4])
     state = lambda *x: module(*x)[0]  # noqa: E731
     yield trap(
@@ -209,7 +210,8 @@ def _():
 def _():
     words = [[0.0, 0.0], [0.0, 1.0], [5.0, 2.0]]
     model = with_weights(bert.Bert(TWO, pooler=False), embeddings__word__weight=words)
-    ids, mask = torch.tensor([[1, 2, 0]]), torch.tensor([[1, 1, 0]])
+    ids = torch.tensor([[1, 2, 0]])
+    mask = torch.tensor([[1, 1, 0]])
     yield example(
         "a layer that adds nothing", t([[-1.0, 1.0], [1.0, -1.0], [0.0, 0.0]]), model, ids, mask
     )
@@ -224,7 +226,8 @@ def _():
         dropping = randomised(
             bert.Bert(replace(CONFIG, hidden_dropout_prob=0.5), pooler=False)
         ).train()
-        first, second = dropping(row), dropping(row)
+        first = dropping(row)
+        second = dropping(row)
         return torch.equal(first, second), dropping.training and dropping.layers[0].training
 
     yield trap("in training two calls differ, and it stays in training", (False, True), in_training)

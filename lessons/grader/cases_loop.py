@@ -59,7 +59,8 @@ def steps(
     batches: Iterable, schedule: Callable = constant, **options: Any
 ) -> tuple[list, list, list]:
     """The numbers of the steps, their losses, and the weight after each."""
-    model, found = Weight(), []
+    model = Weight()
+    found = []
     for step in loop.fit(model, squares, batches, Logged(model), schedule, **options):
         found.append((step.number, step.loss, model.w.item()))
     return tuple(map(list, zip(*found, strict=True)))
@@ -76,11 +77,8 @@ def _():
         "clipped to 5", ([1, 2], [10.0, 5.625], [2.5, 2.0]), steps, [PAIR, PAIR], clip=5.0
     )
     cut = {"micro_batches": lambda rows: [rows[:2], rows[2:]]}
-    expected = (
-        [1],
-        [56 / 3],
-        [3 - 0.1 * 56 / 3],
-    )  # (4 + 16 + 36) / 3; the gradient is 2 * 2 * (1 + 4 + 9) / 3
+    # (4 + 16 + 36) / 3; the gradient is 2 * 2 * (1 + 4 + 9) / 3
+    expected = ([1], [56 / 3], [3 - 0.1 * 56 / 3])
     yield example("rows 1, 2 and 3 as 1, 2 and then 3", expected, steps, [[1.0, 2.0, 3.0]], **cut)
 
     def once(log: Callable[[Weight], object]) -> object:
@@ -110,10 +108,9 @@ def _():
     yield trap("a gradient that was there before", 2.0, leftover)
 
     def outside() -> float:
-        """A parameter that the optimizer has and the model has not, as a learned temperature would
-        be.
-        """
-        model, other = Weight(), nn.Parameter(d(3.0)[0])
+        """A parameter of the optimizer that the model lacks, as a learned temperature would be."""
+        model = Weight()
+        other = nn.Parameter(d(3.0)[0])
         optimizer = Logged(model)
         optimizer.add_param_group({"params": [other], "lr": 0.1})
 
@@ -127,7 +124,8 @@ def _():
     yield trap("a parameter of the optimizer outside the model, two steps", 1.5, outside)
 
     def reported() -> tuple[bool, list, list]:
-        model, batches = Weight(), [PAIR, [2.0]]
+        model = Weight()
+        batches = [PAIR, [2.0]]
         found = list(loop.fit(model, squares, batches, Logged(model), up, start=1))
         same = all(step.batch is batch for step, batch in zip(found, batches, strict=True))
         return same, [step.number for step in found], [step.multiplier for step in found]
@@ -135,7 +133,8 @@ def _():
     yield trap("start=1: batches, numbers, multipliers", (True, [2, 3], [0.5, 1.0]), reported)
 
     def rates() -> list:
-        model, other = Weight(), nn.Parameter(d(0.0))
+        model = Weight()
+        other = nn.Parameter(d(0.0))
         optimizer = Logged(model)
         optimizer.add_param_group({"params": [other], "lr": 0.8})
         run = loop.fit(model, squares, [PAIR] * 3, optimizer, lambda step: 0.5)
@@ -164,9 +163,7 @@ def _():
 
 
 def ended(loss: Callable, micro_batches: int = 1) -> tuple[str, float]:
-    """What is raised in the second step, and the weight then; ``loss`` of the second batch is
-    spoiled.
-    """
+    """What the second step raises, and the weight then; ``loss`` of its batch is spoiled."""
     model = Weight()
 
     def spoiled(model: Weight, rows: Sequence[float]) -> Tensor:

@@ -1,6 +1,4 @@
-"""Hand examples and traps of lessons 10, 11, 28 and 24: losses, geometry, schedule, optimizer,
-batches in parts.
-"""
+"""Hand examples and traps of lessons 10, 11, 24 and 28: losses, schedule, optimizer, parts."""
 
 import math
 import weakref
@@ -30,13 +28,13 @@ def f(value: float) -> Tensor:
     return torch.tensor(value)
 
 
-# -------------------------------------------------------------------------------- pairs and
-# triplets
+# ------------------------------------------------------------------------------- pairs and triplets
 
 
 @cases("losses.softmax_cross_entropy_loss")
 def _():
-    loss, logits = losses.softmax_cross_entropy_loss, t([0.0, 0.0, math.log(2.0)])
+    loss = losses.softmax_cross_entropy_loss
+    logits = t([0.0, 0.0, math.log(2.0)])
     yield example("logits 0, 0, log 2, label 2", f(0.69315), loss, logits, torch.tensor([2]))
     yield trap("logits of 1e4", s(1e4), loss, d([1e4, 0.0], [0.0, 1e4]), torch.tensor([1, 0]))
     yield trap(
@@ -55,7 +53,8 @@ def _():
         yield example(
             f"45 degrees apart, label {label}", f(expected), losses.contrastive_loss, *pair
         )
-    u, v = d([3.0, 4.0]), d([-3.0, -4.0])
+    u = d([3.0, 4.0])
+    v = d([-3.0, -4.0])
     yield trap("beyond the margin: 0", s(0.0), losses.contrastive_loss, u, v, torch.tensor([0]))
 
 
@@ -63,7 +62,8 @@ def _():
 def _():
     rows = t([0.0, 0.0]), t([3.0, 4.0]), t([0.0, 4.5])
     yield example("distances 5 and 4.5", f(1.5), losses.triplet_loss, *rows)
-    a, n = d([0.0, 0.0]), d([0.0, 4.5])
+    a = d([0.0, 0.0])
+    n = d([0.0, 4.5])
 
     def slope() -> Tensor:
         anchor = a.clone().requires_grad_()
@@ -85,14 +85,14 @@ def _():
     )
 
 
-# -------------------------------------------------------------------------------- in-batch
-# negatives
+# ------------------------------------------------------------------------------- in-batch negatives
 
 
 @cases("losses.multiple_negatives_ranking_loss")
 def _():
     loss = losses.multiple_negatives_ranking_loss
-    anchors, positives = torch.tensor(EYE), t([1.0, 0.0], [1.0, 1.0])
+    anchors = torch.tensor(EYE)
+    positives = t([1.0, 0.0], [1.0, 1.0])
     yield example("scale 1", f(0.47911), loss, anchors, positives, scale=1.0)
     hard = t([0.0, 3.0])
     yield example("a hard negative", f(0.89502), loss, anchors, positives, hard, scale=1.0)
@@ -102,7 +102,9 @@ def _():
 
 @cases("losses.simcse_loss")
 def _():
-    loss, u, hard = losses.simcse_loss, torch.tensor(EYE), t([0.0, 1.0], [1.0, 0.0])
+    loss = losses.simcse_loss
+    u = torch.tensor(EYE)
+    hard = t([0.0, 1.0], [1.0, 0.0])
     yield example("u = v", f(0.31326), loss, u, u, temperature=1.0)
     yield example(
         "cosines 1, 0.8 and 0, 0.6 at temperature 0.05",
@@ -182,7 +184,9 @@ def _():
 
 @cases("loop.adamw_step")
 def _():
-    one, four, zero = t(1.0), t(4.0), t(0.0)
+    one = t(1.0)
+    four = t(4.0)
+    zero = t(0.0)
     expected = t(0.9), t(0.4), t(0.016)
     yield example(
         "parameter 1, gradient 4, lr 0.1",
@@ -220,7 +224,8 @@ def _():
         1,
         0.1,
     )
-    zero, step = d([0.0]), loop.adamw_step
+    zero = d([0.0])
+    step = loop.adamw_step
     # mean and corrected root are 1e-12, far below eps: 0.1 * 1e-12 / (1e-12 + 1e-8)
     small = (d([-1e-13 / 1.0001e-8]), d([1e-13]), d([1e-27]))
     yield trap(
@@ -237,20 +242,19 @@ def _():
     )
 
 
-# ---------------------------------------------------------------------------------- batches in
-# parts
+# --------------------------------------------------------------------------------- batches in parts
 
 
 class Times(nn.Module):
-    """Row i -> (1, 1): 3 times 1, 2 or 4, and with ``noise`` times a random number, as dropout
-    would; 0 in eval mode.
+    """Row i -> (1, 1): 3 times 1, 2 or 4; ``noise`` multiplies at random, as dropout does.
 
     ``kept`` counts the parts that found the graph of an earlier one still in memory.
     """
 
     def __init__(self, noise: bool = False):
         super().__init__()
-        self.weight, self.noise = nn.Parameter(s(3.0)), noise
+        self.weight = nn.Parameter(s(3.0))
+        self.noise = noise
         self.earlier: list[weakref.ref] = []
         self.kept = 0
 
@@ -313,13 +317,13 @@ def _():
 
 def replayed(parts: list[list[int]], gradient: Tensor, noise: bool = False) -> Tensor:
     """The weight's gradient after ``replay`` from the states of seed 0."""
-    network, states = Times(noise), []
+    network = Times(noise)
+    states = []
     torch.manual_seed(0)
     for part in parts:
         states.append({"cpu": torch.get_rng_state()})
-        torch.rand(
-            len(part) + 1, dtype=torch.float64
-        )  # one more: the next state does not follow from this one
+        # One more: the next state does not follow from this one.
+        torch.rand(len(part) + 1, dtype=torch.float64)
     with torch.no_grad():  # as in the middle of a backward
         gradient_cache.replay(network, parts, states, gradient)
     return network.weight.grad if network.training else s(math.nan)
@@ -332,10 +336,8 @@ def _():
     )
     yield example("in one part", s(12.0), replayed, [[0, 1]], d([[6.0]], [[3.0]]))
     first, _, second = noises(1, 1, 2)
-    gradient, expected = (
-        d([[6.0]], [[3.0]], [[5.0]]),
-        6 * 4 * first[0] + 3 * 1 * second[0] + 5 * 2 * second[1],
-    )
+    gradient = d([[6.0]], [[3.0]], [[5.0]])
+    expected = 6 * 4 * first[0] + 3 * 1 * second[0] + 5 * 2 * second[1]
     yield trap(
         "the random numbers of the first forward",
         expected,
@@ -354,7 +356,8 @@ MASK = 4
 @cases("masked.mask_tokens")
 def _():
     hide = masked.mask_tokens
-    ids, other = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[50, 60, 70, 80]])
+    ids = torch.tensor([[5, 6, 7, 8]])
+    other = torch.tensor([[50, 60, 70, 80]])
     chance = torch.tensor([[0.11, 0.13, 0.14, 0.5]])
     expected = torch.tensor([[MASK, 60, 7, 8]]), torch.tensor([[True, True, True, False]])
     yield example("one of each", expected, hide, ids, torch.ones_like(ids), MASK, chance, other)

@@ -11,11 +11,10 @@ def _():
     yield example(
         "(3, 4) by a quarter turn", d([-4.0, 3.0]), modern.rotate, d([3.0, 4.0]), *quarter
     )
-    cos, sin = d([0.0, 1.0, 0.0, 1.0]), d([1.0, 0.0, 1.0, 0.0])
-    name, x = (
-        "the pair (1, 3) by a quarter turn, the pair (2, 4) not at all",
-        d([1.0, 2.0, 3.0, 4.0]),
-    )
+    cos = d([0.0, 1.0, 0.0, 1.0])
+    sin = d([1.0, 0.0, 1.0, 0.0])
+    name = "the pair (1, 3) by a quarter turn, the pair (2, 4) not at all"
+    x = d([1.0, 2.0, 3.0, 4.0])
     yield example(name, d([-3.0, 2.0, 1.0, 4.0]), modern.rotate, x, cos, sin)
     yield trap(
         "float32 stays float32",
@@ -49,7 +48,8 @@ def _():
     yield trap("a gate far above 0", d(2000.0), qwen3.swiglu, d(1000.0), d(2.0))
 
 
-QUERY, DOCUMENT = ([1.0, 0.0], [0.0, 1.0]), ([0.6, 0.8], [1.0, 0.0], [0.0, -1.0])
+QUERY = ([1.0, 0.0], [0.0, 1.0])
+DOCUMENT = ([0.6, 0.8], [1.0, 0.0], [0.0, -1.0])
 
 
 @cases("by_tokens.max_sim")
@@ -57,7 +57,8 @@ def _():
     yield example(
         "1 and the best of .8, 0 and -1", d(1.8)[0], by_tokens.max_sim, d(*QUERY), d(*DOCUMENT)
     )
-    one, other = d([0.6, 0.8]), d([0.8, 0.6])
+    one = d([0.6, 0.8])
+    other = d([0.8, 0.6])
     yield example("one token against one", d(0.96)[0], by_tokens.max_sim, one, other)
     opposite = d([-1.0, 0.0], [-0.6, -0.8])
     yield trap("the best may be below 0", d(-0.6)[0], by_tokens.max_sim, d([1.0, 0.0]), opposite)

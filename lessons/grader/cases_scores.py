@@ -1,4 +1,4 @@
-"""Hand examples and traps of lessons 8, 9 and 15: poolings, correlations, heads and their losses."""
+"""Hand examples and traps of lessons 8, 9 and 15: poolings, correlations, heads, their losses."""
 
 import math
 
@@ -58,7 +58,9 @@ def pool_traps(pool, both):
 
 @cases("pooling.attention_pool")
 def _():
-    hidden, weight, bias = t([[0.0], [1.0], [7.0]]), t([math.log(3.0)]), t(2.0)
+    hidden = t([[0.0], [1.0], [7.0]])
+    weight = t([math.log(3.0)])
+    bias = t(2.0)
     yield example(
         "shares 1/4 and 3/4, and a pad",
         t([0.75]),
@@ -68,8 +70,10 @@ def _():
         weight,
         bias,
     )
-    hidden, zero = d([[1.0, 2.0], [3.0, -4.0], [9.0, 9.0]]), d(0.0)
-    pool, broken = pooling.attention_pool, hidden.where(hidden < 9, math.nan)
+    hidden = d([[1.0, 2.0], [3.0, -4.0], [9.0, 9.0]])
+    zero = d(0.0)
+    pool = pooling.attention_pool
+    broken = hidden.where(hidden < 9, math.nan)
     yield trap(
         "NaN at a pad, weight 0: the mean", d([2.0, -1.0]), pool, broken, REAL, d([0.0, 0.0]), zero
     )
@@ -94,7 +98,8 @@ def _():
 def _():
     yield example("pearson([1, 2, 3], [1, 2, 4])", 0.98198, metrics.pearson, [1, 2, 3], [1, 2, 4])
     yield example("pearson([1, 2, 3], [6, 4, 2])", -1.0, metrics.pearson, [1, 2, 3], [6, 4, 2])
-    x, y = np.array([1.0, 2.0, 3.0, 5.0]), np.array([2.0, 1.0, 4.0, 6.0])
+    x = np.array([1.0, 2.0, 3.0, 5.0])
+    y = np.array([2.0, 1.0, 4.0, 6.0])
     plain = float(np.corrcoef(x, y)[0, 1])
     yield trap("numbers around 1e9", plain, metrics.pearson, x + 1e9, y + 1e9)
 
@@ -125,7 +130,8 @@ def _():
 
 @cases("heads.combine")
 def _():
-    u, v = t([1.0, 2.0]), t([3.0, 1.0])
+    u = t([1.0, 2.0])
+    v = t([3.0, 1.0])
     for parts, expected in (
         (("|u-v|", "u*v"), [2.0, 1.0, 3.0, 2.0]),
         (("v", "u"), [3.0, 1.0, 1.0, 2.0]),
@@ -142,7 +148,8 @@ def _():
         heads.JointHead(2, hidden=0), mlp__0__weight=[[1.0, 10.0]], mlp__0__bias=[0.5]
     )
     yield example("weights 1 and 10, bias 0.5", t([21.5]), head, t([[1.0, 2.0], [7.0, 7.0]]))
-    head, x = randomised(heads.JointHead(6, hidden=4, outputs=3)), normal(1, 1, 6).detach()
+    head = randomised(heads.JointHead(6, hidden=4, outputs=3))
+    x = normal(1, 1, 6).detach()
     yield trap("one pair of one token, three outputs", head.mlp(x[0]), head, x)
 
 
@@ -160,11 +167,9 @@ def _():
         b,
         REAL,
     )
-    module, a, b = (
-        randomised(heads.CrossAttention(6, 2)),
-        normal(2, 3, 6).detach(),
-        normal(2, 4, 6, seed=1).detach(),
-    )
+    module = randomised(heads.CrossAttention(6, 2))
+    a = normal(2, 3, 6).detach()
+    b = normal(2, 4, 6, seed=1).detach()
     mask = torch.tensor([[True] * 4, [True, False, False, False]])
     theirs = lambda *x: torch_attention(module, *x)[0]  # noqa: E731
     yield trap("no mask, other lengths", theirs(a, b, None), module, a, b)
@@ -173,7 +178,8 @@ def _():
 
 @cases("heads.CrossHead.forward")
 def _():
-    a, b = t([[5.0, 1.0], [9.0, 9.0]]), t([[1.0, 2.0], [3.0, 4.0], [90.0, 90.0]])
+    a = t([[5.0, 1.0], [9.0, 9.0]])
+    b = t([[1.0, 2.0], [3.0, 4.0], [90.0, 90.0]])
     first = torch.tensor([[True, False]])
     weights = {"attention__value__weight": EYE, "attention__output__weight": EYE}
     # every token of a finds [2, 3]: |a - found| = [3, 2] and a * found = [10, 3]
@@ -181,12 +187,13 @@ def _():
     with_weights(head, **weights, mlp__0__weight=[[1.0, 10.0, 100.0, 1000.0]])
     yield example("[5, 1] finds [2, 3]", t([4023.0]), head, a, b, first, REAL)
     head = randomised(heads.CrossHead(8, heads=2, hidden=0))
-    a, b = normal(1, 3, 8).detach(), normal(1, 3, 8, seed=1).detach()
-    mask_a, mask_b = torch.tensor([[True, True, False]]), torch.tensor([[True, False, False]])
+    a = normal(1, 3, 8).detach()
+    b = normal(1, 3, 8, seed=1).detach()
+    mask_a = torch.tensor([[True, True, False]])
+    mask_b = torch.tensor([[True, False, False]])
     found = torch_attention(head.attention, a, b, mask_b)[0]
-    compared = torch.cat([(a - found).abs(), a * found], -1)[:, :2].mean(
-        1
-    )  # a's third token is a pad
+    # The third token of a is a pad.
+    compared = torch.cat([(a - found).abs(), a * found], -1)[:, :2].mean(1)
     expected = compared @ head.mlp[0].weight.T
     yield trap(
         "other masks of one length",
@@ -205,7 +212,8 @@ def _():
 @cases("losses.weighted_mse_loss")
 def _():
     loss = by_hand.weighted_mse_loss
-    scores, target = t(0.5, 0.5), t(0.1, 0.9)
+    scores = t(0.5, 0.5)
+    target = t(0.1, 0.9)
     yield example("0.5 for 0.1 and for 0.9", torch.tensor(0.24), loss, scores, target)
     yield trap("at the threshold the weight is 1", d(0.09)[0], loss, d(0.5), d(0.2))
 
@@ -213,7 +221,8 @@ def _():
 @cases("losses.binary_cross_entropy_loss")
 def _():
     loss = more_losses.binary_cross_entropy_loss
-    name, labels = "logits 0 and 2, labels 1 and 0, pos_weight 2", torch.tensor([1, 0])
+    name = "logits 0 and 2, labels 1 and 0, pos_weight 2"
+    labels = torch.tensor([1, 0])
     yield example(name, torch.tensor(1.75661), loss, t(0.0, 2.0), labels, pos_weight=2.0)
     yield trap(
         "logits of 800, both wrong", d(800.0)[0], loss, d(800.0, -800.0), torch.tensor([0, 1])

@@ -1,4 +1,4 @@
-"""Hand examples and traps of lessons 18, 20 and 21: BM25, reciprocal ranks, a walk through a graph."""
+"""Hand examples and traps of lessons 18, 20 and 21: BM25, reciprocal ranks, a graph's walk."""
 
 import math
 
@@ -17,17 +17,15 @@ def doubles(*values: list[float]) -> np.ndarray:
 @cases("bm25.bm25_scores")
 def _():
     scores = bm25.bm25_scores
-    one, two = [["cat"]], [["cat"], ["a", "dog"]]
+    one = [["cat"]]
+    two = [["cat"], ["a", "dog"]]
     yield example("cat in [cat] and [a dog]", doubles([0.36481, 0.0]), scores, one, two)
     # equal lengths: k1 = 1.2 alone. The word twice: 2 / 3.2; every document has it: ln(1 + 0.5 /
     # 2.5)
     again = [["a", "a", "b"], ["a", "c", "d"]]
     yield example("a in [a a b] and [a c d]", doubles([0.11395, 0.08287]), scores, [["a"]], again)
-    documents = [
-        ["a", "b"],
-        ["a", "c"],
-        ["a", "d"],
-    ]  # all of average length: only idf / 2.2 is left
+    # All documents have the average length: only idf / 2.2 is left.
+    documents = [["a", "b"], ["a", "c"], ["a", "d"]]
     rare = math.log(1 + 2.5 / 1.5) / 2.2
     yield trap(
         "an empty query", doubles([0.0] * 3, [0.0, rare, 0.0]), scores, [[], ["c"]], documents
@@ -54,7 +52,8 @@ def _():
 
 @cases("graph.walk")
 def _():
-    line, one = doubles([1.0], [2.0], [3.0], [4.0]), np.array([1.0])
+    line = doubles([1.0], [2.0], [3.0], [4.0])
+    one = np.array([1.0])
     links = [[1], [0, 2], [1, 3], [2]]
     yield example("1 - 2 - 3 - 4, width 2", ([3, 2], 4), graph.walk, line, links, one, 0, 2)
     # from 9 on node 1 only 8 is better than the 7 of node 2: width 1 does not go on to it

@@ -1,6 +1,4 @@
-"""Hand examples and traps of lessons 27 and 17: int8 and bits, rescoring, layers, students,
-prefixes.
-"""
+"""Hand examples and traps of lessons 17 and 27: int8 and bits, rescoring, layers, students."""
 
 from collections.abc import Callable
 
@@ -32,8 +30,7 @@ def int64(*values: list[int]) -> np.ndarray:
     return np.array(values, dtype=np.int64)
 
 
-# --------------------------------------------------------------------------------------- fewer
-# bytes
+# -------------------------------------------------------------------------------------- fewer bytes
 
 
 @cases("quantized.to_int8")
@@ -46,7 +43,8 @@ def _():
         rows([0.0, 1.9], [200.5, 0.0]),
         RANGES,
     )
-    name, x = "values outside the ranges", rows([-7.0, 1e6], [256.0, -1e6])
+    name = "values outside the ranges"
+    x = rows([-7.0, 1e6], [256.0, -1e6])
     yield trap(name, codes([-128, 127], [127, -128]), quantized.to_int8, x, RANGES)
     flat = np.array([[2.0], [2.0]], dtype=np.float32)
     x = rows([2.0], [1.0], [4.5])
@@ -69,7 +67,8 @@ def _():
 def _():
     name = "10000001 with 10000000 and 01111111"
     yield example(name, int64([1, 7]), quantized.hamming, as_bytes([129]), as_bytes([128], [127]))
-    ones, zeros = np.full((1, 48), 255, dtype=np.uint8), np.zeros((2, 48), dtype=np.uint8)
+    ones = np.full((1, 48), 255, dtype=np.uint8)
+    zeros = np.zeros((2, 48), dtype=np.uint8)
     yield trap("all of 384 bits", int64([384, 384]), quantized.hamming, ones, zeros)
 
 
@@ -90,17 +89,15 @@ def _():
         same,
         3,
     )
-    close = np.array(
-        [[[1.0, 0.0], [1.0, 1e-5]]]
-    )  # cosines 1 and 1 - 5e-11: equal in float32, so ordered by row
+    # Cosines 1 and 1 - 5e-11: equal in float32, so ordered by row.
+    close = np.array([[[1.0, 0.0], [1.0, 1e-5]]])
     expected = (rows([1.0, 1.0]), int64([2, 9]))
     yield trap(
         "equal once rounded", expected, quantized.rescore, rows([1.0, 0.0]), int64([9, 2]), close, 2
     )
 
 
-# ------------------------------------------------------------------------------------- smaller
-# models
+# ----------------------------------------------------------------------------------- smaller models
 
 
 @cases("losses.spread_layers")
@@ -167,7 +164,8 @@ def _():
     )
 
     def slopes() -> tuple[Tensor, Tensor]:
-        student, teacher = (d([1.0, 2.0]).requires_grad_(), d([0.0, 4.0]).requires_grad_())
+        student = d([1.0, 2.0]).requires_grad_()
+        teacher = d([0.0, 4.0]).requires_grad_()
         more_losses.distillation_loss(student, 1 * teacher).backward()
         return student.grad, torch.zeros_like(teacher) if teacher.grad is None else teacher.grad
 
@@ -182,16 +180,19 @@ def first(u: Tensor, v: Tensor) -> Tensor:
 @cases("losses.matryoshka_loss")
 def _():
     loss = more_losses.matryoshka_loss
-    u, v = t([3.0, 4.0]), t([8.0, 6.0])
+    u = t([3.0, 4.0])
+    v = t([8.0, 6.0])
     yield example("1 * 1 + 0.6 * 0.8", torch.tensor(1.48), loss, first, u, v, dims=(1, 2))
     expected = torch.tensor(2.24)
     yield example("weights 2 and 0.5", expected, loss, first, u, v, dims=(1, 2), weights=(2.0, 0.5))
-    u, v = d([3.0, 4.0, 12.0]), d([0.0, 2.0, 1.0])
+    u = d([3.0, 4.0, 12.0])
+    v = d([0.0, 2.0, 1.0])
     yield trap("a prefix of zeros", d(0.0)[0], loss, first, u, v, dims=(1,))
     yield trap(
         "one set of vectors", d(1.6)[0], loss, lambda a: a[:, 0].mean(), d([3.0, 4.0]), dims=(2, 1)
     )
-    name, weights = "each weight belongs to its width", (2.0, 0.5)
+    name = "each weight belongs to its width"
+    weights = (2.0, 0.5)
     yield trap(
         name, d(1.7)[0], loss, lambda a: a[:, 0].mean(), d([3.0, 4.0]), dims=(2, 1), weights=weights
     )

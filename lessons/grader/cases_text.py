@@ -12,7 +12,8 @@ from minisbert.search import dense as search
 
 @cases("encoder.cosine_matrix")
 def _():
-    u, v = t([1.0, 0.0], [0.0, 2.0]), t([3.0, 0.0], [1.0, 1.0], [0.0, -5.0])
+    u = t([1.0, 0.0], [0.0, 2.0])
+    v = t([3.0, 0.0], [1.0, 1.0], [0.0, -5.0])
     yield example(
         "two rows with three",
         t([1.0, 0.70711, 0.0], [0.0, 0.70711, -1.0]),
@@ -20,7 +21,8 @@ def _():
         u,
         v,
     )
-    one, zero = d([3.0, 4.0]), d([0.0, 0.0])
+    one = d([3.0, 4.0])
+    zero = d([0.0, 0.0])
     yield trap(
         "a zero vector: 0, not NaN",
         d([0.0], [0.0]),
@@ -138,14 +140,13 @@ def _():
 
 @cases("tokenizer.pad_batch")
 def _():
-    ids, mask = (
-        torch.tensor([[1, 2, 3], [4, 9, 9]]),
-        torch.tensor([[True, True, True], [True, False, False]]),
-    )
+    ids = torch.tensor([[1, 2, 3], [4, 9, 9]])
+    mask = torch.tensor([[True, True, True], [True, False, False]])
     yield example("[1, 2, 3] and [4], pad 9", (ids, mask), tokenizer.pad_batch, [[1, 2, 3], [4]], 9)
     whole = torch.tensor([[1, 2], [3, 4]])
     yield example("two rows of one length", (whole, None), tokenizer.pad_batch, [[1, 2], [3, 4]], 0)
-    ids, mask = torch.tensor([[0, 1], [2, 0]]), torch.tensor([[True, True], [True, False]])
+    ids = torch.tensor([[0, 1], [2, 0]])
+    mask = torch.tensor([[True, True], [True, False]])
     yield trap("a real token with the pad's id", (ids, mask), tokenizer.pad_batch, [[0, 1], [2]], 0)
     yield trap("rows that are tuples", (ids, mask), tokenizer.pad_batch, [(0, 1), (2,)], 0)
 

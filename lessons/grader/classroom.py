@@ -60,7 +60,9 @@ def grade_all(out: Path | None, form: str = "minisbert") -> bool:
                 )
             if out:  # so that whatever ends the run costs one lesson
                 write(out, gradescope(graded) if form == "gradescope" else as_json(graded))
-    results = [result for _, found in graded for result in found]
+    results: list[Result] = []
+    for _, of_lesson in graded:
+        results += of_lesson
     passed = sum(result.passed for result in results)
     print(f"\n{passed} of {len(results)} passed")
     if out:
@@ -106,9 +108,7 @@ def failure(problem: str, form: str) -> dict:
 
 
 def gradescope(graded: list[tuple[int, list[Result]]]) -> dict:
-    """``results.json`` as Gradescope's autograder reads it: a test per piece, with its difficulty
-    as its points.
-    """
+    """``results.json`` for Gradescope: a test for each piece, its difficulty as its points."""
     tests = []
     for lesson, results in graded:
         for result in results:
@@ -121,16 +121,17 @@ def gradescope(graded: list[tuple[int, list[Result]]]) -> dict:
                 }
                 | {"status": "passed" if result.passed else "failed", "output": in_words(result)}
             )
-    passed = sum(result.passed for _, results in graded for result in results)
+    passed = 0
+    for _, results in graded:
+        passed += sum(result.passed for result in results)
     return {"output": f"{passed} of {len(tests)} pieces passed", "tests": tests}
 
 
 def in_words(result: Result) -> str:
     """The ladder of a piece, and the mistakes that explain it."""
-    lines = [
-        f"{'ok' if holds else 'FAIL'}  {title}{'' if holds else f': {seen}'}"
-        for title, holds, seen in result.rungs
-    ]
+    lines = []
+    for title, holds, seen in result.rungs:
+        lines.append(f"ok  {title}" if holds else f"FAIL  {title}: {seen}")
     if result.mistakes:
         lines.append(f"Known mistake: {' or '.join(result.mistakes)}")
         lines.append(f"Read again: {place(PIECES[result.master], result.mistakes[0])}")
@@ -141,9 +142,7 @@ def in_words(result: Result) -> str:
 
 
 def class_table(folder: Path) -> None:
-    """Students by pieces, then the mistakes that were made most, from the files that ``all --json``
-    wrote there.
-    """
+    """Students by pieces, and the mistakes that were made most, from files of ``all --json``."""
     paths = sorted(folder.glob("*.json"))
     students = {path.stem: read_results(path) for path in paths}
     if not paths:
@@ -151,20 +150,18 @@ def class_table(folder: Path) -> None:
             f"{folder} has no *.json: python -m lessons.check all --json {folder}/NAME.json writes "
             f"one"
         )
-    by_lesson = {
-        lesson: pieces_of(lesson)
-        for lesson in dict.fromkeys(piece.lesson for piece in PIECES.values())
-    }
+    lessons = dict.fromkeys(piece.lesson for piece in PIECES.values())
+    by_lesson = {lesson: pieces_of(lesson) for lesson in lessons}
     masters = master_digests()
     width = max(len("student"), *map(len, students))
     heads = [f"{lesson:02}".ljust(len(inside)) for lesson, inside in by_lesson.items()]
     print(f"{'student':<{width}}  passed  {' '.join(x.ljust(2) for x in heads)}")
     for name, found in students.items():
         rows = {row["piece"]: row for row in found["pieces"]}
-        signs = [
-            "".join(sign(rows.get(p.master), masters.get(p.master)) for p in part)
-            for part in by_lesson.values()
-        ]
+        signs = []
+        for part in by_lesson.values():
+            of_pieces = [sign(rows.get(p.master), masters.get(p.master)) for p in part]
+            signs.append("".join(of_pieces))
         passed = sum(row["status"] == "passed" for row in rows.values())
         share = f"{passed}/{len(PIECES)}"
         marks = " ".join(x.ljust(2) for x in signs)
@@ -174,21 +171,19 @@ def class_table(folder: Path) -> None:
         "? not graded;"
     )
     print("pieces in the order of `list`")
-    rows = [row for found in students.values() for row in found["pieces"]]
-    print_most(
-        "Commonest mistakes",
-        Counter((name, row["piece"]) for row in rows for name in row["mistakes"]),
-    )
-    print_most(
-        "Pieces that failed most",
-        Counter((row["piece"], row["rung"]) for row in rows if row["status"] == "failed"),
-    )
+    mistakes: Counter = Counter()
+    failed: Counter = Counter()
+    for found in students.values():
+        for row in found["pieces"]:
+            mistakes.update((name, row["piece"]) for name in row["mistakes"])
+            if row["status"] == "failed":
+                failed[row["piece"], row["rung"]] += 1
+    print_most("Commonest mistakes", mistakes)
+    print_most("Pieces that failed most", failed)
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """What ``all --json`` wrote; of a damaged file, the error: one file must not cost the
-    others.
-    """
+    """What ``all --json`` wrote, or the error: one damaged file must not cost the others."""
     try:
         with reading(path):
             found = read_json(path)
@@ -212,8 +207,9 @@ def sign(row: dict[str, Any] | None, master: str | None) -> str:
 
 
 def grade_class(folders: list[Path], out: Path, form: str, jobs: int, seconds: float) -> bool:
-    """``all --json`` for each student's folder, ``jobs`` at a time, each in a process of its own
-    with a time limit.
+    """``all --json`` for each student's folder, ``jobs`` at a time.
+
+    Each runs in a process of its own with a time limit.
     """
     if wrong := [folder for folder in folders if not folder.is_dir()]:
         raise InputError(f"{wrong[0]} is not a folder")

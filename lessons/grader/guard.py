@@ -44,15 +44,8 @@ ALLOWED = {
     "typing",
     "unicodedata",
 }
-CLOSED = {
-    "__import__",
-    "exec",
-    "eval",
-    "compile",
-    "open",
-    "input",
-    "breakpoint",
-}  # to other modules, and to files
+# What leads to other modules, and to files.
+CLOSED = {"__import__", "exec", "eval", "compile", "open", "input", "breakpoint"}
 
 
 class Refused(BaseException):
@@ -63,30 +56,29 @@ class Refused(BaseException):
 
 
 def look(text: str, pieces: list[Piece]) -> dict[str, str]:
-    """What must be refused: a piece's master name -> why, with the line. Code outside all pieces
-    concerns them all.
+    """What must be refused: a piece's master name -> why, with the line.
+
+    Code outside all pieces concerns them all.
 
     Raises ``SyntaxError`` for text that is not Python.
     """
     tree = ast.parse(text)
-    own = bound(tree) | {
-        piece.path[0] for piece in pieces
-    }  # the package's pieces are there without a definition
+    # The package's pieces are there without a definition in the file.
+    own = bound(tree) | {piece.path[0] for piece in pieces}
     spans = {piece.master: node for piece in pieces if (node := defined(tree, piece.path))}
     allowed = helpers(pieces)
+    refused_by_any = set().union(*(piece.refused for piece in pieces))
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 0)
-        around = {
-            master for master, span in spans.items() if span.lineno <= line <= span.end_lineno
-        }
-        inside = [piece for piece in pieces if piece.master in around]
+        inside = []
+        for piece in pieces:
+            span = spans.get(piece.master)
+            if span and span.lineno <= line <= span.end_lineno:
+                inside.append(piece)
+        # Code outside all pieces concerns them all, and must not use what any of them refuses.
         for piece in inside or pieces:
-            refused = (
-                set(piece.refused)
-                if inside
-                else {name for other in pieces for name in other.refused}
-            )
+            refused = set(piece.refused) if inside else refused_by_any
             if reason := objection(node, refused, allowed, own):
                 found.setdefault(piece.master, f"line {line}: {reason}")
     return found
@@ -105,9 +97,7 @@ def bound(tree: ast.Module) -> set[str]:
 def objection(
     node: ast.AST, refused: set[str], allowed: set[tuple[str, str]], own: set[str]
 ) -> str | None:
-    """Why this node is not allowed in a learner's file; ``own`` are the names that the file
-    defines.
-    """
+    """Why this node is not allowed in a learner's file, which defines the names ``own``."""
     if isinstance(node, ast.Import):
         reasons = [import_objection(alias.name, [], refused, allowed) for alias in node.names]
         return next(filter(None, reasons), None)
@@ -115,9 +105,8 @@ def objection(
         names = [alias.name for alias in node.names]
         return import_objection("." * node.level + (node.module or ""), names, refused, allowed)
     if isinstance(node, ast.Attribute):
-        part = (
-            isinstance(node.value, ast.Name) and node.value.id == "self"
-        )  # a module may be called self.gelu
+        # A module may be called self.gelu.
+        part = isinstance(node.value, ast.Name) and node.value.id == "self"
         return ready_made(node.attr) if node.attr in refused and not part else None
     if isinstance(node, ast.Name) and node.id not in own:
         if node.id in CLOSED:
@@ -181,15 +170,12 @@ class _Watch(TorchFunctionMode):
 
 @contextmanager
 def refusing(names: Iterable[str], master: Callable | None = None) -> Iterator[None]:
-    """While this lasts torch's, numpy's and statistics' functions of these names, and the master,
-    raise ``Refused``.
-    """
+    """While this lasts, functions of these names, and the master, raise ``Refused``."""
     watch = _Watch(set(names), master)
-    held = {
-        (home, name): vars(home)[name]
-        for home in (np, statistics)
-        for name in watch.names & vars(home).keys()
-    }
+    held = {}
+    for home in (np, statistics):
+        for name in watch.names & vars(home).keys():
+            held[home, name] = vars(home)[name]
     hook = sys.getprofile()
     try:
         for home, name in held:

@@ -56,9 +56,7 @@ class Finding:
 
 
 class Trouble(Exception):
-    """The learner's function did something that ends a check: it crashed, or returned another type
-    or shape.
-    """
+    """The learner's function ended a check: it crashed, or returned another type or shape."""
 
     def __init__(self, text: str, rung: str = "runs"):
         super().__init__(text)
@@ -92,8 +90,9 @@ def look_at(piece: Piece, function: Callable, guard: bool = True) -> list[Findin
 
 
 def checks_of(piece: Piece) -> Iterator[tuple[str, str, Callable[[], Iterator[Finding]]]]:
-    """Rung, name and findings of each check. Cases hold the package's functions as they are when
-    they are made.
+    """Rung, name and findings of each check.
+
+    Cases hold the package's functions as they are when they are made.
     """
     golden = [("golden", name, partial(from_check, name)) for name in piece.checks]
     for case in CASES[piece.master]():
@@ -124,7 +123,8 @@ def attempt(rung: str, name: str, run: Callable[[], Iterator[Finding]]) -> list[
             else one_line(error)
         )
         if isinstance(error, KeyError):
-            text = f"there is no entry {error.args[0]!r}: is a dictionary (trace, say) filled in or returned?"
+            key = error.args[0]
+            text = f"there is no entry {key!r}: is a dictionary (trace, say) filled in or returned?"
         rung = "gradient" if cut and rung == "golden" else rung
         found.append(Finding(rung, name, False, f"{name}: {text}"))
     return found
@@ -198,9 +198,8 @@ def watched(
             result = converted(result, expected)
             if result is None:
                 raise Trouble(problem)
-            found.append(
-                Finding("runs", "dtype", False, problem)
-            )  # its numbers may still tell what is wrong
+            # Its numbers may still tell what is wrong.
+            found.append(Finding("runs", "dtype", False, problem))
         return result
 
     return call
@@ -243,9 +242,7 @@ def told(error: BaseException, function: Callable) -> str:
 
 
 def kept(value: Any) -> Any:
-    """A copy to compare with later; what a piece is meant to change (random states, a trace) is
-    left out.
-    """
+    """A copy to compare with later, without what a piece is meant to change (a trace, say)."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, np.ndarray):
@@ -272,9 +269,7 @@ def copied(value: Any) -> Any:
 
 
 def climb(piece: Piece, function: Callable, guard: bool = True) -> Result:
-    """Rung by rung up to the first that fails; ``guard`` refuses the ready-made functions while it
-    runs.
-    """
+    """Rung by rung up to the first that fails, while ``guard`` refuses ready-made functions."""
     try:
         found = look_at(piece, function, guard)
     except NotImplementedError:
@@ -301,8 +296,7 @@ def climb(piece: Piece, function: Callable, guard: bool = True) -> Result:
 
 
 def fingerprints(piece: Piece, found: list[Finding]) -> tuple[list[str], str]:
-    """The known mistakes that give these numbers, and the first wrong number that they do not
-    explain.
+    """The known mistakes that give these numbers, and the first number they do not explain.
 
     On the first rung with wrong numbers a mistake must give the first of them. Of several, those
     that explain most are named, and of these, if there are any, those that agree on everything else
@@ -347,9 +341,7 @@ def fingerprints(piece: Piece, found: list[Finding]) -> tuple[list[str], str]:
 
 
 def made(mistake: list[Finding], found: list[Finding]) -> bool:
-    """Could the learner have made it? A hand example that the mistake fails, they fail in the same
-    way.
-    """
+    """Could the learner have made it? Hand examples that it fails, they fail in the same way."""
     ours = {finding.name: finding.ours for finding in found if finding.rung == "example"}
     wrong = [finding for finding in mistake if finding.rung == "example" and not finding.ok]
     return all(
@@ -358,9 +350,7 @@ def made(mistake: list[Finding], found: list[Finding]) -> bool:
 
 
 def telling(finding: Finding) -> bool:
-    """Is this a result that hardly two mistakes have in common? It has a finite number that is not
-    a whole one.
-    """
+    """Is this a result that hardly two mistakes share? It has a finite, broken number."""
     values = finding.ours if isinstance(finding.ours, tuple) else (finding.ours,)
     tensors = [
         torch.as_tensor(x).detach() for x in values if isinstance(x, Tensor | np.ndarray | float)
@@ -408,9 +398,9 @@ def agree(
     one: dict[tuple[str, str], Any], other: dict[tuple[str, str], Any], rung: str | None = None
 ) -> bool:
     """Are all results the same, or all of one rung?"""
-    one, other = (
-        {key: x for key, x in side.items() if rung in (None, key[0])} for side in (one, other)
-    )
+    if rung is not None:
+        one = {key: x for key, x in one.items() if key[0] == rung}
+        other = {key: x for key, x in other.items() if key[0] == rung}
     return one.keys() == other.keys() and all(
         one[key] is other[key] or same(one[key], other[key]) for key in one
     )

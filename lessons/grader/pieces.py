@@ -119,13 +119,12 @@ def _read() -> tuple[dict[int, str], dict[str, Piece]]:
             *(hint.rpartition(" ?: ")[::2] for hint in card["hints"]), strict=True
         )
     tuples = ("checks", "hints", "needs", "parts", "refused")
-    pieces = [
-        Piece(**card | {key: tuple(card[key]) for key in tuples if key in card})
-        for card in cards["pieces"]
-    ]
-    return {int(number): title for number, title in cards["lessons"].items()}, {
-        p.master: p for p in pieces
-    }
+    pieces = {}
+    for card in cards["pieces"]:
+        card |= {key: tuple(card[key]) for key in tuples if key in card}
+        pieces[card["master"]] = Piece(**card)
+    lessons = {int(number): title for number, title in cards["lessons"].items()}
+    return lessons, pieces
 
 
 def _exercises() -> dict[str, dict[str, Any]]:
@@ -138,9 +137,7 @@ LESSONS, PIECES = _read()  # title by number; piece by master's name, in the ord
 
 
 def pieces_of(lesson: int) -> list[Piece]:
-    """The pieces of a lesson, in order. ``InputError`` for a lesson that does not exist or has
-    none.
-    """
+    """The pieces of a lesson, in order. ``InputError`` if it does not exist or has none."""
     if lesson not in LESSONS:
         raise InputError(
             f"there is no lesson {lesson}: they run from {min(LESSONS)} to {max(LESSONS)}"

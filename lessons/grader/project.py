@@ -1,5 +1,4 @@
-"""The project of lesson 18, graded: a student's search engine, on queries that were not in its
-training.
+"""The project of lesson 18, graded: a student's search engine on queries it did not see.
 
 A project is a folder with a model, as ``SentenceEncoder.save`` or sentence-transformers writes it,
 in ``model/`` or in the folder itself, and perhaps a ``search.toml``:
@@ -59,12 +58,11 @@ class Options:
 
 
 def load_project(folder: Path) -> tuple[SentenceEncoder, Options]:
-    """The model and the options. ``InputError`` for a folder without a model, and for settings that
-    are none.
-    """
+    """The model and the options. ``InputError`` without a model, or for settings that are none."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder: name the one that holds your model")
-    options, file = Options(), folder / "search.toml"
+    options = Options()
+    file = folder / "search.toml"
     if file.exists():
         with reading(file):
             stated = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -79,8 +77,9 @@ def load_project(folder: Path) -> tuple[SentenceEncoder, Options]:
 
 
 def hidden_rows(entries: list[Entry], secret: str, everything: bool) -> np.ndarray:
-    """The entries that are asked for: those of the test modules, or everything; with a secret, a
-    random half.
+    """The entries that are asked for: those of the test modules, or everything.
+
+    With a secret, a random half of them.
     """
     rows = np.array(
         [row for row, entry in enumerate(entries) if everything or split_of(entry.module) == "test"]
@@ -99,7 +98,8 @@ class Engine:
     """Documents encoded once and kept in few bytes or many, and the search in them."""
 
     def __init__(self, encoder: SentenceEncoder, options: Options, documents: list[str]):
-        self.encoder, self.options = encoder, options
+        self.encoder = encoder
+        self.options = options
         self.stored = self.columns(encoder.encode_document(documents))  # (N, D)
         self.ranges = quantized.calibrate(self.stored)
         if options.store == "int8":
@@ -129,23 +129,24 @@ class Engine:
 def grade_project(
     folder: Path, board: Path, name: str = "", secret: str = "", source: Path | None = None
 ) -> None:
-    """Print nDCG@10 and recall@10 with intervals, bytes and milliseconds, and add a row to the
-    leaderboard.
-    """
+    """Print the scores with intervals, bytes and milliseconds; add a row to the leaderboard."""
     encoder, options = load_project(folder)
     entries = read_entries(source)
     rows = hidden_rows(entries, secret, everything=source is not None)
     engine = Engine(encoder, options, [entry.document for entry in entries])
     queries = [entries[row].query for row in rows]
     found = engine.search(queries, 10)  # (Q, 10)
-    ndcg, hits = ndcg_of_each(found, rows), grades(found, rows).sum(axis=1)
+    ndcg = ndcg_of_each(found, rows)
+    hits = grades(found, rows).sum(axis=1)
     seconds = []
     for query in queries[:TIMED]:
         started = time.perf_counter()
         engine.search([query], 10)
         seconds.append(time.perf_counter() - started)
-    (low, high), (least, most) = interval(ndcg), interval(hits)
-    size, ms = engine.stored[0].nbytes, 1000 * float(np.median(seconds))
+    (low, high) = interval(ndcg)
+    (least, most) = interval(hits)
+    size = engine.stored[0].nbytes
+    ms = 1000 * float(np.median(seconds))
     print(f"{len(rows):,} hidden queries, {len(entries):,} documents")
     print(f"nDCG@10    {ndcg.mean():.4f}   95 % of the draws in {low:.4f} .. {high:.4f}")
     print(f"recall@10  {hits.mean():.4f}   95 % of the draws in {least:.4f} .. {most:.4f}")

@@ -34,9 +34,8 @@ class Result:
 
     master: str
     status: str  # passed, failed, refused, unwritten
-    rungs: list[tuple[str, bool, str]] = field(
-        default_factory=list
-    )  # title, passed or not, what was seen
+    # Title, whether it passed, what was seen.
+    rungs: list[tuple[str, bool, str]] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)  # known mistakes that give these numbers
     meanings: list[str] = field(default_factory=list)  # of these mistakes, as clauses
     unexplained: str = ""  # the first wrong number that they do not give
@@ -54,9 +53,7 @@ def not_started(piece: Piece) -> Result:
 
 
 def as_json(lessons: list[tuple[int, list[Result]]]) -> dict:
-    """What a teacher collects: every piece with its status, how far it came, and a digest of what
-    was graded.
-    """
+    """What a teacher collects: each piece's status, how far it came, a digest of its code."""
     rows = []
     for lesson, results in lessons:
         digests = function_digests(lesson)
@@ -81,9 +78,7 @@ def as_json(lessons: list[tuple[int, list[Result]]]) -> dict:
 
 
 def function_digests(lesson: int) -> dict[str, str]:
-    """For each piece of a learner's file the sha256 of its syntax tree: spaces, comments and
-    docstring do not count.
-    """
+    """The sha256 of each piece's syntax tree: spaces, comments and docstring do not count."""
     return digests_of(mine(lesson), [piece for piece in PIECES.values() if piece.lesson == lesson])
 
 
@@ -122,8 +117,9 @@ def defined(tree: ast.Module, path: list[str]) -> Any:
 
 
 def place(piece: Piece, mistake: str = "") -> str:
-    """Where the lesson prints a piece's formula: file, line, heading, the line; and where it makes
-    the mistake.
+    """Where the lesson prints a piece's formula, or where it makes the mistake.
+
+    File, line, heading and the line itself.
     """
     path = lesson_file(piece.lesson)
     if path is None:
@@ -144,9 +140,7 @@ def place(piece: Piece, mistake: str = "") -> str:
 
 
 class Progress:
-    """Which pieces passed, and how many hints were shown. Only for people: grading never reads
-    it.
-    """
+    """Which pieces passed, and how many hints were shown; grading never reads it."""
 
     def __init__(self, folder: Path = MINE):
         self.path = folder / "progress.json"
@@ -166,9 +160,7 @@ class Progress:
         self.save()
 
     def state(self, piece: Piece) -> str:
-        """``passed``, ``failed`` and so on for the file as it is now, or why its status is
-        unknown.
-        """
+        """``passed``, ``failed`` and so on for the file as it is now, or why that is unknown."""
         digest = file_digest(piece.lesson)
         if not digest:
             return "not started"

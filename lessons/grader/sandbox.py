@@ -41,7 +41,8 @@ def grade(lesson: int, seconds: float = SECONDS) -> list[Result]:
         stopped = left if busy == FILE else [busy] if busy else []
         for master in stopped:
             results[master] = Result(master, "failed", [(RUNS, False, reason)])
-        before, left = left, [master for master in left if master not in results]
+        before = left
+        left = [master for master in left if master not in results]
         if left == before:  # another turn would end like this one
             raise RuntimeError(f"the grader's process ended before it graded {left[0]}: {reason}")
     return [results[piece.master] for piece in pieces_of(lesson)]
@@ -50,9 +51,7 @@ def grade(lesson: int, seconds: float = SECONDS) -> list[Result]:
 def _run_child(
     lesson: int, masters: list[str], results: dict[str, Result], seconds: float
 ) -> tuple[str, str]:
-    """Fill ``results`` from one process; returns what it was busy with when it ended, and how it
-    ended.
-    """
+    """Fill ``results`` from one process; return what it was busy with, and how it ended."""
     command = [sys.executable, "-m", "lessons.grader.sandbox", str(lesson), *masters]
     # a session of its own, so that processes which the learner's code started end with it
     with subprocess.Popen(
@@ -62,11 +61,13 @@ def _run_child(
         threading.Thread(
             target=lambda: [*map(lines.put, child.stdout), lines.put("")], daemon=True
         ).start()
-        busy, limit = "", START_SECONDS
+        busy = ""
+        limit = START_SECONDS
         try:
             while line := lines.get(timeout=limit):
                 message = json.loads(line)
-                busy, limit = message.get("busy", ""), seconds
+                busy = message.get("busy", "")
+                limit = seconds
                 if "result" in message:
                     result = Result(**message["result"])
                     results[result.master] = result
@@ -94,13 +95,11 @@ def stop(child: subprocess.Popen) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    signal.signal(
-        signal.SIGINT, signal.SIG_DFL
-    )  # Ctrl-C ends it silently: the parent has the message
+    # Ctrl-C ends it silently: the parent has the message.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     channel = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(
-        sys.stderr.fileno(), sys.stdout.fileno()
-    )  # what the learner's code prints goes to the terminal
+    # What the learner's code prints goes to the terminal.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
     def tell(**message: Any) -> None:
         print(json.dumps(message), file=channel, flush=True)
@@ -116,9 +115,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def limit_memory() -> None:
-    """Let this process take ``MEMORY`` more than it has: beyond that an allocation fails, and with
-    it the piece.
-    """
+    """Let this process take ``MEMORY`` more than it has: beyond that an allocation fails."""
     # where there is no such module (Windows) or no /proc, or where the limit is lower already
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
@@ -129,21 +126,19 @@ def limit_memory() -> None:
 
 
 def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -> None:
-    """Load the learner's file and grade each piece; ``tell`` is called with the start and the
-    result of each.
-    """
+    """Load the learner's file and grade each piece; ``tell`` gets each start and result."""
     from lessons.grader.guard import Refused, look
     from lessons.grader.ladder import climb
 
-    path, pieces = mine(lesson), pieces_of(lesson)
+    path = mine(lesson)
+    pieces = pieces_of(lesson)
     tell(busy=FILE)
     objections: dict[str, str] = {}
     space: dict[str, Any] = {}
     reason = ""
     try:
-        text = path.read_text(
-            encoding="utf-8-sig"
-        )  # some editors begin a file with a byte-order mark
+        # Some editors begin a file with a byte-order mark.
+        text = path.read_text(encoding="utf-8-sig")
         objections = look(text, pieces)
         space = load(path, text, pieces) if len(objections) < len(pieces) else {}
     except SyntaxError as error:
@@ -162,8 +157,7 @@ def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -
         elif function is None:
             result = Result(piece.master, "failed", [(RUNS, False, problem)])
         else:
-            # each piece is graded alone, together with the package's versions of the lesson's other
-            # functions
+            # Each piece is graded alone, with the package's versions of the lesson's others.
             space.update(masters_of | ({piece.path[0]: function} if len(piece.path) == 1 else {}))
             with lent(written, piece):
                 result = climb(piece, function)
@@ -192,9 +186,7 @@ def load(path: Path, text: str, pieces: list[Piece]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def lent(space: dict[str, Any], piece: Piece) -> Iterator[None]:
-    """While this lasts the package's class has the further methods that the learner's class of that
-    name defines.
-    """
+    """While this lasts the package's class has the further methods of the learner's class."""
     theirs = space.get(piece.path[0])
     if len(piece.path) == 1 or not isinstance(theirs, type):
         yield
@@ -220,8 +212,7 @@ def lent(space: dict[str, Any], piece: Piece) -> Iterator[None]:
 
 
 def find(space: dict[str, Any], piece: Piece, path: Path) -> tuple[Callable | None, str]:
-    """The learner's function, or None and why: it must be a function that is written in this very
-    file.
+    """The learner's function, or None and why: it must be written in this very file.
 
     It may have a decorator that keeps the function as ``__wrapped__``: ``functools.cache``,
     ``torch.no_grad()``.

@@ -28,17 +28,15 @@ class Source:
     """A file of the package: its lines, its tree, its comments."""
 
     def __init__(self, path: Path):
-        text = path.read_text(
-            encoding="utf-8-sig"
-        )  # some editors begin a learner's file with a byte-order mark
+        # Some editors begin a learner's file with a byte-order mark.
+        text = path.read_text(encoding="utf-8-sig")
         self.dotted = f"{path.parent.name}.{path.stem}"  # inside the package: core.bert
         self.lines = text.splitlines()
         self.tree = ast.parse(text)
         tokens = tokenize.generate_tokens(io.StringIO(text).readline)
         comments = [token for token in tokens if token.type == tokenize.COMMENT]
-        self.alone = {
-            t.start[0] for t in comments if not t.line[: t.start[1]].strip()
-        }  # lines that are a comment
+        # The numbers of lines that are a comment.
+        self.alone = {t.start[0] for t in comments if not t.line[: t.start[1]].strip()}
 
     def find(self, path: list[str]) -> ast.FunctionDef | ast.ClassDef:
         """The definition of ``["Layer", "forward"]``."""
@@ -48,9 +46,7 @@ class Source:
         return node
 
     def home(self, name: str) -> str | None:
-        """The module that defines a name of this file: ``core.encoder`` for ``cosine`` in
-        ``core.losses``.
-        """
+        """The module that defines a name here: ``core.encoder`` for ``cosine`` of the losses."""
         for node in self.tree.body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
                 return self.dotted
@@ -71,7 +67,10 @@ source_of = cache(Source)
 
 
 def names_in(*nodes: ast.AST) -> set[str]:
-    return {inner.id for node in nodes for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+    found = set()
+    for node in nodes:
+        found |= {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+    return found
 
 
 def names_used(piece: Piece) -> set[str]:
@@ -121,9 +120,7 @@ def stub(piece: Piece) -> str:
 
 
 def lesson_stubs(lesson: int) -> str:
-    """The learner's file: a heading, imports, and the stubs in order, methods inside their
-    classes.
-    """
+    """The learner's file: a heading, imports, and the stubs, methods inside their classes."""
     pieces = pieces_of(lesson)
     blocks: dict[str, list[str]] = {}  # a class with its methods, or a function
     for piece in pieces:
@@ -140,9 +137,7 @@ def lesson_stubs(lesson: int) -> str:
 
 
 def heading_of_class(piece: Piece) -> str:
-    """``class NAME:``, its docstring's first line, and as comments what its objects have in the
-    package.
-    """
+    """``class NAME:``, its docstring's first line, and comments on what its objects have."""
     source = source_of(piece.source)
     node = source.find(piece.path[:1])
     doc = textwrap.fill(
@@ -155,28 +150,27 @@ def heading_of_class(piece: Piece) -> str:
         "    # what its objects have, in the package:",
     ]
     methods = [other for other in pieces_of(piece.lesson) if other.path[:-1] == piece.path[:1]]
-    hidden = {name for other in methods for name in (other.path[1], *other.refused)}
-    used = {
-        inner.attr
-        for other in methods
-        for inner in ast.walk(source.find(other.path))
-        if hasattr(inner, "attr")
-    }
+    hidden = set()
+    used = set()
+    for other in methods:
+        hidden |= {other.path[1], *other.refused}
+        nodes = ast.walk(source.find(other.path))
+        used |= {inner.attr for inner in nodes if hasattr(inner, "attr")}
     held = [line.split("  # under")[0] for line in attributes(source, node, hidden)]
     held = [line for line in held if re.findall(r"\w+", line.removeprefix("self."))[0] in used]
     return "\n".join([*lines, *(f"    #   {line}" for line in held)])
 
 
 def attributes(source: Source, node: ast.ClassDef, hidden: set[str]) -> list[str]:
-    """What objects of a class have, its bases' first: fields, what ``__init__`` sets, methods that
-    are not hidden.
+    """What objects of a class have, its bases' first.
+
+    Fields, what ``__init__`` sets, and methods that are not hidden.
     """
     found = []
     defined = {child.name for child in node.body if isinstance(child, ast.FunctionDef)}
     for base in node.bases:
-        home = (
-            source.home(base.id) if isinstance(base, ast.Name) else None
-        )  # nn.Module: nothing to tell
+        # Of nn.Module there is nothing to tell.
+        home = source.home(base.id) if isinstance(base, ast.Name) else None
         if home:
             other = source_of(ROOT / "minisbert" / f"{home.replace('.', '/')}.py")
             found += attributes(other, other.find([base.id]), hidden | defined)
@@ -209,10 +203,12 @@ def attributes_of(piece: Piece) -> list[str]:
 
 
 def imports(pieces: list[Piece]) -> str:
-    """What the masters import and use, the package's helpers last, an empty line between the
-    two.
+    """What the masters import and use.
+
+    The package's helpers come last, after an empty line.
     """
-    plain, named = set(), set()
+    plain = set()
+    named = set()
     for piece in pieces:
         used = names_used(piece)
         for node in source_of(piece.source).tree.body:
@@ -235,16 +231,15 @@ def imports(pieces: list[Piece]) -> str:
 
 def from_lines(names: set[tuple[str, str]]) -> list[str]:
     modules = sorted({module for module, _ in names})
-    return [
-        f"from {m} import {', '.join(sorted(name for module, name in names if module == m))}"
-        for m in modules
-    ]
+    lines = []
+    for module in modules:
+        of_module = sorted(name for home, name in names if home == module)
+        lines.append(f"from {module} import {', '.join(of_module)}")
+    return lines
 
 
 def helpers(pieces: list[Piece]) -> set[tuple[str, str]]:
-    """The package's functions that the masters use and that are not among these pieces, as (module,
-    name).
-    """
+    """The package's functions that the masters use and that are not pieces, as (module, name)."""
     found = set()
     for piece in pieces:
         for name in names_used(piece) - set(piece.refused):

@@ -1,5 +1,4 @@
-"""``python -m lessons.check mine``: the learner's pieces and the book as one file, and something to
-see from it.
+"""``python -m lessons.check mine``: the learner's pieces and the book as one file, running.
 
 What passes alone may fail with the others or with real weights. Then it is named, and the book's
 takes its place.
@@ -76,11 +75,11 @@ def matrix(book: Any, sentences: Sequence[str]) -> Findings:
 
 
 def ids(book: Any, _: Sequence[str]) -> Findings:
-    """Ids of all sentences of the STS Benchmark by ``split_words`` and ``word_pieces``, and by the
-    library.
-    """
-    pairs = [pair for split in SPLITS for pair in load_scored_pairs("stsb", split)]
-    texts = [text for pair in pairs for text in pair.texts]
+    """Ids of all sentences of STS-B by ``split_words`` and ``word_pieces``, and the library's."""
+    texts: list[str] = []
+    for split in SPLITS:
+        for pair in load_scored_pairs("stsb", split):
+            texts += pair.texts
     tokenizer = book.Tokenizer.load(find_model(MODEL), 512)
     vocabulary = tokenizer.backend.get_vocab()
     rows = zip(Bar(texts, desc="sentences"), tokenizer.encode(texts).ids, strict=True)
@@ -96,7 +95,8 @@ def ids(book: Any, _: Sequence[str]) -> Findings:
 @torch.no_grad()
 def layers(book: Any, _: Sequence[str]) -> Findings:
     """Each layer's hidden states at real tokens, and the vectors, beside the reference's."""
-    encoder, reference = book.SentenceEncoder.load(find_model(MODEL)), golden("minilm")
+    encoder = book.SentenceEncoder.load(find_model(MODEL))
+    reference = golden("minilm")
     numbers = sum(parameter.numel() for parameter in encoder.parameters())
     yield Finding(f"{MODEL}, float32: {numbers:,} numbers have found their places")
     real = reference["mask"]
@@ -111,15 +111,14 @@ def head(book: Any, sentences: Sequence[str]) -> Findings:
     """Where the tokens of a sentence look, in lesson 05's head: from the pronoun to its noun."""
     encoder = book.SentenceEncoder.load(find_model(MODEL))
     row = encoder.tokenizer.encode([sentences[0] if sentences else SENTENCE]).ids[0]
-    tokens, states = encoder.tokenizer.tokens(row), {}
+    tokens = encoder.tokenizer.tokens(row)
+    states = {}
     book.FUSED = False  # the library's operation keeps no probabilities
     with torch.no_grad():
         encoder.bert(torch.tensor([row]), trace=states)
     shares = states["layers.3.attention"][0, 1]  # (T, T)
-    yield Finding(
-        "layer 3, head 1: a row for each token, two signs for each that it looks at, in the same "
-        "order:"
-    )
+    about = "a row for each token, two signs for each that it looks at, in the same order"
+    yield Finding(f"layer 3, head 1: {about}:")
     yield Finding(
         "none below .05, ░ to .30, ▒ to .55, ▓ to .80, █ above; then the largest share, and whose "
         "it is"
@@ -146,18 +145,15 @@ def vector(book: Any, sentences: Sequence[str]) -> Findings:
     for text, *both in zip(texts, ours, theirs, strict=True):
         yield Finding(text)
         for name, row in zip(("yours", "MiniLM's"), both, strict=True):
-            yield Finding(
-                f"  {name:<10}{' '.join(f'{value:8.5f}' for value in row[:8])} ... {len(row)} "
-                f"numbers"
-            )
+            first = " ".join(f"{value:8.5f}" for value in row[:8])
+            yield Finding(f"  {name:<10}{first} ... {len(row)} numbers")
     yield close("yours and MiniLM's", largest_difference(ours, theirs), MINILM_VECTOR)
 
 
 def score(book: Any, encoder: Any, split: str) -> float:
     """Spearman x 100 on a split of the STS Benchmark."""
     pairs = load_scored_pairs("stsb", split)
-    columns = zip(*(pair.texts for pair in pairs), strict=True)
-    texts = [text for column in columns for text in column]
+    texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
     parts = []
     for start in Bar(range(0, len(texts), PART), desc=split, unit=" parts"):
         parts.append(torch.from_numpy(encoder.encode(texts[start : start + PART])))
@@ -176,10 +172,8 @@ def partners(book: Any, _: Sequence[str]) -> Findings:
     """Losses of pairs that mean the same, each text with its partner, and with somebody else's."""
     pairs = [pair for pair in load_scored_pairs("stsb", "test") if pair.score == 5][:32]
     encoder = book.SentenceEncoder.load(find_model(MODEL))
-    u, v = (
-        torch.from_numpy(encoder.encode(texts))
-        for texts in zip(*(pair.texts for pair in pairs), strict=True)
-    )
+    u = torch.from_numpy(encoder.encode([pair.sentence1 for pair in pairs]))  # (N, D)
+    v = torch.from_numpy(encoder.encode([pair.sentence2 for pair in pairs]))
     losses = {
         "contrastive": partial(book.contrastive_loss, labels=torch.ones(len(u))),
         "triplet": partial(book.triplet_loss, negative=v.roll(2, 0)),
@@ -195,7 +189,8 @@ def partners(book: Any, _: Sequence[str]) -> Findings:
 
 def losses(book: Any, _: Sequence[str]) -> Findings:
     """Ten steps of ``fit`` with a tiny model, its losses beside the reference's."""
-    encoder, reference = book.SentenceEncoder.load(TINY).double(), golden("trace")
+    encoder = book.SentenceEncoder.load(TINY).double()
+    reference = golden("trace")
     parameters = [
         parameter for name, parameter in encoder.named_parameters() if "pooler" not in name
     ]
@@ -270,9 +265,7 @@ SHOWS |= {8: vector, 9: spearman, 10: partners, 11: losses, 13: training, 14: ev
 
 
 def your_model(lesson: int | None, sentences: Sequence[str], chapter: str | None) -> bool:
-    """Write the file, run it on what the lesson shows, end with the card. Returns whether all
-    equals the reference.
-    """
+    """Write the file, run it on what the lesson shows. Returns whether all equals the reference."""
     passed, failed = verdicts()
     named: set[str] = set()
     lesson = lesson or max(
@@ -295,13 +288,18 @@ def your_model(lesson: int | None, sentences: Sequence[str], chapter: str | None
         try:
             exec(compile(assembly.text, FILE, "exec"), vars(book))
             print(f"{os.path.relpath(MINE / FILE)}: {show.__doc__}\n")
-            good, best = True, 0.0
+            good = True
+            best = 0.0
             for text, holds, score in show(book, sentences):
-                print(
-                    f"  {'' if holds is None else 'ok    ' if holds else 'FAIL  '}{text}",
-                    flush=True,
-                )
-                good, best = good and holds is not False, max(best, score)
+                if holds is None:  # something to see, not a comparison
+                    mark = ""
+                elif holds:
+                    mark = "ok    "
+                else:
+                    mark = "FAIL  "
+                    good = False
+                print(f"  {mark}{text}", flush=True)
+                best = max(best, score)
             break
         except Exception as error:
             lines = [
@@ -333,9 +331,7 @@ def your_model(lesson: int | None, sentences: Sequence[str], chapter: str | None
 
 
 def verdicts() -> tuple[list[str], dict[str, str]]:
-    """The pieces of the book that pass, and why others that are written do not. Files that are new
-    are graded.
-    """
+    """The pieces of the book that pass, and why others do not; new files are graded."""
     progress = Progress()
     passed: list[str] = []
     failed: dict[str, str] = {}

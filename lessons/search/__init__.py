@@ -1,3 +1,1 @@
-"""What lesson 18 and ``python -m lessons.check project`` search: ``docstrings``, and the old way to
-do it: ``bm25``.
-"""
+"""What lesson 18 and its project search: ``docstrings``, and the old way to do it: ``bm25``."""

@@ -13,8 +13,7 @@ def bm25_scores(
     k1: float = 1.2,
     b: float = 0.75,
 ) -> np.ndarray:
-    """How well each document fits each query: Q queries and N documents, both lists of words -> (Q,
-    N) float64.
+    """How well each document fits each query: both lists of words -> (Q, N) float64.
 
     The sum over the words of the query, one that occurs twice counting twice, of
 
@@ -30,12 +29,15 @@ def bm25_scores(
     lengths = np.array([len(document) for document in documents], dtype=np.float64)  # (N,)
     norms = k1 * (1 - b + b * lengths / lengths.mean())  # (N,), k1 for a document of average length
     added = {}
-    for word in {word for query in queries for word in query}:
+    for word in set().union(*queries):
         tf = np.array([count[word] for count in counts])  # (N,)
         n = int((tf > 0).sum())
         # subtle: with the 1 + a word that most documents have still adds a little; without it, it
-        # would count against
+        # would count against them
         idf = math.log(1 + (len(documents) - n + 0.5) / (n + 0.5))
         added[word] = idf * tf / (tf + norms)  # (N,)
-    rows = [sum((added[word] for word in query), np.zeros(len(documents))) for query in queries]
-    return np.stack(rows)  # (Q, N)
+    scores = np.zeros((len(queries), len(documents)))  # (Q, N)
+    for row, query in zip(scores, queries, strict=True):
+        for word in query:
+            row += added[word]
+    return scores

@@ -1,5 +1,4 @@
-"""A corpus that every machine has: the docstrings of Python's standard library, read from its
-source by ``ast``.
+"""A corpus that every machine has: the docstrings of Python's standard library.
 
 A query is the name of a class, function or method, split into words; its document is the first
 sentence of its docstring: ``zip file extract all`` and *Extract all members from the archive to the
@@ -15,16 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-SKIPPED = {
-    "test",
-    "tests",
-    "idlelib",
-    "turtledemo",
-    "lib2to3",
-    "ensurepip",
-    "site-packages",
-    "dist-packages",
-}
+SKIPPED = {"test", "tests", "idlelib", "turtledemo", "lib2to3", "ensurepip"}
+SKIPPED |= {"site-packages", "dist-packages"}
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
@@ -41,9 +32,7 @@ def words_of(name: str) -> str:
 
 
 def terms(text: str) -> list[str]:
-    """The words of a text as BM25 counts them: ``terms("Read a .tar.gz!") = ["read", "a", "tar",
-    "gz"]``.
-    """
+    """The words of a text for BM25: ``terms("Read a .tar.gz!") = ["read", "a", "tar", "gz"]``."""
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
@@ -54,22 +43,23 @@ def first_sentence(docstring: str) -> str:
 
 
 def split_of(module: str) -> str:
-    """``train``, ``dev`` or ``test``, by a checksum of the name: a module is in one split, whatever
-    the machine.
-    """
+    """``train``, ``dev`` or ``test``, by a checksum of the module's name, on every machine."""
     share = zlib.crc32(module.encode()) % 10
-    return "test" if share < 3 else "dev" if share == 3 else "train"
+    if share < 3:
+        return "test"
+    return "dev" if share == 3 else "train"
 
 
 def read_entries(folder: str | Path | None = None) -> list[Entry]:
-    """All entries of a folder of Python source, by default the standard library; no query and no
-    document twice.
+    """All entries of a folder of Python source; no query and no document twice.
 
     Documents of fewer than four words are left out, and so are special methods: nobody searches for
     ``__init__``.
     """
     root = Path(folder or sysconfig.get_path("stdlib"))
-    found, queries, documents = [], set(), set()
+    found = []
+    queries = set()
+    documents = set()
     for path in sorted(root.rglob("*.py")):
         if SKIPPED.isdisjoint(path.relative_to(root).parts):
             for entry in entries_of(path, root):
@@ -82,9 +72,7 @@ def read_entries(folder: str | Path | None = None) -> list[Entry]:
 
 
 def entries_of(path: Path, root: Path) -> Iterator[Entry]:
-    """The entries of one file; none if it cannot be parsed, as the standard library has files that
-    test just that.
-    """
+    """The entries of one file; none if it cannot be parsed, as some tests' files cannot."""
     place = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -95,15 +83,12 @@ def entries_of(path: Path, root: Path) -> Iterator[Entry]:
         docstring = ast.get_docstring(node)
         query = words_of(f"{outer}{node.name}")
         if docstring and query and not node.name.startswith("__"):
-            yield Entry(
-                place.split(".")[0], f"{place}.{outer}{node.name}", query, first_sentence(docstring)
-            )
+            name = f"{place}.{outer}{node.name}"
+            yield Entry(place.split(".")[0], name, query, first_sentence(docstring))
 
 
 def definitions(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, ast.AST]]:
-    """Every class, function and method with the name of its class and a dot, not what is inside of
-    functions.
-    """
+    """Every class, function and method with its class's name, not what is inside of functions."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield outer, node
@@ -112,9 +97,7 @@ def definitions(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, ast.AST]]
 
 
 def read_sentences(*folders: str | Path) -> list[str]:
-    """Every sentence of 4 to 40 words in all docstrings of some folders of Python source, each
-    once, in order.
-    """
+    """Every sentence of 4 to 40 words in the docstrings of some folders, each once, in order."""
     found: dict[str, None] = {}
     for folder in folders:
         for path in sorted(Path(folder).rglob("*.py")):
@@ -137,9 +120,7 @@ def docstrings_of(path: Path) -> Iterator[str]:
 
 
 def sentences_of(docstring: str) -> Iterator[str]:
-    """Its sentences of 4 to 40 words, without paragraphs of code; one that is mostly signs is no
-    sentence.
-    """
+    """Its sentences of 4 to 40 words, without code; one that is mostly signs is no sentence."""
     for paragraph in docstring.split("\n\n"):
         if ">>>" in paragraph or "::" in paragraph or "---" in paragraph:
             continue
@@ -151,27 +132,29 @@ def sentences_of(docstring: str) -> Iterator[str]:
 
 
 def read_questions(folders: dict[str, str | Path]) -> list[Entry]:
-    """Long documents with a question each: docstrings without their first sentences, which ask for
-    them.
+    """Long documents with a question each: docstrings without the first sentence, which asks.
 
     ``folders`` of Python source by name; the name is the first part of the module, "" for none. No
     question and no beginning of a document twice.
     """
-    found, seen = [], set()
+    found = []
+    seen: set[str | tuple[str, ...]] = set()
     for name, folder in folders.items():
         for path in sorted(Path(folder).rglob("*.py")):
             place = path.relative_to(folder)
-            module = ".".join([name] * bool(name) + [place.with_suffix("").parts[0]])
-            for docstring in docstrings_of(path) if SKIPPED.isdisjoint(place.parts) else ():
-                whole = " ".join(docstring.split())
+            if not SKIPPED.isdisjoint(place.parts):
+                continue
+            module = place.with_suffix("").parts[0]
+            if name:
+                module = f"{name}.{module}"
+            for docstring in docstrings_of(path):
                 question = first_sentence(docstring)
-                document = whole[len(question) :].strip()
-                words, start = terms(question), tuple(terms(document)[:30])
-                if (
-                    not 4 <= len(words) <= 25
-                    or len(terms(document)) < 60
-                    or {question, start} & seen
-                ):
+                document = " ".join(docstring.split())[len(question) :].strip()
+                words = terms(document)
+                if not 4 <= len(terms(question)) <= 25 or len(words) < 60:
+                    continue
+                start = tuple(words[:30])
+                if question in seen or start in seen:
                     continue
                 seen |= {question, start}
                 found.append(Entry(module, str(place), question, document))

@@ -11,9 +11,8 @@ def reciprocal_ranks(scores: np.ndarray, k: int = 60) -> np.ndarray:
     unit of their scores. ``reciprocal_ranks([[9, 5, 1]])`` is ``[[1/61, 1/62, 1/63]]``.
     """
     # subtle: the order of the columns is not their ranks: the ranks are its inverse
-    order = np.argsort(
-        -np.asarray(scores), axis=1, kind="stable"
-    )  # (Q, N), columns from the best on
+    falling = -np.asarray(scores)
+    order = np.argsort(falling, axis=1, kind="stable")  # (Q, N), columns from the best on
     ranks = np.empty(order.shape)
     np.put_along_axis(ranks, order, np.arange(1, order.shape[1] + 1)[None], axis=1)
     return 1 / (k + ranks)

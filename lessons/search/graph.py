@@ -1,6 +1,4 @@
-"""HNSW, an index for approximate search: a graph whose links lead a walk to the vectors that fit
-(lesson 21).
-"""
+"""HNSW, an index for approximate search: a graph in which a walk leads to the best vectors."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -59,15 +57,18 @@ class Graph:
         diverse: bool = True,
         seed: int = 0,
     ):
-        self.vectors, self.links, self.width, self.diverse = vectors, links, width, diverse
+        self.vectors = vectors
+        self.links = links
+        self.width = width
+        self.diverse = diverse
+
+        # The highest level of each node is random: each level has 1 / links of those below.
         chance = np.random.default_rng(seed).random(len(vectors))
-        heights = (-np.log(1 - chance) / math.log(links)).astype(
-            int
-        )  # (N,), the highest level of each node
+        heights = (-np.log(1 - chance) / math.log(links)).astype(int)  # (N,)
         self.start = int(heights.argmax())
-        self.levels: list[dict[int, list[int]]] = [
-            {self.start: []} for _ in range(heights.max() + 1)
-        ]
+        self.levels: list[dict[int, list[int]]] = []
+        for _ in range(heights.max() + 1):
+            self.levels.append({self.start: []})
         for node, height in enumerate(heights):
             if node != self.start:
                 self.insert(node, height)
@@ -105,9 +106,11 @@ class Graph:
         """The k nodes that fit best, of the ``width`` that a walk finds, and how many vectors were
         read.
         """
-        start, total = self.start, 0
+        start = self.start
+        total = 0
         for links in reversed(self.levels[1:]):
             found, read = walk(self.vectors, links, query, start, 1)
-            start, total = found[0], total + read
+            start = found[0]
+            total += read
         found, read = walk(self.vectors, self.levels[0], query, start, max(k, width))
         return found[:k], total + read

@@ -1,6 +1,4 @@
-"""How good a ranking is if each query has one right document, and how far that number can be
-trusted.
-"""
+"""How good a ranking is if each query has one right document, and how sure that is."""
 
 import numpy as np
 
@@ -10,9 +8,7 @@ DRAWS = 1000
 
 
 def grades(found: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """1 where a query found its document: found (Q, R) rows of documents, best first, right (Q,) ->
-    (Q, R).
-    """
+    """1 where a query found its document: rows of documents (Q, R), right (Q,) -> (Q, R)."""
     return (found == right[:, None]).astype(np.int64)
 
 

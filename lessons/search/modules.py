@@ -1,5 +1,4 @@
-"""A folder that every machine has: twenty modules of Python's standard library, each with a
-question and its answer.
+"""A folder that every machine has: twenty modules of Python, each with question and answer.
 
 The questions were written before an engine saw them, and avoid the words of the answers where they
 can. The answer is the sentence of the module, or the end of it, that whoever asks would want to
@@ -42,15 +41,16 @@ class Question(NamedTuple):
     answer: str
 
 
-QUESTIONS = [
-    Question(text, f"{module}.py", answer)
-    for text, module, answer in (line.split(" | ") for line in TABLE.strip().splitlines())
-]
+QUESTIONS = []
+for line in TABLE.strip().splitlines():
+    text, module, answer = line.split(" | ")
+    QUESTIONS.append(Question(text, f"{module}.py", answer))
 
 
 def folder() -> Path:
     """A new folder with the twenty modules."""
-    found, library = Path(tempfile.mkdtemp()), Path(sysconfig.get_path("stdlib"))
+    found = Path(tempfile.mkdtemp())
+    library = Path(sysconfig.get_path("stdlib"))
     for question in QUESTIONS:
         source = library / question.file
         if not source.is_file():  # a module may become a folder

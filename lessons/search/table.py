@@ -12,25 +12,20 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 
 
 class Table:
-    """One line for each engine, all asked the same queries; ``right`` (Q,) has the document of
-    each.
-    """
+    """One line for each engine, all asked the same queries; ``right`` (Q,) has the documents."""
 
     def __init__(self, right: np.ndarray):
         self.right = right
         self.lines: dict[str, tuple[np.ndarray, np.ndarray, float, float]] = {}
 
     def enter(self, name: str, found: np.ndarray, milliseconds: float, size: float) -> None:
-        """One engine: the ten documents it found (Q, 10), its time for a query, its bytes for a
-        document.
-        """
-        each, hits = ndcg_of_each(found, self.right), grades(found, self.right).sum(axis=1)
+        """One engine: its ten documents (Q, 10), its time for a query, its bytes for a document."""
+        each = ndcg_of_each(found, self.right)  # (Q,)
+        hits = grades(found, self.right).sum(axis=1)
         self.lines[name] = each, hits, milliseconds, size
         low, high = interval(each)
-        print(
-            f"{name}: nDCG@10 {each.mean():.3f} ({low:.3f} .. {high:.3f}), recall@10 "
-            f"{hits.mean():.3f}"
-        )
+        ndcg = f"nDCG@10 {each.mean():.3f} ({low:.3f} .. {high:.3f})"
+        print(f"{name}: {ndcg}, recall@10 {hits.mean():.3f}")
 
     def ndcg(self, name: str) -> np.ndarray:
         """nDCG@10 of each query (Q,)."""
@@ -45,25 +40,20 @@ class Table:
         return self.lines[name][2:]
 
     def gain(self, name: str, rival: str) -> tuple[np.ndarray, float, float]:
-        """By how much nDCG@10 of each query (Q,) is better than a rival's, and the interval of its
-        mean; printed.
-        """
+        """By how much each query's nDCG@10 is better than a rival's; prints the mean's interval."""
         gain = self.ndcg(name) - self.ndcg(rival)
         low, high = interval(gain)
-        print(
-            f"{name} minus {rival}, the same queries: {gain.mean():+.3f} ({low:+.3f} .. "
-            f"{high:+.3f})"
-        )
+        difference = f"{gain.mean():+.3f} ({low:+.3f} .. {high:+.3f})"
+        print(f"{name} minus {rival}, the same queries: {difference}")
         return gain, low, high
 
     def show(self, documents: int) -> None:
         print(f"{'':26}{'nDCG@10':>8}  {'95 %':14}{'recall@10':>10}{'ms':>7}{'bytes':>7}{'MB':>7}")
         for name, (each, hits, took, size) in self.lines.items():
             low, high = interval(each)
-            print(
-                f"{name:26}{each.mean():8.3f}  {low:.3f} .. {high:.3f}{hits.mean():10.3f}", end=""
-            )
-            print(f"{took:7.1f}{size:7.0f}{size * documents / 1e6:7.2f}")
+            quality = f"{each.mean():8.3f}  {low:.3f} .. {high:.3f}{hits.mean():10.3f}"
+            cost = f"{took:7.1f}{size:7.0f}{size * documents / 1e6:7.2f}"
+            print(f"{name:26}{quality}{cost}")
 
 
 def timed(function: Callable, queries: int) -> tuple[Any, float]:
@@ -83,8 +73,10 @@ def encoded(
 ) -> tuple[np.ndarray, dict[str, np.ndarray], float]:
     """Vectors of the documents (N, D), of each split's queries, and milliseconds for a query."""
     corpus = model.encode(documents)
-    some = sum(map(len, queries.values()))
-    asked, took = timed(
-        lambda: {name: model.encode(texts) for name, texts in queries.items()}, some
-    )
+    count = sum(map(len, queries.values()))
+
+    def encode_queries() -> dict[str, np.ndarray]:
+        return {name: model.encode(texts) for name, texts in queries.items()}
+
+    asked, took = timed(encode_queries, count)
     return corpus, asked, took

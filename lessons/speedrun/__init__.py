@@ -1,3 +1,1 @@
-"""The speedrun: from an empty folder to a search engine in ten CPU minutes. Rules and tables:
-``SPEEDRUN.md``.
-"""
+"""The speedrun: an empty folder to a search engine in ten CPU minutes; see ``SPEEDRUN.md``."""

@@ -1,6 +1,4 @@
-"""The baseline: a column for each piece of the vocabulary, times how rare it is. Nothing is
-trained.
-"""
+"""The untrained baseline: a column for each piece of the vocabulary, times how rare it is."""
 
 import numpy as np
 

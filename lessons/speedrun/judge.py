@@ -1,6 +1,4 @@
-"""What the speedrun is judged by: names of functions ask for the sentence that describes them
-(lesson 18).
-"""
+"""What the speedrun is judged by: functions' names ask for the sentence on them (lesson 18)."""
 
 from collections.abc import Callable, Sequence
 
@@ -21,9 +19,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 class Judge:
-    """The names of dev's and test's modules, each with one right sentence among those of all
-    modules.
-    """
+    """Dev's and test's names, each with one right sentence among those of all modules."""
 
     def __init__(self) -> None:
         entries = docstrings.read_entries()
@@ -31,9 +27,9 @@ class Judge:
         self.documents = [entry.document for entry in entries]
         splits = np.array([docstrings.split_of(entry.module) for entry in entries])
         self.right = {split: np.flatnonzero(splits == split) for split in ("dev", "test")}
-        self.queries = {
-            split: [entries[i].query for i in rows] for split, rows in self.right.items()
-        }
+        self.queries: dict[str, list[str]] = {}
+        for split, rows in self.right.items():
+            self.queries[split] = [entries[i].query for i in rows]
 
     def cosines(self, encode: Encode, splits: Sequence[str] = ("dev", "test")) -> Likeness:
         documents = unit(encode(self.documents))
@@ -42,14 +38,16 @@ class Judge:
     def counted(self) -> Likeness:
         """The scores of BM25, which counts words."""
         documents = [docstrings.terms(document) for document in self.documents]
-        return {
-            split: bm25_scores([docstrings.terms(query) for query in queries], documents)
-            for split, queries in self.queries.items()
-        }
+        scores = {}
+        for split, queries in self.queries.items():
+            words = [docstrings.terms(query) for query in queries]
+            scores[split] = bm25_scores(words, documents)
+        return scores
 
     def ndcg(self, likeness: Likeness) -> dict[str, float]:
         """nDCG@10 of each split, times 100."""
-        return {
-            split: 100 * float(ndcg_of_each(best(scores), self.right[split]).mean())
-            for split, scores in likeness.items()
-        }
+        found = {}
+        for split, scores in likeness.items():
+            each = ndcg_of_each(best(scores), self.right[split])
+            found[split] = 100 * float(each.mean())
+        return found

@@ -17,7 +17,12 @@ from minisbert.core.loop import adamw, fit
 from minisbert.core.losses import multiple_negatives_ranking_loss
 from minisbert.training.masked import train_vocabulary
 
-PIECES, WIDTH, EPOCHS, BATCH, RATE, DROPPED = 1500, 1024, 5, 1024, 1e-2, 0.3
+PIECES = 1500
+WIDTH = 1024
+EPOCHS = 5
+BATCH = 1024
+RATE = 1e-2
+DROPPED = 0.3  # share of the pieces that a step hides
 LIMIT = 64  # tokens of a text
 
 
@@ -27,12 +32,11 @@ def root_bags(tokenizer, texts):
 
 
 class Table:
-    """A row of numbers for each piece; a text's vector is the sum of its pieces' rows, by the root
-    of their shares.
-    """
+    """A row of numbers for each piece; a text's vector sums them by the root of their shares."""
 
     def __init__(self, tokenizer, rows):
-        self.tokenizer, self.rows = tokenizer, rows  # (V, D)
+        self.tokenizer = tokenizer
+        self.rows = rows  # (V, D)
 
     def __call__(self, texts):
         return root_bags(self.tokenizer, texts) @ self.rows
@@ -41,32 +45,28 @@ class Table:
 def train(data, seed, pieces=PIECES):
     generator = torch.Generator().manual_seed(seed)
     tokenizer = train_vocabulary(data.names + data.sentences, pieces, max_length=LIMIT)
-    names, sentences = (
-        torch.from_numpy(root_bags(tokenizer, texts)) for texts in (data.names, data.sentences)
-    )
-    weights = torch.from_numpy(rarity(sentences.numpy())).float()
-    # random directions are nearly at right angles, so before training this is the bag
-    table = (
-        torch.randn(len(weights), WIDTH, generator=generator) * (weights / WIDTH**0.5)[:, None]
-    )  # (V, D)
-    table = torch.nn.Parameter(table)
+    names = torch.from_numpy(root_bags(tokenizer, data.names))  # (N, V)
+    sentences = torch.from_numpy(root_bags(tokenizer, data.sentences))
+    weights = torch.from_numpy(rarity(sentences.numpy())).float()  # (V,)
+    # Random directions are nearly at right angles, so before training this is the bag.
+    directions = torch.randn(len(weights), WIDTH, generator=generator)
+    table = torch.nn.Parameter(directions * (weights / WIDTH**0.5)[:, None])  # (V, D)
     batches = []
     for _ in range(EPOCHS):
         batches += torch.randperm(len(names), generator=generator).split(BATCH)
 
     def loss(model, rows):
         seen = torch.rand(len(table), generator=generator) > DROPPED
-        u, v = (normalize((bag[rows] * seen) @ table + 1e-6) for bag in (names, sentences))
+        u = normalize((names[rows] * seen) @ table + 1e-6)
+        v = normalize((sentences[rows] * seen) @ table + 1e-6)
         return multiple_negatives_ranking_loss(u, v)
 
+    def schedule(step):
+        return 1 - step / len(batches)
+
     result = Table(tokenizer, table.detach().numpy())  # shares its memory with what is trained
-    steps = fit(
-        torch.nn.ParameterList([table]),
-        loss,
-        batches,
-        adamw([table], lr=RATE),
-        lambda n: 1 - n / len(batches),
-    )
+    model = torch.nn.ParameterList([table])
+    steps = fit(model, loss, batches, adamw([table], lr=RATE), schedule)
     for _ in data.watch(steps, len(batches), result):
         pass
     return result

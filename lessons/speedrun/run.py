@@ -1,5 +1,4 @@
-"""From an empty folder to a search engine of your own, judged beside BM25 and MiniLM. Tables:
-``SPEEDRUN.md``.
+"""From an empty folder to a search engine of your own, beside BM25; see ``SPEEDRUN.md``.
 
 python -m lessons.speedrun                     # Ctrl-C keeps what it has learned
 python -m lessons.speedrun --minutes 10        # more tables
@@ -44,31 +43,30 @@ LOOKS = 16  # steps between two looks at dev
 
 
 def opponents(judge: Judge) -> dict[str, Likeness]:
-    """What the run has to beat. MiniLM only if its weights are on this disk: the run itself needs
-    no network.
+    """What the run has to beat.
+
+    MiniLM only if its weights are on this disk: the run itself needs no network.
     """
     found = {"BM25": judge.counted()}
     if asset(engine.MODEL).state() == "complete":
         found["MiniLM"] = judge.cosines(SentenceEncoder.load(engine.MODEL).encode)
     else:
-        print(
-            f"{engine.MODEL} is not on this disk, so the run is judged without it; lesson 01 "
-            f"fetches it"
-        )
+        print(f"{engine.MODEL} is not on this disk, so the run is judged without it;", end=" ")
+        print("lesson 01 fetches it")
     return found
 
 
 def train(judge: Judge, rounds: int, seed: int) -> tuple[Tables, Likeness, dict[int, float]]:
-    """Train a table of each size in each round -> all of them, their summed cosines, and dev's
-    score by step.
-    """
-    data, tables, curve, stopped = read_data(), [], {}, False
+    """Train a table of each size in each round -> all, their summed cosines, dev's scores."""
+    data = read_data()
+    tables: list[Table] = []
+    curve: dict[int, float] = {}
+    stopped = False
     sums: Likeness = dict.fromkeys(judge.queries, 0)
 
     def added(table: Table, *splits: str) -> Likeness:
-        return {
-            split: sums[split] + cosines for split, cosines in judge.cosines(table, splits).items()
-        }
+        cosines = judge.cosines(table, splits)
+        return {split: sums[split] + cosines[split] for split in cosines}
 
     def watch(steps: Iterable[Step], total: int, table: Table) -> Iterator[Step]:
         """A clock for all tables; Ctrl-C ends it and keeps what this table has learned."""
@@ -113,19 +111,17 @@ def load(out: Path) -> Tables:
     folders = sorted((out / "tables").glob("*"))
     if not folders:
         raise InputError(f"{out} has no table: run python -m lessons.speedrun first")
-    return Tables(
-        [
-            Table(Tokenizer.load(path, LIMIT), load_file(path / "table.safetensors")["rows"])
-            for path in folders
-        ]
-    )
+    tables = []
+    for folder in folders:
+        rows = load_file(folder / "table.safetensors")["rows"]
+        tables.append(Table(Tokenizer.load(folder, LIMIT), rows))
+    return Tables(tables)
 
 
 def report(scores: dict[str, dict[str, float]], about: str) -> str:
     lines = ["# A speedrun", "", about, "", "| nDCG@10 x 100 | dev | test |", "|---|---|---|"]
-    lines += [
-        f"| {name} | {found['dev']:.1f} | {found['test']:.1f} |" for name, found in scores.items()
-    ]
+    for name, found in scores.items():
+        lines.append(f"| {name} | {found['dev']:.1f} | {found['test']:.1f} |")
     return "\n".join(lines) + "\n"
 
 
@@ -153,14 +149,14 @@ def run(minutes: int, seed: int, out: Path) -> None:
     save(tables, out)
     scores["yours"] = judge.ndcg(mine)
     for name, likeness in rivals.items():
-        ranks = {
-            split: sum(map(reciprocal_ranks, (mine[split], likeness[split]))) for split in mine
-        }
+        ranks = {}
+        for split, cosines in mine.items():
+            ranks[split] = reciprocal_ranks(cosines) + reciprocal_ranks(likeness[split])
         scores[f"yours and {name}, reciprocal ranks"] = judge.ndcg(ranks)
     if "MiniLM" in rivals:  # whose cosines are of the same kind
-        added = {
-            split: mine[split] / len(tables.tables) + rivals["MiniLM"][split] for split in mine
-        }
+        added = {}
+        for split, cosines in mine.items():
+            added[split] = cosines / len(tables.tables) + rivals["MiniLM"][split]
         scores["yours and MiniLM, cosines added"] = judge.ndcg(added)
     cpu = machine.cpu()
     about = f"{cpu['cpu']}, {cpu['cores']} cores; commit {commit()}; seed {seed}; "
@@ -173,38 +169,35 @@ def run(minutes: int, seed: int, out: Path) -> None:
 
 def draw(curve: dict[int, float], scores: dict[str, dict[str, float]], out: Path) -> None:
     """Dev's score by step, with the opponents as level lines; left out without matplotlib."""
-    label, steps = "nDCG@10 x 100, dev", [min(curve, default=0), max(curve, default=0)]
+    label = "nDCG@10 x 100, dev"
+    ends = [min(curve, default=0), max(curve, default=0)]
     runs = {"yours": {label: curve}}
-    runs |= {
-        name: {label: dict.fromkeys(steps, scores[name]["dev"])}
-        for name in ("BM25", "MiniLM")
-        if name in scores
-    }
+    for name in ("BM25", "MiniLM"):
+        if name in scores:
+            runs[name] = {label: dict.fromkeys(ends, scores[name]["dev"])}
     try:
         plots.save(plots.draw_curves(runs, "speedrun"), out / "curve.png")
     except InputError as error:
         print(f"no curve: {error}")
 
 
-# ----------------------------------------------------------------------------------------- the
-# search box
+# ----------------------------------------------------------------------------------- the search box
 
 
 class Box(engine.Engine):
-    """Lesson 22's engine with the tables in the place of words: joined with MiniLM by reciprocal
-    ranks.
-    """
+    """Lesson 22's engine with tables in the place of words, joined by reciprocal ranks."""
 
     beside_vectors = "tables"
 
     def __init__(self, chunks: list[engine.Chunk], tables: Tables):
         super().__init__(chunks)
-        self.tables, self.rows = tables, unit(tables([chunk.text for chunk in chunks]))
+        self.tables = tables
+        self.rows = unit(tables([chunk.text for chunk in chunks]))
 
     def by_words(self, query: str) -> np.ndarray:
-        return top_k(unit(self.tables([query])), self.rows, min(engine.CANDIDATES, len(self.rows)))[
-            1
-        ][0]
+        count = min(engine.CANDIDATES, len(self.rows))
+        _, best = top_k(unit(self.tables([query])), self.rows, count)
+        return best[0]
 
 
 def ask(out: Path, folder: Path | None) -> None:
@@ -213,9 +206,8 @@ def ask(out: Path, folder: Path | None) -> None:
     if folder:
         chunks = engine.chunks_to_search(folder, 20_000)
     else:
-        chunks = [
-            engine.Chunk(entry.name, 0, entry.document) for entry in docstrings.read_entries()
-        ]
+        entries = docstrings.read_entries()
+        chunks = [engine.Chunk(entry.name, 0, entry.document) for entry in entries]
     print(f"encoding {len(chunks):,} texts", flush=True)
     box = Box(chunks, tables)
     print('Ask, such as "copy a file" or "how long until the timer ends"; an empty line ends.')

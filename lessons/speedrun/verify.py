@@ -47,12 +47,9 @@ class Data:
 
 
 def read_data() -> Data:
-    """Names and sentences of Python's training modules, NumPy and PyTorch, which every machine with
-    minisbert has.
-    """
-    entries = [
-        entry for entry in docstrings.read_entries() if docstrings.split_of(entry.module) == "train"
-    ]
+    """Names and sentences of Python's training modules, NumPy and PyTorch."""
+    entries = docstrings.read_entries()
+    entries = [entry for entry in entries if docstrings.split_of(entry.module) == "train"]
     for package in (np, sys.modules["torch"]):
         entries += docstrings.read_entries(Path(package.__file__).parent)
     return Data([entry.query for entry in entries], [entry.document for entry in entries])
@@ -64,7 +61,8 @@ def refuse(*_: object, **__: object) -> None:
 
 def run_once(path: Path, seed: int) -> dict[str, float]:
     """The scores of a submission and its CPU seconds, in this process."""
-    data, judge = read_data(), Judge()
+    data = read_data()
+    judge = Judge()
     spec = importlib.util.spec_from_file_location("submission", path)
     submission = importlib.util.module_from_spec(spec)
     model_folder.ModelFolder.__init__ = refuse
@@ -88,10 +86,9 @@ def verify(path: Path, seeds: Sequence[int]) -> list[dict[str, float]]:
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:
             raise InputError(f"{path}, seed {seed}: the submission has failed")
-        results.append(json.loads(done.stdout.splitlines()[-1]))
-        say(
-            f"seed {seed}: dev {results[-1]['dev']:.2f} in {results[-1]['seconds']:.0f} CPU seconds"
-        )
+        result = json.loads(done.stdout.splitlines()[-1])
+        results.append(result)
+        say(f"seed {seed}: dev {result['dev']:.2f} in {result['seconds']:.0f} CPU seconds")
     return results
 
 

@@ -143,7 +143,8 @@ def distill_static(arguments: list[str] | None = None) -> None:
         metavar="N",
         help="columns (default: %(default)s)",
     )
-    about = "weight a token of frequency p (Zipf's law) by A / (A + p), with a large A all alike (default: %(default)s)"
+    about = "weight a token of frequency p (Zipf's law) by A / (A + p), with a large A all alike "
+    about += "(default: %(default)s)"
     parser.add_argument("--sif", type=bounded(float, 1e-9), default=1e-4, metavar="A", help=about)
     shared.add_device_options(parser)
     options = parser.parse_args(arguments)

@@ -55,7 +55,10 @@ of_vectors = parser.add_argument_group("the vectors")
 of_vectors.add_argument(
     "--normalize", action="store_true", help="scale to length 1 at the end (many models do anyway)"
 )
-quantize_help = "write int8 codes (a quarter of the bytes) or bits (a 32nd) to F.safetensors, for search --index F"
+quantize_help = (
+    "write int8 codes (a quarter of the bytes) or bits (a 32nd) to F.safetensors, "
+    "for search --index F"
+)
 of_vectors.add_argument("--quantize", choices=("int8", "binary"), help=quantize_help)
 
 

@@ -14,7 +14,7 @@ Examples:
   minisbert evaluate --data duplicates.tsv
   minisbert evaluate --data triplets.tsv
   minisbert evaluate --queries queries.jsonl --corpus corpus.jsonl --qrels qrels/test.tsv
-  minisbert evaluate --queries Q.jsonl --corpus C.jsonl --qrels R.tsv --rerank cross-encoder/ms-marco-MiniLM-L6-v2
+  minisbert evaluate --queries Q.jsonl --corpus C.jsonl --qrels R.tsv --rerank CROSS_ENCODER
   minisbert evaluate --suite sts
 """
 
@@ -40,7 +40,10 @@ ONLY_SEARCH = (
 )
 
 parser = command_parser("evaluate", __doc__)
-rows = "score, sentence1, sentence2; a header label, sentence1, sentence2 and labels; or anchor, positive, negative"
+rows = (
+    "score, sentence1, sentence2; a header label, sentence1, sentence2 and labels; "
+    "or anchor, positive, negative"
+)
 parser.add_argument("--data", help=f"stsb, quora, or a file: {rows} (default: stsb)")
 shared.add_table_options(parser, "two texts and their score, or two texts")
 split_help = "split of stsb (default: dev), or rows of a file by its column called split"
@@ -199,7 +202,8 @@ def evaluate_search(options: argparse.Namespace) -> Evaluation:
         search = two_stage_search(
             encoder.top_k, reranker, task.queries, task.corpus, options.candidates
         )
-        order = f"exact search by {similarity}, the first {options.candidates} sorted by {options.rerank}"
+        first = f"the first {options.candidates} sorted by {options.rerank}"
+        order = f"exact search by {similarity}, {first}"
     scores = retrieval_scores(encoder, task, search=search)
     unjudged = f" ({task.unjudged:,} more have no relevant document)" if task.unjudged else ""
     header = {"data": f"{queries:,} queries{unjudged}, {documents:,} documents"}

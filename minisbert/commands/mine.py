@@ -4,8 +4,8 @@ Negatives are texts that the model finds close to an anchor and that are not its
 
 Examples:
   minisbert mine --pairs pairs.tsv --out triplets.jsonl
-  minisbert mine --pairs pairs.tsv --corpus sentences.txt --relative-margin 0.05 --out triplets.jsonl
-  minisbert mine --pairs pairs.jsonl --corpus corpus.jsonl --range-min 10 --range-max 50 --out triplets.jsonl
+  minisbert mine --pairs pairs.tsv --corpus texts.txt --relative-margin 0.05 --out triplets.jsonl
+  minisbert mine --pairs pairs.jsonl --range-min 10 --range-max 50 --out triplets.jsonl
   minisbert train --loss ranking --data triplets.jsonl
 """
 

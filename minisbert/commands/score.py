@@ -3,7 +3,7 @@
 Scores are 0 to 5 from a regression head, probabilities from a classifier.
 
 Examples:
-  minisbert score --model runs/sts-cross-encoder-all-MiniLM-L6-v2/model "A cat sits." "A kitten is sitting."
+  minisbert score --model runs/sts-cross-encoder/model "A cat sits." "A kitten is sitting."
   minisbert score --model runs/sbert-nli-all-MiniLM-L6-v2/model --file pairs.tsv > scored.tsv
 """
 
@@ -50,7 +50,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     model = shared.opened(options, load)
     if not isinstance(model, PairScorer):
-        cosines = 'minisbert encode "A." "B." prints the cosine of two texts, encoder.similarity_pairwise computes many'
+        cosines = 'minisbert encode "A." "B." prints the cosine of two texts, '
+        cosines += "encoder.similarity_pairwise computes many"
         raise InputError(
             f"{options.model} has no head that was trained on pairs (head.json): {cosines}"
         )

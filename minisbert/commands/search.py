@@ -4,8 +4,8 @@ Examples:
   minisbert search corpus.txt --query "A man plays a guitar." --top 5
   minisbert search corpus.txt --queries questions.txt --index corpus.safetensors --json
   minisbert search corpus.jsonl --query "A guitar." --rerank cross-encoder/ms-marco-MiniLM-L6-v2
-  minisbert search corpus.txt --query "A guitar." --index bits.safetensors  # from: encode --quantize binary
-  minisbert search corpus.txt --query "A guitar." --query-prompt "query: " --corpus-prompt "passage: "
+  minisbert search corpus.txt --query "Why?" --index bits.safetensors  # encode --quantize binary
+  minisbert search corpus.txt --query "Why?" --query-prompt "query: " --corpus-prompt "passage: "
 """
 
 from typing import Any
@@ -22,7 +22,8 @@ parser.add_argument("--queries", metavar="FILE", help="one query per line, or as
 parser.add_argument(
     "--top", type=bounded(int, 1), default=5, metavar="K", help="results per query (default: 5)"
 )
-about = "for an --index of encode --quantize binary: score K times --top candidates with the float32 query (default: 4); "
+about = "for an --index of encode --quantize binary: score K times --top candidates with the "
+about += "float32 query (default: 4); "
 about += "int8 codes are compared with float32 queries throughout"
 parser.add_argument("--rescore", type=bounded(int, 1), metavar="K", help=about)
 shared.add_rerank_options(parser)

@@ -5,7 +5,7 @@ serve extra.
 
 Examples:
   minisbert serve all-MiniLM-L6-v2
-  minisbert serve all-MiniLM-L6-v2 --compiled --reranker cross-encoder/ms-marco-MiniLM-L6-v2 --port 8000
+  minisbert serve all-MiniLM-L6-v2 --reranker cross-encoder/ms-marco-MiniLM-L6-v2 --port 8000
   curl http://127.0.0.1:8000/v1/embeddings --json '{"input": "A cat sits."}'
 """
 
@@ -49,11 +49,13 @@ def serve_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--port", type=int, default=8000, help="0 for a free one (default: %(default)s)"
     )
-    about = "the token that clients must send; better in MINISBERT_API_KEY, where other users do not see it"
+    about = "the token that clients must send; better in MINISBERT_API_KEY, where other users do "
+    about += "not see it"
     parser.add_argument(
         "--api-key", default=os.environ.get("MINISBERT_API_KEY", ""), metavar="KEY", help=about
     )
-    about = "what happens to a text beyond the model's limit: cut it and say so, or refuse it (default: %(default)s)"
+    about = "what happens to a text beyond the model's limit: cut it and say so, or refuse it "
+    about += "(default: %(default)s)"
     parser.add_argument("--truncate", choices=("cut", "error"), default="cut", help=about)
     count = bounded(int, 1)
     parser.add_argument(
@@ -137,8 +139,8 @@ def main(arguments: list[str] | None = None) -> None:
         host, port = listener.getsockname()[:2]
         if ":" in host:
             host = f"[{host}]"  # as URLs have IPv6
-        most = f"at most {options.max_texts:,} texts of {options.max_characters:,} characters a request"
-        say(f"{engine.about} on http://{host}:{port}/v1, {most}; Ctrl-C stops it")
+        most = f"{options.max_texts:,} texts of {options.max_characters:,} characters a request"
+        say(f"{engine.about} on http://{host}:{port}/v1, at most {most}; Ctrl-C stops it")
         # looking for garbage among a request's lists, and the model's objects, would cost seconds
         # for a million of them
         gc.freeze()

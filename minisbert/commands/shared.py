@@ -55,8 +55,9 @@ def add_device_options(group: argparse._ActionsContainer, device: str = "auto") 
 def add_length_options(group: argparse._ActionsContainer) -> None:
     """Add ``--compiled``, which ``opened`` reads, and ``--max-length``."""
     # an optional value: --compiled alone means the package in the cache
-    about = "run a package that minisbert compile made: F.pt2, or the one in the cache (compiled now if it is missing; a "
-    about += 'GPU needs none); "auto" runs the model uncompiled if the package is missing or does not fit'
+    about = "run a package that minisbert compile made: F.pt2, or the one in the cache (compiled "
+    about += 'now if it is missing; a GPU needs none); "auto" runs the model uncompiled if the '
+    about += "package is missing or does not fit"
     group.add_argument("--compiled", nargs="?", const="yes", metavar="F.pt2", help=about)
     group.add_argument(
         "--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)"

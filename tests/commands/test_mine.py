@@ -105,7 +105,10 @@ def test_pairs_that_the_file_lacks_are_named(files, tiny, capsys):
         2,
         3,
     )
-    message = "2 of 3 pairs are not in the file, no candidate is left for their anchors: 'the moon'; relax the margins"
+    message = (
+        "2 of 3 pairs are not in the file, no candidate is left for their anchors: 'the moon'; "
+        "relax the margins"
+    )
     assert message in captured.err
     rows = read_rows(files / "out.jsonl", Columns(3)).rows
     assert {row[0] for row in rows} == {"a small dog"}

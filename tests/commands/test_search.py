@@ -1,4 +1,4 @@
-"""The search command: each query's sentences, as text and JSON, with an index, and what it refuses."""
+"""The search command: each query's sentences, as text and JSON, with an index; what it refuses."""
 
 import gzip
 import json

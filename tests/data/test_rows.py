@@ -189,7 +189,7 @@ def test_several_files_one_after_the_other(write):
 
 
 def test_lists_of_positives_and_negatives(write):
-    """FlagEmbedding's files: a row for each positive; as many negatives as the shortest list has."""
+    """FlagEmbedding's files: a row for each positive, as many negatives as in the shortest list."""
     lines = [
         '{"query": "a", "pos": ["p", "q"], "neg": ["n", "m"]}',
         '{"query": "b", "pos": ["r"], "neg": ["k"]}',

@@ -60,8 +60,8 @@ def test_too_few_rows_are_told_how_many_would_do():
     """Otherwise a gain on the rows that chose the step is taken for one."""
     _, warnings = held_out_sizes(100, {"dev": None, "test": None})
     assert warnings == [
-        "100 rows that share no text are too few to hold out a test: a gain on dev, which chooses the step, cannot be "
-        "told from chance; 200 rows would do, or --test FILE"
+        "100 rows that share no text are too few to hold out a test: a gain on dev, which chooses "
+        "the step, cannot be told from chance; 200 rows would do, or --test FILE"
     ]
     assert held_out_sizes(200, {"dev": None, "test": None})[1] == []
 

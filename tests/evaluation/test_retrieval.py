@@ -1,4 +1,4 @@
-"""Retrieval: the metrics against slow loops and the reference libraries, the readers, the command."""
+"""Retrieval: the metrics against slow loops and reference libraries, the readers, the command."""
 
 import json
 import math

@@ -155,7 +155,7 @@ def test_a_gpu_has_bfloat16_from_compute_capability_8(monkeypatch, capability, a
 HUGE = """
 import re
 import torch
-import minisbert.train  # with everything that training imports: a tensor made on the way would be too early
+import minisbert.train  # all that training imports: a tensor made on the way would be too early
 from minisbert.system.devices import save_training_memory
 save_training_memory()
 gradient = torch.zeros(30_522, 384)

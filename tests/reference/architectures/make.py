@@ -1,8 +1,8 @@
-"""Make the golden files of ``minisbert/architectures``, as ``make_reference.py`` does the others.
+"""Make the golden files of ``minisbert/architectures``, as ``make_reference.py`` the others.
 
-    python -m tests.reference.architectures.make            write the tiny checkpoints and golden files
-    python -m tests.reference.architectures.make --check    make them in memory and compare
-    python -m tests.reference.architectures.make mpnet      only those of some modules
+    python -m tests.reference.architectures.make          write tiny checkpoints and golden files
+    python -m tests.reference.architectures.make --check  make them in memory and compare
+    python -m tests.reference.architectures.make mpnet    only those of some modules
 
 Each module beside this one has ``FOLDERS``: names, and functions that write a sentence model of
 that name. The golden file has ids, layers, vectors and gradients; for a module with ``LAYERS`` the
