@@ -153,8 +153,8 @@ def test_two_processes_have_the_gradients_of_one(still, files, tmp_path):
     assert code == 0, err
     sent = {}
     for name, case in cases.items():
-        # float32: a logit of ranking is 20 cosines, so that a cosine's 1e-6 is 2e-5, of the loss and of
-        # what follows
+        # float32: a logit of ranking is 20 cosines, so that a cosine's 1e-6 is 2e-5 of the loss and
+        # of what follows.
         for dtype, bound in ((torch.float64, 1e-9), (torch.float32, 5e-5)):
             found = read_safetensors(
                 tmp_path / f"{name}-{str(dtype).removeprefix('torch.')}.safetensors"
