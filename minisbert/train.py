@@ -12,7 +12,6 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,7 +28,6 @@ from minisbert.system.progress import Bar
 from minisbert.training import MODEL, base_loss, messages, run_folder, starting_model, state
 from minisbert.training.base_loss import Loss
 from minisbert.training.distributed import ProcessGroup, process_group, run_distributed_command
-from minisbert.training.gradient_cache import batch_divider, whole
 from minisbert.training.options import Settings, command_of, parse
 from minisbert.training.recipes import list_recipes
 from minisbert.training.run_data import read_run
@@ -69,50 +67,57 @@ def train(
     progress: Progress | None = None,
     group: ProcessGroup | None = None,
 ) -> Model:
-    """Train a model in place and return it, with the weights that were best on ``dev``, or without
-    it with the last.
+    """Train a model in place; return it with the weights that were best on ``dev``, or the last.
 
     A row is a tuple: (anchor, positive, negative, ...) for the loss "ranking", three texts for
     "triplet", (text, text, score in -1..1) for "cosine", (text, text, class) for "softmax", (text,)
     for "simcse"; ``LOSSES`` in training/table.py has all. Rows may also be dictionaries, or a
-    ``datasets.Dataset``, with the columns' names. ``loss`` may be a ``Loss`` of your own. ``dev``,
-    scored pairs or rows like those of the loss, is scored before the first step, and after each
-    epoch or ``eval_every`` steps; training ends after ``patience`` scores without a better one.
+    ``datasets.Dataset``, with the columns' names. ``loss`` may be a ``Loss`` of your own.
+
+    ``dev`` is scored before the first step, and after each epoch or ``eval_every`` steps; training
+    ends after ``patience`` scores without a better one. Its rows are pairs with a score, or like
+    those of the loss.
 
     ``callback`` gets each step and the dev scores after it, if there are any; training ends when it
     returns something true. With a folder ``out`` losses and scores are logged there, and a state is
-    saved every ``save_every`` steps and when the training is stopped: the same call with
-    ``resume=True`` continues from it, to the numbers of a training that nobody stopped.
+    saved every ``save_every`` steps and when the training ends: the same call with ``resume=True``
+    continues from it, to the numbers of a training that nobody stopped. A ``progress`` of the
+    caller's is filled in with the steps made and all dev scores.
     """
     # -----------------------------------------------------------------------------
-    # the loss, and the rows that it reads
+    # The loss decides what a row holds, so it comes before the rows.
     loss = find_loss(loss, isinstance(model, PairModel))
     rows = as_rows(rows, loss.columns).rows
     dev = base_loss.read_dev(dev, loss)
 
     # -----------------------------------------------------------------------------
-    # the machine: dropout and a new head are drawn from the seed, Ctrl-C waits for the end of a
-    # step, and the first of several processes writes
+    # Where it is computed and written. Of several processes only the first writes.
     device = model.device
     group = group or ProcessGroup(0, 1, device)
     progress = progress or Progress()
-    folder = Path(out) if out is not None else None
-    written = folder if group.rank == 0 else None
+    folder = None
+    if out is not None:
+        folder = Path(out)
+    written_folder = folder if group.rank == 0 else None
+
+    # Dropout and a new head are drawn from the seed. Parameters that the loss does not reach are
+    # frozen until the end. Ctrl-C waits for the end of a step. The log is None without a folder.
     with (
         devices.seeded(seed, device),
         starting_model.frozen_if_unused(model),
         Interrupts() as interrupts,
-        run_folder.open_log(written) if written else nullcontext() as log,
+        run_folder.log_of(written_folder) as log,
     ):
         # -----------------------------------------------------------------------------
-        # the network: row numbers to what the formula reads. The texts are tokenized here, once
+        # The network turns numbers of rows into what the loss's formula reads, such as vectors.
+        # The texts are tokenized here, once.
         network = loss.prepare(model, rows)
-        network.dtype, _ = devices.choose_dtype(dtype, device)
-        base_loss.own_memory(network)
+        network.dtype = devices.choose_dtype(dtype, device)[0]
+        base_loss.move_to_own_memory(network)
 
         # -----------------------------------------------------------------------------
-        # the batches of all epochs, drawn beforehand so that the schedule knows how many there are,
-        # and the steps after which dev is scored
+        # The batches of all epochs are drawn beforehand, so that the schedule knows how many there
+        # are. ``evaluations`` are the steps after which dev is scored.
         batches, evaluations = base_loss.draw_batches(
             loss, rows, network.lengths, epochs, batch_size, seed, max_steps, eval_every
         )
@@ -120,35 +125,32 @@ def train(
         messages.describe_batches(loss, network, batches, batch_size)
 
         # -----------------------------------------------------------------------------
-        # the optimizer, and its rate at each step
-        parameters = starting_model.parameter_groups(
-            network, starting_model.encoder_of(model), lr, head_lr
-        )
+        # The optimizer, and its learning rate at each step.
+        encoder = starting_model.encoder_of(model)
+        parameters = starting_model.parameter_groups(network, encoder, lr, head_lr)
         optimizer = adamw(parameters, lr, weight_decay)
         rate = learning_rate(schedule, warmup, total)
 
         # -----------------------------------------------------------------------------
-        # a large batch is computed in parts. ``fit`` adds up their gradients if the loss is the
-        # mean of its rows' losses; else the network caches them
-        divide = batch_divider(
-            network.lengths, device, micro_tokens, loss.compares_rows, group.size
-        )
-        if loss.compares_rows:
-            shared = group.wrap(network, divide)
-            micro_batches = whole
-        else:
-            shared = group.wrap(network)
-            micro_batches = divide
+        # A large batch is computed in parts, and by all processes together. ``fit`` adds up the
+        # gradients of micro-batches; a loss that compares rows needs the whole batch, so there the
+        # wrapped network caches gradients instead.
+        wrapped, micro_batches = base_loss.divide_batches(loss, network, group, micro_tokens)
 
         # -----------------------------------------------------------------------------
-        # what a stopped training has left
+        # What a stopped training has left. It is continued only if what decides its numbers is the
+        # same: the identity.
         settings = [epochs, batch_size, lr, max_steps, seed, head_lr, warmup, schedule]
         settings += [weight_decay, clip, eval_every, patience, micro_tokens, str(network.dtype)]
         identity = state.run_identity(model, loss, network.encoded, dev, settings)
-        state_folder = folder if resume else None
-        best = state.BestWeights(written)
-        state.continue_run(state_folder, log, progress, network, optimizer, best, identity)
-        randomness = devices.random_state(device)  # of dropout, after the last step
+        best = state.BestWeights(written_folder)
+        if resume:
+            state.continue_run(folder, progress, network, optimizer, best, identity)
+        run_folder.cut_log(log, progress.logged)  # to nothing, if no training is continued
+
+        # The state is saved with the random generator as it was after the last whole step: a step
+        # that fails has drawn masks, too, and a resumed training draws them again.
+        randomness = devices.random_state(device)
 
         def score_dev() -> Scores:
             """Score dev, log it, and keep the weights if they are the best so far."""
@@ -157,32 +159,32 @@ def train(
                 run_folder.write_line(
                     log, progress, dev=evaluation.scores, metric=evaluation.metric
                 )
-                if progress.is_best(evaluation):
-                    best.keep(model, progress.step)
+                best.update(model, progress, evaluation)
             return evaluation.scores
 
         def save() -> None:
             """Save all that ``resume`` needs, whole or not at all."""
             with interrupts.defer():
-                state.save_state(written, progress, network, optimizer, best, randomness, identity)
+                state.save_state(
+                    written_folder, progress, network, optimizer, best, randomness, identity
+                )
 
         # -----------------------------------------------------------------------------
-        # the loop. The untrained model is the first candidate on dev
+        # The loop. The untrained model is the first candidate on dev.
         progress.total = total
-        shared.train()
-        left = batches[progress.step :]
+        wrapped.train()
         steps = fit(
-            shared,
+            wrapped,
             loss.batch_loss,
-            left,
+            batches[progress.step :],
             optimizer,
             rate,
-            progress.step,
-            clip or math.inf,
-            micro_batches,
+            start=progress.step,
+            clip=clip or math.inf,  # 0 is no clipping
+            micro_batches=micro_batches,
         )
         try:
-            if dev and progress.must_evaluate({0, *evaluations}):
+            if dev and progress.must_evaluate(evaluations):
                 score_dev()
             bar = Bar(
                 total=total,
@@ -207,14 +209,15 @@ def train(
                 if dev and step.number in evaluations:
                     bar.clear()
                     scores = score_dev()
-                    bar.unpause()  # the time that it took is no step's
+                    bar.unpause()  # the bar's seconds a step are without the evaluation
                 if callback is not None and callback(step, scores):
                     break
                 if step.number % save_every == 0 and step.number < total:
                     save()
             bar.close()
         finally:
-            # after Ctrl-C, too: the best weights, and for ``resume`` the last ones
+            # However the training ends, by Ctrl-C too: the state holds the last weights, the model
+            # gets the best ones.
             save()
             best.restore(model)
             model.eval()
@@ -226,7 +229,7 @@ def next_step(steps: Iterator[Step], batch: Sequence[int]) -> Step:
     try:
         return next(steps)
     except Diverged as error:
-        rows = ", ".join(map(str, batch[:8]))
+        rows = ", ".join(str(row) for row in batch[:8])
         if len(batch) > 8:
             rows += ", ..."
         advice = "a lower lr or a longer warmup may help"
@@ -238,30 +241,30 @@ def run(settings: Settings, loss: Loss | None = None) -> None:
     devices.save_training_memory()
     devices.use_threads(settings.threads)
     with process_group(settings.device) as group:
-        first = group.rank == 0  # of several processes the first prints and writes
+        writes = group.rank == 0  # of several processes the first prints and writes
 
         # -----------------------------------------------------------------------------
-        # the rows of train, dev and test
+        # The rows of train, dev and test.
         loss = loss_of(settings, loss)
         data = read_run(settings, loss)
 
         # -----------------------------------------------------------------------------
-        # the model, and maybe a head around it
-        torch.manual_seed(settings.seed)  # the weights of a new head are drawn
+        # The model, with a head around it if the settings name one. A new head's weights are drawn.
+        torch.manual_seed(settings.seed)
         model = starting_model.load(settings, group.device, loss, data)
 
         # -----------------------------------------------------------------------------
-        # the run's folder, and what the untrained model scores on test
+        # The run's folder, and what the untrained model scores on test.
         out = run_folder.folder_of(settings)
-        if first:
+        if writes:
             run_folder.new_folder(out, settings)
             messages.describe_run(settings, model, data)
         before = None
-        if first and data.test:
+        if writes and data.test:
             before = loss.evaluate(model, data.test)
 
         # -----------------------------------------------------------------------------
-        # the training
+        # The training. Its steps and dev scores come back in ``progress``.
         progress = Progress()
         try:
             train(
@@ -291,29 +294,32 @@ def run(settings: Settings, loss: Loss | None = None) -> None:
                 group=group,
             )
         except BaseException as error:
-            if first:
+            if writes:
                 run_folder.save_stopped(model, progress, out, error)
             raise
-        if not first:
+        if not writes:
             return
 
         # -----------------------------------------------------------------------------
-        # the model, and the table. dev chose the step, so what counts is test, with its interval
+        # The model, and its scores before and after. dev chose the step, so what counts is test:
+        # its gain has an interval.
         model.save(out / MODEL)
         table: dict[str, tuple[Scores, Scores]] = {}
-        gain = None
         if progress.history:
-            table["dev"] = (
-                run_folder.dev_scores(progress, 0),
-                run_folder.dev_scores(progress, progress.best_step),
-            )
+            untrained = run_folder.dev_scores(progress, 0)
+            table["dev"] = (untrained, run_folder.dev_scores(progress, progress.best_step))
+        gain = None
+        gain_text = ""
         if before is not None:
             after = loss.evaluate(model, data.test)
             table["test"] = (before.scores, after.scores)
             gain = paired_gain(before, after)
+            gain_text = gain.sentence()
+
+        # -----------------------------------------------------------------------------
+        # The card, the results, and the end of the state, which is not needed any more.
         command = shlex.join(command_of(settings))
-        worth = gain.sentence() if gain else ""
-        model.write_card(out / MODEL, training_section(command, data.notes, table, worth))
+        model.write_card(out / MODEL, training_section(command, data.notes, table, gain_text))
         run_folder.write_results(out, progress, table, gain)
         state.remove_state(out)
         messages.say_end(progress, out)

@@ -15,7 +15,9 @@ from minisbert.training.options import parse
 
 def main(arguments: list[str] | None = None) -> None:
     """Fine-tune a model: ``minisbert/train.py``, with the help before torch is imported."""
-    words = sys.argv[1:] if arguments is None else arguments
+    words = arguments
+    if words is None:
+        words = sys.argv[1:]
     if "-h" in words or "--help" in words:
         parse(words)  # prints the help and ends
     from minisbert.train import main as train
@@ -35,18 +37,31 @@ def plot(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, finished or in progress"
     )
-    about = "F.png, F.svg or F.pdf (default: curves.png; for one run, in its folder)"
-    parser.add_argument("--out", type=Path, metavar="F", help=about)
-    options = parser.parse_args(arguments)
-    target = options.out or (options.runs[0] if len(options.runs) == 1 else Path()) / "curves.png"
-    check_ending("--out", target, *plots.METADATA)
-    check_output(target, *(path for run in options.runs for path in run.glob("*.json*")))
-    plots.require()  # before the runs are read
-    runs = {str(run): read_run(run) for run in options.runs}
-    title = ", ".join(dict.fromkeys(title for title, _ in runs.values()))
-    plots.save(
-        plots.draw_curves({name: curves for name, (_, curves) in runs.items()}, title), target
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="F",
+        help="F.png, F.svg or F.pdf (default: curves.png; for one run, in its folder)",
     )
+    options = parser.parse_args(arguments)
+    if options.out:
+        target = options.out
+    elif len(options.runs) == 1:
+        target = options.runs[0] / "curves.png"
+    else:
+        target = Path("curves.png")
+    check_ending("--out", target, *plots.METADATA)
+    for run in options.runs:
+        check_output(target, *run.glob("*.json*"))
+    plots.require()  # matplotlib is missed before the runs are read
+
+    curves = {}
+    titles = []
+    for run in options.runs:
+        title, curves[str(run)] = read_run(run)
+        if title not in titles:
+            titles.append(title)
+    plots.save(plots.draw_curves(curves, ", ".join(titles)), target)
     say(f"wrote {target}")
 
 
@@ -63,23 +78,26 @@ def read_run(folder: Path) -> tuple[str, dict[str, dict[int, float]]]:
     name = "training"
     title = folder.name
     rates: dict[int, float] = {}
-    if (folder / RUN_CONFIG).is_file():  # ``train`` called from Python writes none
+    # ``train`` called from Python writes no config.
+    if (folder / RUN_CONFIG).is_file():
         with reading(folder / RUN_CONFIG):
             config = json.loads(read_text(folder / RUN_CONFIG))
             name = config["head"] or config["loss"]
             title = f"{name} on {Path(config['model']).name}"
-            # the first step has the rate 0, and is logged only if every step is
+            # The first step of a warm-up has the rate 0, and is logged only if every step is.
             if config["warmup"]:
                 rates[1] = 0.0
+
     metric = "score"
     losses: dict[int, float] = {}
     scores: dict[int, float] = {}
     with reading(log) as at:
-        # what follows the last line break is empty, or what a run that was killed could still write
-        # of a line
-        for at.line, line in enumerate(read_text(log).split("\n")[:-1], start=1):
+        # Every whole line ends in a line break. What follows the last one is empty, or part of a
+        # line that a killed run did not finish.
+        lines = read_text(log).split("\n")[:-1]
+        for at.line, line in enumerate(lines, start=1):
             entry = json.loads(line)
-            # by step, so what a resumed run logs again counts once
+            # They are kept by step, so what a resumed run logs again counts once.
             if "dev" in entry:
                 metric = entry["metric"]
                 scores[entry["step"]] = 100 * float(entry["dev"][metric])

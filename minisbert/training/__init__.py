@@ -4,10 +4,10 @@ The losses (``table.py`` names them), the state for ``--resume``, the run's fold
 large batches. The losses' formulas that the book lacks are in ``losses.py``.
 """
 
-# what a run's folder holds; here, because plots read it without torch
+# The names in a run's folder. They are here because plots read it without torch.
 RUN_CONFIG = "config.json"
 RUN_LOG = "metrics.jsonl"
 RESULTS = "results.json"
 MODEL = "model"
-STATE = "state"  # .json, and its tensors
-BEST = "best"  # the weights that were best on dev
+STATE = "state"  # state.json, and state-120.safetensors: its tensors after step 120
+BEST = "best"  # best-90.safetensors: the weights that were best on dev

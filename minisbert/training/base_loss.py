@@ -7,10 +7,12 @@ then be divided among processes or computed in parts.
     rows 3, 8, 1 ──> network ──> vectors (B, n, D) ──> formula ──> the mean loss of the batch
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,6 +30,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.text_encoder import NotFinite
 from minisbert.system.console import say
 from minisbert.training.distributed import ProcessGroup
+from minisbert.training.gradient_cache import Divide, batch_divider, whole_batch
 from minisbert.training.losses import matryoshka_loss
 from minisbert.training.named_heads import HEADS
 from minisbert.training.scores import Evaluation, evaluate_encoder
@@ -35,7 +38,8 @@ from minisbert.training.scores import Evaluation, evaluate_encoder
 Network = Callable[[Sequence[int]], Tensor]  # a ``RowNetwork``, or what is wrapped around it
 PAIRS = Columns(2, more_texts=True)  # anchor, positive and any number of negatives
 SCORED = Columns(2, "score")
-PLAIN = (str, int, float, bool, tuple, type(None))  # values that identify a loss
+# the types of a loss's settings, which identify it; tensors and modules do not
+SETTING_TYPES = (str, int, float, bool, tuple, type(None))
 
 # -----------------------------------------------------------------------------
 # networks
@@ -101,8 +105,9 @@ class PairNetwork(RowNetwork):
 class Loss:
     """One way to train. Subclasses say which rows they read, and compute the loss of a batch.
 
-    ``prepare`` is called once with the model and the training rows, and returns the network.
-    ``batch_loss`` computes the mean loss of some rows by that network, or by a wrapper of it.
+    ``prepare`` is called once with the model and the training rows. It keeps their targets, if they
+    have some, and returns the network. ``batch_loss`` computes the mean loss of a batch, given as
+    numbers of rows, by that network or by a wrapper of it.
     """
 
     columns: ClassVar[Columns | tuple[Columns, ...]] = PAIRS  # what a training row holds
@@ -111,8 +116,8 @@ class Loss:
     negatives_in_batch: ClassVar[bool] = False  # no text may be twice in a batch
     task: ClassVar[str] = ""  # of a head, if the loss trains one
     default_data: ClassVar[str | None] = None  # without --data
-    taught = ""  # a hash of the teacher and its texts
-    targets: Any = None  # of the training rows, (N, ...)
+    targets: Any = None  # of the training rows, (N, ...); ``prepare`` sets them
+    taught = ""  # if a teacher computed them, the hash of the teacher and its texts
 
     def make_head(self, name: str, encoder: SentenceEncoder, outputs: int) -> Head:
         """Make the head of ``--head``; a loss may have one of its own."""
@@ -142,7 +147,10 @@ class Loss:
 
     def identity(self) -> str:
         """Name the loss and its settings: two runs of the same rows with other ones differ."""
-        settings = {name: value for name, value in vars(self).items() if isinstance(value, PLAIN)}
+        settings = {}
+        for name, value in vars(self).items():
+            if isinstance(value, SETTING_TYPES):
+                settings[name] = value
         return f"{type(self).__name__} {settings} {self.taught}"
 
 
@@ -150,22 +158,27 @@ class Loss:
 class EncoderLoss(Loss):
     """A loss of the vectors of a row's texts: ``formula(u, v, ..., targets)``.
 
-    ``formula`` gets a (B, D) tensor for each column of texts, and if the last column of the rows is
-    a number, the numbers (B,). ``matryoshka`` adds the losses of the first columns of the vectors,
-    for each of these widths, so that vectors can be cut (Kusupati et al. 2022).
+    ``matryoshka`` adds the losses of the first columns of the vectors, for each of these widths, so
+    that vectors can be cut (Kusupati et al. 2022).
     """
 
     matryoshka: tuple[int, ...] = ()
 
-    def formula(self, *vectors: Tensor) -> Tensor:
+    def formula(self, *arguments: Any, **options: Any) -> Tensor:
+        """The loss of a batch: a subclass names its arguments, as ``formula(self, u, v, scores)``.
+
+        It gets a (B, D) tensor for each column of texts, and if the last column of the rows is a
+        number, the numbers (B,).
+        """
         raise NotImplementedError
 
     def prepare(self, model: Any, rows: Sequence[tuple]) -> RowNetwork:
         check_encoder(model, type(self).__name__)
-        columns = [list(column) for column in zip(*rows, strict=True)]
+        columns = columns_of(rows)
         self.targets = None
         if not isinstance(columns[-1][0], str):
-            self.targets = torch.tensor(columns.pop(), device=model.device)
+            scores = columns.pop()
+            self.targets = torch.tensor(scores, device=model.device)
         self.widths = widths_of(self.matryoshka, model.width)
         self.check(columns)
         return VectorNetwork(model, TextColumns(model.tokenizer, self.views(columns)))
@@ -178,21 +191,27 @@ class EncoderLoss(Loss):
         return columns
 
     def batch_loss(self, network: Network, batch: Sequence[int]) -> Tensor:
-        # before the network: a GPU gets the row numbers while it has no other work
-        targets = ()
+        # The targets are taken before the network runs: a GPU gets the row numbers while it has no
+        # other work.
+        targets = []  # one tensor (B,), or none
         if self.targets is not None:
-            targets = (self.targets[batch],)
+            targets.append(self.targets[batch])
         vectors = network(batch).unbind(dim=1)  # n of (B, D)
+
+        def loss_of(*inputs: Tensor) -> Tensor:
+            return self.formula(*inputs, *targets)
+
         if not self.widths:
-            return self.formula(*vectors, *targets)
-
-        def formula(*prefixes: Tensor) -> Tensor:
-            return self.formula(*prefixes, *targets)
-
-        return matryoshka_loss(formula, *vectors, dims=self.widths)
+            return loss_of(*vectors)
+        return matryoshka_loss(loss_of, *vectors, dims=self.widths)
 
     def evaluate(self, model: Any, rows: Any) -> Evaluation:
         return evaluate_encoder(model, rows, self.matryoshka)
+
+
+def columns_of(rows: Sequence[tuple]) -> list[list]:
+    """Turn N rows into their columns, of N values each."""
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def check_encoder(model: Any, loss: str) -> None:
@@ -207,19 +226,23 @@ def widths_of(matryoshka: Sequence[int], width: int) -> tuple[int, ...]:
         return ()
     if max(matryoshka) > width:
         raise InputError(f"matryoshka {max(matryoshka)}: the vectors have {width} columns")
-    # the whole width always takes part, so that the vectors that nobody cuts stay good
-    return (width, *(each for each in matryoshka if each < width))
+    # The whole width always takes part, so that the vectors that nobody cuts stay good.
+    widths = [width]
+    for shorter in matryoshka:
+        if shorter < width:
+            widths.append(shorter)
+    return tuple(widths)
 
 
 # -----------------------------------------------------------------------------
 # what the loop does with a loss
 
 
-def own_memory(network: nn.Module) -> None:
-    """Move each parameter to memory of its own."""
+def move_to_own_memory(network: nn.Module) -> None:
+    """Move each parameter to memory of its own, so that equal weights give equal numbers."""
     for parameter in network.parameters():
-        # subtle: loaded weights have any offset in their file, and an address can change the last
-        # bit of a product
+        # subtle: loaded weights lie at any offset of their file's memory, and an address can change
+        # the last bit of a product
         parameter.data = parameter.data.clone()
 
 
@@ -227,9 +250,10 @@ def read_dev(dev: Any, loss: Loss) -> Any:
     """Read dev rows from Python, which may hold what the loss trains on or what it is judged by."""
     if dev is None:
         return []
-    if isinstance(dev, Retrieval) or not len(dev):
+    if isinstance(dev, Retrieval) or len(dev) == 0:
         return dev
-    return as_rows(dev, [*loss.judged_by, *as_needs(loss.columns)], name="dev").rows
+    columns = [*loss.judged_by, *as_needs(loss.columns)]
+    return as_rows(dev, columns, name="dev").rows
 
 
 def draw_batches(
@@ -244,34 +268,59 @@ def draw_batches(
 ) -> tuple[list[list[int]], set[int]]:
     """Draw the batches of all epochs; return them, and the steps after which dev is scored.
 
-    Epochs may differ in length: rows that share a text do not always find as many batches.
+    These are 0, which is before the first one, then each end of an epoch or every ``eval_every``
+    steps, and the last one. Epochs may differ in length: rows that share a text do not always find
+    as many batches.
     """
     generator = torch.Generator().manual_seed(seed)
     batches: list[list[int]] = []
-    epoch_ends: set[int] = set()
+    evaluations = {0}
     for _ in range(epochs):
         batches += loss.batches(rows, lengths, batch_size, generator)
-        epoch_ends.add(len(batches))
+        if eval_every is None:
+            evaluations.add(len(batches))
     if not batches:
         raise InputError("any two rows share a text, so no batch has a negative: give other rows")
     batches = batches[:max_steps]
-    last = len(batches)
+    total = len(batches)
     if eval_every is not None:
-        return batches, {last, *range(eval_every, last, eval_every)}
-    return batches, {last, *epoch_ends}
+        evaluations.update(range(eval_every, total, eval_every))
+    evaluations.add(total)
+    return batches, evaluations
+
+
+def divide_batches(
+    loss: Loss, network: RowNetwork, group: ProcessGroup, micro_tokens: int | None
+) -> tuple[nn.Module, Divide]:
+    """Wrap the network for the processes; return it, and what divides a batch into micro-batches.
+
+    If the loss of a batch is the mean of its rows' losses, ``fit`` computes micro-batches and adds
+    up their gradients. If it compares rows, ``fit`` gets the whole batch, and the wrapped network
+    computes it in parts and caches gradients.
+    """
+    divide = batch_divider(
+        network.lengths, network.model.device, micro_tokens, loss.compares_rows, group.size
+    )
+    if loss.compares_rows:
+        return group.wrap(network, divide), whole_batch
+    return group.wrap(network), divide
 
 
 def evaluate(loss: Loss, model: Any, dev: Any, step: int, group: ProcessGroup) -> Evaluation:
     """Score dev in the first process, print the score, and tell it to the others."""
-    evaluation = Evaluation({"score": 0.0}, "score", 0, lambda rows: 0.0)
-    if group.rank == 0:
-        try:
-            evaluation = loss.evaluate(model, dev)
-        except NotFinite as error:
-            raise Diverged(f"step {step}: {error}; a lower lr may help") from error
-        say(f"step {step:>5}  dev {evaluation.metric} {100 * evaluation.score:.2f}")
-    # every process must know whether to stop
-    score = group.broadcast(evaluation.score)
     if group.rank != 0:
-        evaluation.scores["score"] = score
+        # Every process must know the score, because it says whether to stop.
+        score = group.broadcast(math.nan)
+        return Evaluation({"score": score}, "score", 0, not_resampled)
+    try:
+        evaluation = loss.evaluate(model, dev)
+    except NotFinite as error:
+        raise Diverged(f"step {step}: {error}; a lower lr may help") from error
+    say(f"step {step:>5}  dev {evaluation.metric} {100 * evaluation.score:.2f}")
+    group.broadcast(evaluation.score)
     return evaluation
+
+
+def not_resampled(rows: np.ndarray) -> float:
+    """The evaluation of another process, which has no outputs of the rows to score again."""
+    raise NotImplementedError("only the first process scores rows")

@@ -1,4 +1,4 @@
-"""Train in several processes: which process computes which rows, and how each sees the whole batch.
+"""Train in several processes: which process computes which rows, and how all see the whole batch.
 
     torchrun --nproc_per_node=2 -m minisbert train ...
 
@@ -23,11 +23,15 @@ from minisbert.core import InputError
 from minisbert.system.console import run_command, say, settle_output
 from minisbert.system.devices import choose_device
 from minisbert.system.reading import reading
-from minisbert.training.gradient_cache import Cut, GradientCache, compute_in_parts, whole
+from minisbert.training.gradient_cache import (
+    Divide,
+    GradientCache,
+    compute_in_parts,
+    whole_batch,
+)
 
-PATIENCE = timedelta(
-    days=7
-)  # the others wait while rank 0 evaluates; NCCL's own limit is ten minutes
+# The others wait so long while rank 0 evaluates; NCCL's own limit is ten minutes.
+PATIENCE = timedelta(days=7)
 
 
 @dataclass(frozen=True)
@@ -39,22 +43,19 @@ class ProcessGroup:
     device: torch.device
     waiting: Any = None  # torch's group for what may take long
 
-    def wrap(self, network: nn.Module, cut: Cut = whole) -> nn.Module:
-        """Wrap the network for these processes; if ``cut`` divides a batch, its gradients are
-        cached.
-        """
+    def wrap(self, network: nn.Module, divide: Divide = whole_batch) -> nn.Module:
+        """Wrap the network for these processes; if a batch is divided, gradients are cached."""
         if self.size > 1:
-            return DistributedNetwork(network, self, cut)
-        if cut is whole:
+            return DistributedNetwork(network, self, divide)
+        if divide is whole_batch:
             return network
-        return GradientCache(network, cut)
+        return GradientCache(network, divide)
 
     def reseed(self, seed: int, step: int) -> None:
-        """Before a step: seed the dropout masks of each process but rank 0, whose generator is
-        saved.
+        """Before a step: seed the dropout masks of each process but rank 0.
 
         They depend only on the seed, the rank and the step, so a resumed run has those of an
-        uninterrupted one.
+        uninterrupted one. Rank 0 goes on drawing from its generator, whose state is saved.
         """
         if self.rank != 0:
             mixed = np.random.SeedSequence([seed, self.rank, step]).generate_state(1, np.uint64)
@@ -66,29 +67,32 @@ class ProcessGroup:
         At least one row, since all processes must take part; ``gather`` drops a spare one.
         """
         share = np.array_split(rows, self.size)[rank].tolist()
-        return share or list(rows[:1])
+        if not share:
+            return list(rows[:1])
+        return share
 
     def gather(self, outputs: Tensor, count: int) -> Tensor:
-        """Gather all processes' outputs (b, ...) of a batch of ``count`` rows: (count, ...), the
-        same in every process.
+        """Gather all processes' outputs (b, ...) of a batch of ``count`` rows: (count, ...).
 
-        Gradients flow to this process's own rows only; the others' are computed by the processes
-        that own them.
+        It is the same in every process. Gradients flow to this process's own rows only; the others'
+        are computed by the processes that own them.
         """
-        shares = list(map(len, np.array_split(range(count), self.size)))
-        local = outputs[: shares[self.rank]]
-        # all must send the same size, so the smaller shares are filled up
-        padded = outputs.new_zeros((max(shares), *outputs.shape[1:]))
+        sizes = [len(share) for share in np.array_split(range(count), self.size)]
+        local = outputs[: sizes[self.rank]]
+
+        # All must send the same size, so the smaller shares are filled up.
+        padded = outputs.new_zeros((max(sizes), *outputs.shape[1:]))
         padded[: len(local)] = local.detach()
-        parts = [torch.empty_like(padded) for _ in shares]
-        distributed.all_gather(parts, padded)
-        parts = [part[:share] for part, share in zip(parts, shares, strict=True)]
+        received = [torch.empty_like(padded) for _ in sizes]
+        distributed.all_gather(received, padded)
+        shares = [part[:size] for part, size in zip(received, sizes, strict=True)]
+
+        # subtle: DistributedDataParallel averages the gradients, but they are parts of a sum
         if local.requires_grad:
-            # subtle: DistributedDataParallel averages the gradients, but they are parts of a sum
             local.register_hook(lambda gradient: gradient * self.size)
-        # what was gathered has no graph: our own rows go in again with theirs
-        parts[self.rank] = local
-        return torch.cat(parts)
+        # What was gathered has no graph, so this process's rows go in again with theirs.
+        shares[self.rank] = local
+        return torch.cat(shares)
 
     def broadcast(self, value: float) -> float:
         """Send the number of rank 0 to every process and return it."""
@@ -101,23 +105,22 @@ class ProcessGroup:
 
 
 class DistributedNetwork(nn.Module):
-    """Wrap a network from row numbers to outputs (B, ...): each process computes its share of the
-    rows.
-    """
+    """Wrap a network from row numbers to outputs (B, ...): each process computes its share."""
 
-    def __init__(self, network: nn.Module, group: ProcessGroup, cut: Cut = whole):
+    def __init__(self, network: nn.Module, group: ProcessGroup, divide: Divide = whole_batch):
         super().__init__()
-        # rank 0's weights, combined gradients
+        # It gives all processes rank 0's weights, and combines their gradients.
         self.replica = nn.parallel.DistributedDataParallel(network)
-        self.group, self.cut = group, cut
+        self.group = group
+        self.divide = divide
 
     def forward(self, rows: list[int]) -> Tensor:
         shares = [self.group.share(rows, rank) for rank in range(self.group.size)]
         local = shares[self.group.rank]
         # subtle: all processes cache gradients or none does, because they must send and receive in
         # the same order
-        if any(len(self.cut(share)) > 1 for share in shares):
-            outputs = compute_in_parts(self.replica, self.cut(local))
+        if any(len(self.divide(share)) > 1 for share in shares):
+            outputs = compute_in_parts(self.replica, self.divide(local))
         else:
             outputs = self.replica(local)
         return self.group.gather(outputs, len(rows))
@@ -125,20 +128,45 @@ class DistributedNetwork(nn.Module):
 
 @contextmanager
 def process_group(device: str) -> Iterator[ProcessGroup]:
-    """Connect the processes of this run, or yield this one alone. If one ends, the others raise
-    ``InputError``.
+    """Connect the processes of this run, or yield this one alone.
+
+    If one of them ends, the others raise ``InputError``.
     """
     rank, size = read_environment()
     place = choose_device(device)
     if size == 1:
         yield ProcessGroup(0, 1, place)
         return
+
+    place = connect(rank, size, place)
+    try:
+        # It is gloo's beside NCCL too: what waits for rank 0's evaluation waits on the CPU.
+        waiting = distributed.new_group(backend="gloo", timeout=PATIENCE)
+        yield ProcessGroup(rank, size, place, waiting)
+        # torchrun stops all processes when one has failed: rank 0 must report first.
+        distributed.barrier(waiting)
+    except RuntimeError as error:
+        if not lost_contact(error):
+            raise
+        raise InputError(
+            f"process {rank} of {size} has lost its connection to another one, which has ended: "
+            "see that process's message, or its exit code in torchrun's summary"
+        ) from error
+    # After an error nothing is destroyed: others may be waiting, and the process ends anyway.
+    distributed.destroy_process_group()
+
+
+def connect(rank: int, size: int, device: torch.device) -> torch.device:
+    """Connect this process to the others of its run; return the device that it computes on."""
     backend = "gloo"
-    if place.type == "mps":  # gloo has no tensors of Apple's GPU
-        place = torch.device("cpu")
-    if place.type == "cuda":
-        backend, place = "nccl", choose_device(f"cuda:{os.environ.get('LOCAL_RANK', rank)}")
-        torch.cuda.set_device(place)
+    if device.type == "mps":
+        # gloo has no tensors of Apple's GPU.
+        device = torch.device("cpu")
+    if device.type == "cuda":
+        backend = "nccl"
+        gpu = os.environ.get("LOCAL_RANK", rank)
+        device = choose_device(f"cuda:{gpu}")
+        torch.cuda.set_device(device)
     try:
         distributed.init_process_group(backend)
     except (RuntimeError, ValueError) as error:
@@ -146,32 +174,16 @@ def process_group(device: str) -> Iterator[ProcessGroup]:
         raise InputError(
             f"process {rank} of {size} cannot connect to the others: {reason}"
         ) from error
-    try:
-        # gloo beside NCCL too: what waits for rank 0's evaluation waits on the CPU
-        waiting = distributed.new_group(backend="gloo", timeout=PATIENCE)
-        yield ProcessGroup(rank, size, place, waiting)
-        # torchrun stops all processes when one has failed: rank 0 must report first
-        distributed.barrier(waiting)
-    except RuntimeError as error:
-        if not lost_contact(error):
-            raise
-        raise InputError(
-            f"process {rank} of {size} has lost its connection to another one, which has ended: "
-            f"see that process's "
-            "message, or its exit code in torchrun's summary"
-        ) from error
-    # not after an error: others may be waiting, and the process ends anyway
-    distributed.destroy_process_group()
+    return device
 
 
 def read_environment() -> tuple[int, int]:
-    """Return this process's rank and the number of processes, as torchrun sets them; 0 and 1
-    without it.
-    """
+    """Return this process's rank and the number of processes; without torchrun 0 and 1."""
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
         return 0, 1
     with reading("RANK and WORLD_SIZE in the environment, which torchrun sets"):
-        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        rank = int(os.environ["RANK"])
+        size = int(os.environ["WORLD_SIZE"])
     if not 0 <= rank < size:
         raise InputError(
             f"RANK is {rank} and WORLD_SIZE {size}: was this process started by torchrun?"
@@ -181,7 +193,9 @@ def read_environment() -> tuple[int, int]:
 
 def processes() -> int:
     """Return the number of processes in this run."""
-    return distributed.get_world_size() if distributed.is_initialized() else 1
+    if not distributed.is_initialized():
+        return 1
+    return distributed.get_world_size()
 
 
 def is_first() -> bool:
@@ -196,22 +210,20 @@ def say_once(text: str) -> None:
 
 
 def run_distributed_command(main: Callable[[], None]) -> None:
-    """Run a command that torchrun may start in several processes, each of which reports its
-    errors.
-    """
+    """Run a command that torchrun may start in several processes; each reports its errors."""
     try:
         run_command(main)
     except SystemExit as end:
         if processes() == 1:
             raise
         settle_output()
-        # without Python's clean-up, in which gloo's threads sometimes abort the process
+        # This leaves out Python's clean-up, in which gloo's threads sometimes abort the process.
         os._exit(int(end.code or 0))
 
 
 def lost_contact(error: BaseException) -> bool:
     """Return whether the error means that another process has exited."""
-    # gloo and NCCL have no type for it: only the words of their messages
+    # gloo and NCCL have no type for it, so it is recognized by the words of their messages.
     words = (
         "connection closed",
         "connection reset",
@@ -221,4 +233,5 @@ def lost_contact(error: BaseException) -> bool:
         "gloo",
         "nccl",
     )
-    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+    message = str(error).lower()
+    return isinstance(error, RuntimeError) and any(word in message for word in words)

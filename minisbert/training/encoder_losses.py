@@ -25,11 +25,13 @@ class Cosine(EncoderLoss):
     def check(self, columns: list[list[str]]) -> None:
         check_scores(self.targets, "cosine")
         highest = self.targets.abs().max().item()
-        if not highest <= 1:
-            advice = f"and reach {highest:g}: divide them by the highest possible score"
-            raise InputError(f"scores for the loss cosine must be in -1..1, {advice}")
+        if not highest <= 1:  # NaN is refused, too
+            raise InputError(
+                f"scores for the loss cosine must be in -1..1, and reach {highest:g}: divide them "
+                "by the highest possible score"
+            )
 
-    def formula(self, u: Tensor, v: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
+    def formula(self, u: Tensor, v: Tensor, scores: Tensor) -> Tensor:
         return losses.cosine_mse_loss(u, v, scores)
 
 
@@ -49,7 +51,7 @@ class CoSENT(EncoderLoss):
     def check(self, columns: list[list[str]]) -> None:
         check_scores(self.targets, "cosent")
 
-    def formula(self, u: Tensor, v: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
+    def formula(self, u: Tensor, v: Tensor, scores: Tensor) -> Tensor:
         return more_losses.cosent_loss(u, v, scores, scale=1 / self.temperature)
 
 
@@ -68,10 +70,12 @@ class Triplet(EncoderLoss):
 
     def check(self, columns: list[list[str]]) -> None:
         if len(columns) != 3:
-            given = f"{len(columns)} texts; anchor, positive and negative are needed"
-            raise InputError(f"rows for the loss triplet have {given}")
+            raise InputError(
+                f"rows for the loss triplet have {len(columns)} texts; anchor, positive and "
+                "negative are needed"
+            )
 
-    def formula(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:  # type: ignore[override]
+    def formula(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         return losses.triplet_loss(anchor, positive, negative, self.margin)
 
 
@@ -87,9 +91,9 @@ class InBatch(EncoderLoss):
     def prepare(self, model: Any, rows: Any) -> RowNetwork:
         network = super().prepare(model, rows)
         if self.projection:
-            # SimCSE, section 6.3 and appendix A: over [CLS]. Unsupervised SimCSE has it in training
-            # only, as here; the supervised one keeps it (86.2 on STS-B dev with and without it,
-            # table 6).
+            # SimCSE has it over [CLS] (section 6.3, appendix A): without supervision in training
+            # only, as here. With supervision the paper keeps it in the model, which makes no
+            # difference (86.2 on STS-B dev with and without it, table 6).
             layer = nn.Sequential(nn.Linear(model.width, model.width), nn.Tanh())
             network.projection = layer.to(model.device)
         return network
@@ -115,14 +119,14 @@ class Ranking(InBatch):
         if self.targets is not None:
             raise InputError("rows for the loss ranking are texts, without a score or a class")
 
-    def formula(self, anchors: Tensor, positives: Tensor, *negatives: Tensor) -> Tensor:  # type: ignore[override]
-        hard = None
+    def formula(self, anchors: Tensor, positives: Tensor, *negatives: Tensor) -> Tensor:
+        hard_negatives = None
         if negatives:
-            hard = torch.cat(negatives)  # ((n - 2) B, D)
+            hard_negatives = torch.cat(negatives)  # ((n - 2) B, D)
         scale = 1 / self.temperature
         if self.symmetric:
-            return more_losses.symmetric_ranking_loss(anchors, positives, hard, scale)
-        return losses.multiple_negatives_ranking_loss(anchors, positives, hard, scale)
+            return more_losses.symmetric_ranking_loss(anchors, positives, hard_negatives, scale)
+        return losses.multiple_negatives_ranking_loss(anchors, positives, hard_negatives, scale)
 
 
 @dataclass
@@ -132,27 +136,27 @@ class SimCSE(InBatch):
     Use it when there are only texts. The encoder needs dropout, unless ``same_views`` are wanted.
     """
 
-    same_views: bool = False
-
     columns: ClassVar[Columns] = Columns(1)
     judged_by: ClassVar[tuple[Columns, ...]] = (SCORED,)
+    same_views: bool = False
 
     def views(self, columns: list[list[str]]) -> list[list[str]]:
         return [columns[0], columns[0]]
 
     def prepare(self, model: Any, rows: Any) -> RowNetwork:
         network = super().prepare(model, rows)
+        # A text is the same in both columns, unless a subclass has other views.
+        same_texts = network.encoded[0].ids == network.encoded[-1].ids
         config = model.bert.config
-        dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob
-        same = network.encoded[0].ids == network.encoded[-1].ids
-        if same and not dropout and not self.same_views:
+        has_dropout = config.hidden_dropout_prob > 0 or config.attention_probs_dropout_prob > 0
+        if same_texts and not has_dropout and not self.same_views:
             raise InputError(
                 "loss simcse: this model has no dropout, so both views of a text are the same; "
                 "give --dropout 0.1, or --dropout 0 to train anyway"
             )
         return network
 
-    def formula(self, u: Tensor, v: Tensor) -> Tensor:  # type: ignore[override]
+    def formula(self, u: Tensor, v: Tensor) -> Tensor:
         return losses.simcse_loss(u, v, temperature=self.temperature)
 
 

@@ -1,8 +1,8 @@
-"""Compute large batches in parts by gradient caching (Gao et al. 2021, arXiv 2101.06983). Exact,
-dropout included.
+"""Compute large batches in parts by gradient caching: exactly, dropout included.
 
-A loss that compares the rows of a batch needs the vectors of all of them, and its gradient reaches
-the encoder through those vectors alone. So a batch is computed in parts:
+Gao et al. 2021 (arXiv 2101.06983). A loss that compares the rows of a batch needs the vectors of
+all of them, and its gradient reaches the encoder through those vectors alone. So a batch is
+computed in parts:
 
 1. ``vectors_in_parts`` computes the vectors of every part, without graphs.
 2. The loss of the whole batch is computed from them as from any vectors, and so is its gradient by
@@ -17,7 +17,7 @@ rows' losses needs none of this: there, ``fit`` adds up the gradients of micro-b
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -30,21 +30,20 @@ MICRO_TOKENS = 768
 # which takes a quarter more time
 CACHED_TOKENS = 4096
 Part = list[int]  # row numbers
-Cut = Callable[[Sequence[int]], list[Part]]
+Divide = Callable[[Sequence[int]], list[Part]]  # from the row numbers of a batch to its parts
 
 
-def whole(rows: Sequence[int]) -> list[Part]:
+def whole_batch(rows: Sequence[int]) -> list[Part]:
     """Return the rows as one part: no gradient caching."""
     return [list(rows)]
 
 
 def cut(rows: Sequence[int], lengths: Sequence[int], tokens: int) -> list[Part]:
-    """Divide rows, in order, into parts of at most ``tokens`` tokens, pads included; a longer row
-    is a part alone.
+    """Divide rows, in order, into parts of at most ``tokens`` tokens, pads included.
 
-    ``lengths[row]`` are the tokens of a row, all its texts together. Rows are padded to the longest
-    of their part: ``cut([0, 1, 2, 3], [30, 50, 20, 40], 100) = [[0, 1], [2, 3]]``, of 2 * 50 and 2
-    * 40 tokens.
+    A longer row is a part alone. ``lengths[row]`` are the tokens of a row, all its texts together.
+    Rows are padded to the longest of their part: ``cut([0, 1, 2, 3], [30, 50, 20, 40], 100) =
+    [[0, 1], [2, 3]]``, of 2 * 50 and 2 * 40 tokens.
     """
     parts: list[Part] = []
     longest = 0
@@ -59,15 +58,15 @@ def cut(rows: Sequence[int], lengths: Sequence[int], tokens: int) -> list[Part]:
 
 
 def equal_parts(
-    rows: Sequence[int], lengths: Sequence[int], most: float = MICRO_TOKENS
+    rows: Sequence[int], lengths: Sequence[int], part_tokens: float = MICRO_TOKENS
 ) -> list[Part]:
-    """Divide a batch into parts of equal size with about ``most`` tokens each, for losses that are
-    a mean over rows.
+    """Divide a batch into parts of equal size with at most some ``part_tokens`` tokens each.
 
     Rows of a batch are of like length, and a short last part would waste a call.
     """
     tokens = sum(lengths[row] for row in rows)
-    size = math.ceil(len(rows) / max(1, math.ceil(tokens / most)))
+    count = max(1, math.ceil(tokens / part_tokens))
+    size = math.ceil(len(rows) / count)
     return [list(rows[start : start + size]) for start in range(0, len(rows), size)]
 
 
@@ -77,22 +76,22 @@ def batch_divider(
     micro_tokens: int | None,
     compares_rows: bool,
     processes: int = 1,
-) -> Cut:
+) -> Divide:
     """Return what divides a batch into parts, each of which ``processes`` compute together.
 
-    ``micro_tokens`` bounds each process's tokens. Without it, on a CPU, a long batch is cut into
-    parts of some ``MICRO_TOKENS``; if its loss compares rows only from ``CACHED_TOKENS`` on, since
-    caching costs another forward.
+    ``micro_tokens`` bounds each process's tokens. Without it, on a CPU, a batch is divided into
+    parts of some ``MICRO_TOKENS``. If its loss compares rows, that is done above ``CACHED_TOKENS``
+    only, since caching costs another forward.
     """
 
     def divide(batch: Sequence[int]) -> list[Part]:
         if micro_tokens is not None:
             return cut(batch, lengths, micro_tokens * processes)
         if device.type != "cpu":
-            return whole(batch)
+            return whole_batch(batch)
         tokens = sum(lengths[row] for row in batch) / processes
         if compares_rows and tokens <= CACHED_TOKENS:
-            return whole(batch)
+            return whole_batch(batch)
         return equal_parts(batch, lengths, MICRO_TOKENS * processes)
 
     return divide
@@ -107,7 +106,8 @@ def vectors_in_parts(
     random generators before each part, from which ``replay`` draws the same dropout masks.
     """
     device = next(network.parameters()).device
-    vectors, states = [], []
+    vectors = []
+    states = []
     with torch.no_grad():
         for part in parts:
             states.append(random_state(device))
@@ -118,24 +118,22 @@ def vectors_in_parts(
 def replay(
     network: nn.Module, parts: Sequence[Part], states: Sequence[dict[str, Tensor]], gradient: Tensor
 ) -> None:
-    """Step 3: compute each part again, from its random state, and go backward from its rows of
-    ``gradient`` (B, n, D).
+    """Step 3: compute each part again, from its random state, and backpropagate its gradient.
 
-    The parameters' ``grad`` adds up those of all parts.
+    ``gradient`` (B, n, D) has all parts' rows. The parameters' ``grad`` adds up those of all parts.
     """
-    gradients = gradient.split(list(map(len, parts)))  # (b, n, D) each
+    sizes = [len(part) for part in parts]
+    gradients = gradient.split(sizes)  # (b, n, D) each
     with torch.enable_grad():  # it is off while backward calls this
         for part, state, part_gradient in zip(parts, states, gradients, strict=True):
             # subtle: other dropout masks would be another network's gradient
             set_random_state(state, gradient.device)
-            # the graph of this part exists between these two calls only, which is what saves the
-            # memory
+            # The graph of this part exists between these two calls only, which saves the memory.
             network(part).backward(part_gradient)
 
 
 def compute_in_parts(network: nn.Module, parts: Sequence[Part]) -> Tensor:
-    """Return the vectors (B, n, D) of all parts' rows; when ``backward()`` reaches them, it replays
-    the parts.
+    """Return the vectors (B, n, D) of all parts' rows, on which ``backward()`` replays the parts.
 
     The caller computes a loss and calls ``backward()`` as for any network. Its graph ends at the
     vectors, a leaf that has no graph behind it. So a hook on the leaf takes over: autograd calls it
@@ -146,10 +144,12 @@ def compute_in_parts(network: nn.Module, parts: Sequence[Part]) -> Tensor:
 
     def replay_all(gradient: Tensor) -> None:
         last = len(vectors) - len(parts[-1])  # the last part's first row
-        # subtle: DistributedDataParallel would send the gradients after every part. no_sync holds
-        # them back, so that they are sent with the last part, summed up. A plain module has no
-        # no_sync and needs none.
-        with getattr(network, "no_sync", nullcontext)():
+        # subtle: DistributedDataParallel would send the gradients after every part. ``no_sync``
+        # holds them back, so that they are sent with the last part, summed up.
+        held_back: AbstractContextManager[None] = nullcontext()
+        if isinstance(network, nn.parallel.DistributedDataParallel):
+            held_back = network.no_sync()
+        with held_back:
             replay(network, parts[:-1], states[:-1], gradient[:last])
         replay(network, parts[-1:], states[-1:], gradient[last:])
 
@@ -158,20 +158,20 @@ def compute_in_parts(network: nn.Module, parts: Sequence[Part]) -> Tensor:
 
 
 class GradientCache(nn.Module):
-    """Wrap a network from row numbers to vectors (B, n, D): it computes a batch in the parts that
-    ``cut`` makes of it.
+    """Wrap a network from row numbers to vectors (B, n, D): it computes a batch in parts.
 
-    ``loss(GradientCache(network, cut), rows).backward()`` leaves the gradients that ``loss(network,
-    rows).backward()`` does, but for the dropout masks, which are drawn part by part. Each row's
-    vectors must depend on that row alone.
+    ``divide`` makes the parts. ``loss(GradientCache(network, divide), rows).backward()`` leaves the
+    gradients that ``loss(network, rows).backward()`` does, but for the dropout masks, which are
+    drawn part by part. Each row's vectors must depend on that row alone.
     """
 
-    def __init__(self, network: nn.Module, cut: Cut):
+    def __init__(self, network: nn.Module, divide: Divide):
         super().__init__()
-        self.network, self.cut = network, cut
+        self.network = network
+        self.divide = divide
 
     def forward(self, rows: Sequence[int]) -> Tensor:
-        parts = self.cut(rows)
+        parts = self.divide(rows)
         if len(parts) <= 1:
             return self.network(rows)  # one graph: no second forward
         return compute_in_parts(self.network, parts)

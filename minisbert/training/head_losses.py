@@ -17,7 +17,15 @@ from minisbert.evaluation import metrics
 from minisbert.evaluation.retrieval import Retrieval
 from minisbert.models.pair_model import PairModel
 from minisbert.training import losses as more_losses
-from minisbert.training.base_loss import PAIRS, SCORED, Loss, Network, PairNetwork, RowNetwork
+from minisbert.training.base_loss import (
+    PAIRS,
+    SCORED,
+    Loss,
+    Network,
+    PairNetwork,
+    RowNetwork,
+    columns_of,
+)
 from minisbert.training.named_heads import HEADS
 from minisbert.training.scores import Evaluation, correlation, evaluate_encoder, mean_of
 
@@ -33,12 +41,9 @@ class HeadLoss(Loss):
 
     def prepare(self, model: Any, rows: Sequence[tuple]) -> RowNetwork:
         check_pair_model(model, type(self).__name__)
-        firsts, seconds, targets = (list(column) for column in zip(*rows, strict=True))
-        self.targets = self.target_tensor(targets).to(model.device)
+        firsts, seconds, targets = columns_of(rows)
+        self.targets = torch.tensor(targets, dtype=torch.float32).to(model.device)
         return PairNetwork(model, firsts, seconds)
-
-    def target_tensor(self, targets: list) -> Tensor:
-        return torch.tensor(targets, dtype=torch.float32)
 
     def batch_loss(self, network: Network, batch: Sequence[int]) -> Tensor:
         targets = self.targets[batch]
@@ -65,11 +70,14 @@ class MSE(HeadLoss):
         return losses.mse_loss(outputs, targets)
 
     def evaluate(self, model: Any, rows: Any) -> Evaluation:
-        """Correlate the head's scores with those of people; Pearson's decides, as the loss does."""
-        firsts, seconds, wanted = (list(column) for column in zip(*rows, strict=True))
-        found = model.outputs(firsts, seconds, progress=True).numpy()
-        what = "the head's scores against the human ones (a lower --head-lr may help)"
-        return correlation(what, found, wanted, metric="pearson")
+        """Correlate the head's scores with those of people; Pearson's decides.
+
+        Like the loss it looks at the scores themselves, where Spearman's looks at their order.
+        """
+        firsts, seconds, human_scores = columns_of(rows)
+        outputs = model.outputs(firsts, seconds, progress=True).numpy()
+        name = "the head's scores against the human ones (a lower --head-lr may help)"
+        return correlation(name, outputs, human_scores, metric="pearson")
 
 
 @dataclass
@@ -89,20 +97,25 @@ class Binary(HeadLoss):
 
     def evaluate(self, model: Any, rows: Any) -> Evaluation:
         """Decide at a probability of .5, where the logit is 0; F1 chooses the best model."""
-        firsts, seconds, wanted = (list(column) for column in zip(*rows, strict=True))
-        labels = np.array(wanted)
+        firsts, seconds, targets = columns_of(rows)
+        labels = np.array(targets)
         if not labels.any():
             raise InputError("no dev or test pair has label 1, so F1 is not defined")
         logits = model.outputs(firsts, seconds, progress=True).numpy()
         predicted = (logits >= 0).astype(int)
         precision, recall, f1 = metrics.precision_recall_f1(predicted, labels)
-        scores = {"accuracy": float((predicted == labels).mean()), "f1": f1}
-        scores |= {"precision": precision, "recall": recall}
+        scores = {
+            "accuracy": float((predicted == labels).mean()),
+            "f1": f1,
+            "precision": precision,
+            "recall": recall,
+        }
 
         def resampled(rows: np.ndarray) -> float:
             if not labels[rows].any():
                 return float("nan")
-            return metrics.precision_recall_f1(predicted[rows], labels[rows])[2]
+            _, _, f1 = metrics.precision_recall_f1(predicted[rows], labels[rows])
+            return f1
 
         return Evaluation(scores, "f1", len(labels), resampled)
 
@@ -112,8 +125,7 @@ class Softmax(Loss):
     """The cross-entropy of classes, from two vectors and a linear layer (SBERT, section 3).
 
     Use it to train an encoder on NLI: the layer over (u, v, |u - v|) is thrown away afterwards.
-    With ``--head concat`` the classifier is the model.
-    sentence-transformers: ``SoftmaxLoss``.
+    With ``--head concat`` the classifier is the model. sentence-transformers: ``SoftmaxLoss``.
     """
 
     columns: ClassVar[Columns] = Columns(2, "class")
@@ -123,7 +135,7 @@ class Softmax(Loss):
     classifier: Any = field(default=None, repr=False)
 
     def prepare(self, model: Any, rows: Sequence[tuple]) -> RowNetwork:
-        firsts, seconds, classes = (list(column) for column in zip(*rows, strict=True))
+        firsts, seconds, classes = columns_of(rows)
         self.classifier = model
         if not isinstance(model, PairModel):
             names = class_names(classes)
@@ -139,35 +151,42 @@ class Softmax(Loss):
 
     def evaluate(self, model: Any, rows: Any) -> Evaluation:
         """The share of right classes; of scored pairs how well the encoder's cosines correlate."""
-        classifier = model if isinstance(model, PairModel) else self.classifier
-        if isinstance(rows, Retrieval) or isinstance(rows[0][-1], float):
-            encoder = model.encoder if isinstance(model, PairModel) else model
+        encoder = model
+        classifier = self.classifier
+        if isinstance(model, PairModel):
+            encoder = model.encoder
+            classifier = model
+
+        has_classes = not isinstance(rows, Retrieval) and not isinstance(rows[0][-1], float)
+        if not has_classes:
             return evaluate_encoder(encoder, rows)
         if classifier is None:
             judges = "scored pairs (--dev FILE or stsb)"
             raise InputError(f"loss softmax without --head: an encoder is judged by {judges}")
-        firsts, seconds, classes = (list(column) for column in zip(*rows, strict=True))
+        firsts, seconds, classes = columns_of(rows)
         logits = classifier.outputs(firsts, seconds, progress=True).numpy()
-        right = logits.argmax(axis=1) == np.array(class_numbers(classes, classifier.labels))
+        numbers = class_numbers(classes, classifier.labels)
+        right = logits.argmax(axis=1) == np.array(numbers)
         return mean_of({"accuracy": float(right.mean())}, "accuracy", right)
 
 
-def class_names(classes: Sequence[str | int]) -> list[str]:
+def class_names(classes: Sequence[Any]) -> list[str]:
     """The names of the classes: the words in sorted order, or the numbers from 0 to the highest."""
-    if isinstance(classes[0], int):  # rows from Python may number their classes
-        return [str(number) for number in range(max(classes) + 1)]  # type: ignore[operator,type-var]
-    return sorted(set(map(str, classes)))
+    # Rows from Python may number their classes.
+    if isinstance(classes[0], int):
+        return [str(number) for number in range(max(classes) + 1)]
+    return sorted({str(name) for name in classes})
 
 
-def class_numbers(classes: Sequence[str | int], names: Sequence[str]) -> list[int]:
+def class_numbers(classes: Sequence[Any], names: Sequence[str]) -> list[int]:
     """Number the classes of rows; ``InputError`` for one that no training row has."""
-    numbers = {name: number for number, name in enumerate(names)}
-    found = []
-    for each in classes:
-        if str(each) not in numbers:
-            raise InputError(f"the class {each} is not one of {', '.join(names)}")
-        found.append(numbers[str(each)])
-    return found
+    number_of = {name: number for number, name in enumerate(names)}
+    numbers = []
+    for name in classes:
+        if str(name) not in number_of:
+            raise InputError(f"the class {name} is not one of {', '.join(names)}")
+        numbers.append(number_of[str(name)])
+    return numbers
 
 
 @dataclass
@@ -201,10 +220,13 @@ class CandidateRanking(Loss):
         firsts, seconds = candidate_pairs(rows)
         outputs = model.outputs(firsts, seconds, progress=True)
         scores = outputs.view(len(rows), -1).numpy()  # (N, C)
-        ranks = (scores >= scores[:, :1]).sum(axis=1)  # (N,); a tie counts against the positive
-        each = 1 / ranks
-        found = {"accuracy": float((ranks == 1).mean()), "mrr": float(each.mean())}
-        return mean_of(found, "mrr", each)
+        # The positive's rank is the number of candidates that are not below it, itself included.
+        # So a tie counts against it.
+        ranks = (scores >= scores[:, :1]).sum(axis=1)  # (N,)
+        reciprocal_ranks = 1 / ranks
+        accuracy = float((ranks == 1).mean())
+        mrr = float(reciprocal_ranks.mean())
+        return mean_of({"accuracy": accuracy, "mrr": mrr}, "mrr", reciprocal_ranks)
 
 
 class CandidateNetwork(PairNetwork):
@@ -215,8 +237,8 @@ class CandidateNetwork(PairNetwork):
     ):
         super().__init__(model, firsts, seconds)
         self.candidates = candidates
+        # All candidates are padded to the longest, as in a batch of rows like it.
         tokens = np.array(self.lengths).reshape(-1, candidates)  # (N, C)
-        # as in a batch of rows like it: all candidates padded to the longest
         self.lengths = (candidates * tokens.max(axis=1)).tolist()
 
     def forward(self, rows: Sequence[int]) -> Tensor:

@@ -30,14 +30,13 @@ def check_probabilities(name: str, x: Tensor, count: int) -> None:
 
 
 def binary_cross_entropy_loss(logits: Tensor, target: Tensor, pos_weight: float = 1.0) -> Tensor:
-    """Mean of -(pos_weight * y * log s(z) + (1 - y) * log s(-z)), with s the sigmoid, so 1 - s(z) =
-    s(-z).
+    """Mean of -(pos_weight * y * log s(z) + (1 - y) * log s(-z)), with s the sigmoid.
 
-    Logits z and targets y in 0..1, both (B,). ``pos_weight`` above 1 raises recall. log s(z) is
-    computed in one step, because s(z) itself rounds to 0 or 1 for large logits. ``z = [0, 2], y =
-    [1, 0], pos_weight = 2`` gives (2 * 0.69315 + 2.12693) / 2 = 1.75661. Equals torch's
-    ``BCEWithLogitsLoss``. An infinite logit gives infinity or NaN in both; ``fit`` makes no step
-    from either.
+    1 - s(z) is s(-z). Logits z and targets y in 0..1, both (B,). ``pos_weight`` above 1 raises
+    recall. log s(z) is computed in one step, because s(z) itself rounds to 0 or 1 for large logits.
+    ``z = [0, 2], y = [1, 0], pos_weight = 2`` gives (2 * 0.69315 + 2.12693) / 2 = 1.75661. Equals
+    torch's ``BCEWithLogitsLoss``. An infinite logit gives infinity or NaN in both; ``fit`` makes no
+    step from either.
     """
     check_shape("logits", logits, None)
     check_probabilities("target", target, len(logits))
@@ -56,17 +55,17 @@ def mlm_losses(logits: Tensor, targets: Tensor) -> Tensor:
     check_shape("targets", targets, len(logits))
     if targets.is_floating_point():
         raise ValueError(f"targets must be whole numbers, not {targets.dtype}")
-    # of log softmax only the targets' column, not a second (N, V): V is 30,000
+    # Of log softmax only the targets' column is computed, not a second (N, V): V is 30,000.
     return logits.logsumexp(dim=1) - logits.gather(1, targets.unsqueeze(1)).squeeze(1)
 
 
 def cosent_loss(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Tensor:
-    """log(1 + sum of exp(scale * (cos_j - cos_i)) over all i, j with target_i > target_j) (CoSENT,
-    Huang et al. 2024).
+    """log(1 + sum of exp(scale * (cos_j - cos_i)) over all i, j with target_i > target_j).
 
-    Only the order of the targets matters, as in Spearman's correlation. u and v (B, D), target
-    (B,); one value for the batch, not a mean. Equal targets define no order: the loss is 0 if all
-    are equal. Cosines 1 and 0 for targets 0 and 1 at scale 1 give log(1 + e) = 1.31326.
+    CoSENT (Huang et al. 2024). Only the order of the targets matters, as in Spearman's correlation.
+    u and v (B, D), target (B,); one value for the batch, not a mean. Equal targets define no order:
+    the loss is 0 if all are equal. Cosines 1 and 0 for targets 0 and 1 at scale 1 give log(1 + e) =
+    1.31326.
     """
     check_vectors(u=u, v=v)
     check_shape("target", target, len(u))
@@ -74,7 +73,7 @@ def cosent_loss(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Te
         raise ValueError("target must be finite")
     check_number("scale", scale, 0, math.inf, above=True)
     cosines = cosine(u, v)
-    # every pair of rows whose order the targets decide: row i should have the higher cosine
+    # Every pair of rows whose order the targets decide: row i should have the higher cosine.
     higher = target[:, None] > target[None, :]  # (B, B)
     gaps = scale * (cosines[None, :] - cosines[:, None])  # (B, B), positive for a wrong order
     return torch.cat([gaps.new_zeros(1), gaps[higher]]).logsumexp(dim=0)  # exp(0) is the 1
@@ -107,12 +106,12 @@ def symmetric_ranking_loss(
 
 
 def spread_layers(total: int, keep: int) -> list[int]:
-    """Choose the layers of ``total`` to keep: the first, the last, and the others evenly between;
-    of one, the last.
+    """Choose the layers of ``total`` to keep: the first, the last, and evenly between them.
 
-    Layer i of the student is i (total - 1) / (keep - 1), rounded half up, where Python's ``round``
-    would take a half to the even number. ``spread_layers(12, 6)`` gives 0, 2, 4, 7, 9, 11, the
-    layers with which DistilBERT began (Sanh et al. 2019; the list is in its extract_distilbert.py).
+    If one is kept, it is the last. Layer i of the student is i (total - 1) / (keep - 1), rounded
+    half up, where Python's ``round`` would take a half to the even number. ``spread_layers(12, 6)``
+    gives 0, 2, 4, 7, 9, 11, the layers with which DistilBERT began (Sanh et al. 2019; the list is
+    in its extract_distilbert.py).
     """
     if not 1 <= keep <= total:
         raise ValueError(f"{keep} of {total} layers cannot be kept: give 1 to {total}")
@@ -123,38 +122,38 @@ def spread_layers(total: int, keep: int) -> list[int]:
 
 
 def keep_layers(bert: Encoder, layers: Sequence[int]) -> Encoder:
-    """Copy an encoder with some of its layers, in that order, and all its embeddings; nothing is
-    shared.
+    """Copy an encoder with some of its layers, in that order, and all its embeddings.
+
+    The copy shares no tensor with it.
     """
     student = copy.deepcopy(bert)
     student.layers = nn.ModuleList(student.layers[i] for i in layers)
     changes: dict = {"num_hidden_layers": len(layers)}
+    # Encoders whose layers differ list what kind each is.
     kinds = getattr(bert.config, "layer_types", None)
-    if kinds:  # of encoders whose layers differ
+    if kinds:
         changes["layer_types"] = tuple(kinds[i] for i in layers)
     student.config = replace(bert.config, **changes)
     return student
 
 
 def distillation_loss(student: Tensor, teacher: Tensor) -> Tensor:
-    """Mean of (student - teacher)^2 over rows and columns, both (B, D); the teacher gets no
-    gradient.
+    """Mean of (student - teacher)^2 over rows and columns, both (B, D).
 
-    The student learns the vectors themselves, not only their scores (Reimers and Gurevych 2020,
-    *Making monolingual sentence embeddings multilingual*, section 1). ``[[1, 2]]`` for ``[[0, 4]]``
-    gives (1 + 4) / 2 = 2.5.
+    The teacher gets no gradient. The student learns the vectors themselves, not only their scores
+    (Reimers and Gurevych 2020, *Making monolingual sentence embeddings multilingual*, section 1).
+    ``[[1, 2]]`` for ``[[0, 4]]`` gives (1 + 4) / 2 = 2.5.
     """
     check_vectors(student=student, teacher=teacher)
     return (student - teacher.detach()).pow(2).mean()
 
 
 def margin_mse_loss(scores: Tensor, teacher: Tensor) -> Tensor:
-    """Mean of ((s_0 - s_j) - (t_0 - t_j))^2 over rows and j > 0 (Hofstätter et al. 2020:
-    Margin-MSE).
+    """Mean of ((s_0 - s_j) - (t_0 - t_j))^2 over rows and j > 0.
 
-    Scores (B, C) of a query with a positive, column 0, and negatives. Only differences count, so a
-    constant offset of the teacher does not matter. ``[[1, 0]]`` for ``[[5, 2]]`` gives (1 - 3)^2 =
-    4.
+    Margin-MSE (Hofstätter et al. 2020). Scores (B, C) of a query with a positive, column 0, and
+    negatives. Only differences count, so a constant offset of the teacher does not matter.
+    ``[[1, 0]]`` for ``[[5, 2]]`` gives (1 - 3)^2 = 4.
     """
     check_vectors(scores=scores, teacher=teacher)
     margins = scores[:, :1] - scores[:, 1:]  # (B, C - 1)
@@ -163,34 +162,34 @@ def margin_mse_loss(scores: Tensor, teacher: Tensor) -> Tensor:
 
 
 def kl_divergence_loss(scores: Tensor, teacher: Tensor) -> Tensor:
-    """Mean over rows of sum_j p_j (log p_j - log q_j), p the softmax of the teacher's scores, q of
-    the student's.
+    """Mean over rows of sum_j p_j (log p_j - log q_j).
 
-    Both (B, C), the scores of a query with C texts: the student learns the distribution that the
-    teacher gives them. ``[[0, 0]]`` for ``[[log 3, 0]]`` gives .75 log 1.5 + .25 log .5 = 0.13081.
+    p is the softmax of the teacher's scores, q that of the student's. Both (B, C), the scores of a
+    query with C texts: the student learns the distribution that the teacher gives them.
+    ``[[0, 0]]`` for ``[[log 3, 0]]`` gives .75 log 1.5 + .25 log .5 = 0.13081.
     """
     check_vectors(scores=scores, teacher=teacher)
-    log_p, log_q = teacher.detach().log_softmax(dim=1), scores.log_softmax(dim=1)
+    log_p = teacher.detach().log_softmax(dim=1)
+    log_q = scores.log_softmax(dim=1)
     return (log_p.exp() * (log_p - log_q)).sum(dim=1).mean()
 
 
 def principal_columns(vectors: Tensor, width: int) -> Tensor:
-    """Give vectors (N, D) ``width`` columns: turn them onto their principal axes if that is fewer,
-    else append zeros.
+    """Give vectors (N, D) ``width`` columns: by their principal axes, or with zeros for more.
 
-    As in lesson 17 without centring, which keeps lengths and dot products as well as so few columns
-    can.
+    The axes are those of lesson 17 without centring, which keep lengths and dot products as well as
+    so few columns can.
     """
     if vectors.shape[1] <= width:
         return pad(vectors, (0, width - vectors.shape[1]))
     x = vectors.double()
-    # eigh sorts from the shortest axis to the longest
-    axes = torch.linalg.eigh(x.T @ x).eigenvectors.flip(1)[
-        :, :width
-    ]  # (D, width), the longest first
+    # eigh sorts from the shortest axis to the longest.
+    axes = torch.linalg.eigh(x.T @ x).eigenvectors.flip(1)  # (D, D), the longest first
+    axes = axes[:, :width]  # (D, width)
     # subtle: the sign of an axis is free, and a resumed run must find the same
     largest = axes.gather(0, axes.abs().argmax(dim=0, keepdim=True))  # (1, width)
-    return (x @ (axes * largest.sign())).to(vectors.dtype)
+    axes = axes * largest.sign()
+    return (x @ axes).to(vectors.dtype)
 
 
 def matryoshka_loss(
@@ -199,8 +198,7 @@ def matryoshka_loss(
     dims: Sequence[int],
     weights: Sequence[float] | None = None,
 ) -> Tensor:
-    """Sum over ``dims`` of weight * loss(the first dim columns of each of the vectors, scaled to
-    length 1).
+    """Sum over ``dims`` of weight * loss(the first dim columns of the vectors, scaled to length 1).
 
     Matryoshka Representation Learning (Kusupati et al. 2022): what matters most moves to the front,
     and every prefix can be used alone. vectors (B, D) each; ``dims`` should include D; weights are
@@ -219,5 +217,6 @@ def matryoshka_loss(
     total = vectors[0].new_zeros(())
     for dim, weight in zip(dims, weights, strict=True):
         # subtle: cut first, then scale; a prefix of a vector of length 1 is shorter than 1
-        total = total + weight * loss(*(normalize(x[:, :dim]) for x in vectors))
+        prefixes = [normalize(x[:, :dim]) for x in vectors]
+        total = total + weight * loss(*prefixes)
     return total

@@ -22,13 +22,14 @@ from minisbert.data.columns import Columns
 from minisbert.models.masked_language_model import MaskedHead, MaskedLanguageModel
 from minisbert.models.pooling import Pooling
 from minisbert.models.transformer_encoder import evaluating
-from minisbert.training.base_loss import SCORED, Loss, Network, RowNetwork, VectorNetwork
+from minisbert.training.base_loss import SCORED, Loss, Network, RowNetwork
 from minisbert.training.losses import mlm_losses
 from minisbert.training.scores import Evaluation, evaluate_encoder, mean_of
 
-CHOSEN = 0.15  # fraction of tokens to predict
-MASKED = 0.8 * CHOSEN  # of these, 80 % become [MASK]
-REPLACED = 0.9 * CHOSEN  # and 10 % a random token; 10 % stay
+# A token is chosen to be predicted if its chance, drawn from 0 to 1, is below ``CHOSEN``.
+CHOSEN = 0.15
+MASKED = 0.8 * CHOSEN  # below this it becomes [MASK]: 80 % of the chosen ones
+REPLACED = 0.9 * CHOSEN  # below this a random token: 10 %; the last 10 % stay
 DEV_BATCH = 64  # texts
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ALPHABET = 200  # characters, the most frequent; a word with another one is unknown
@@ -41,8 +42,7 @@ HEAD_WIDTH = 64  # as in BERT
 def mask_tokens(
     ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Hide 15 % of a batch's words: return inputs (B, T), and which tokens to predict, boolean (B,
-    T).
+    """Hide 15 % of a batch's words: return inputs (B, T), and which tokens to predict, (B, T).
 
     ids (B, T); words (B, T), True where a token may be chosen: not [CLS], [SEP] or a pad;
     ``chance`` (B, T), drawn evenly from 0..1; ``other`` (B, T), random ids. A word is chosen where
@@ -65,7 +65,7 @@ def draw_masks(
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Call ``mask_tokens`` with random draws; other words are any of the ``vocabulary``'s."""
-    # drawn on the CPU: a GPU's generator would give another run
+    # They are drawn on the CPU: a GPU's generator would give another run.
     chance = torch.rand(ids.shape, generator=generator)
     other = torch.randint(vocabulary, ids.shape, generator=generator)
     return mask_tokens(ids, words, mask_id, chance.to(ids.device), other.to(ids.device))
@@ -75,17 +75,26 @@ def draw_masks(
 # the loss
 
 
-class MaskedNetwork(VectorNetwork):
+class MaskedNetwork(RowNetwork):
     """Apply a ``MaskedLanguageModel`` to texts in which other words are hidden every time."""
 
+    def __init__(self, model: MaskedLanguageModel, columns: TextColumns):
+        super().__init__()
+        self.model = model
+        self.columns = columns
+        self.encoded = columns.encoded
+        self.lengths = columns.lengths
+
     def forward(self, rows: Sequence[int]) -> Tensor:
-        """The sum of each row's losses of hidden words, and their number: (B, 2)."""
+        """The sum of each row's losses of hidden words, and their number: (B, 2).
+
+        They are no means, so that those of a batch's parts, or processes, can be added up.
+        """
         ids, mask = self.columns.batch(rows)
         losses, _, chosen = guess(self.model, ids, mask, dtype=self.dtype)
-        # sums and not means, so that parts of a batch and processes add up
-        each = torch.zeros(chosen.shape, device=losses.device)
-        each = each.masked_scatter(chosen, losses)  # (B, T)
-        return torch.stack([each.sum(dim=1), chosen.sum(dim=1)], dim=1)
+        token_losses = torch.zeros(chosen.shape, device=losses.device)
+        token_losses = token_losses.masked_scatter(chosen, losses)  # (B, T), 0 if not hidden
+        return torch.stack([token_losses.sum(dim=1), chosen.sum(dim=1)], dim=1)
 
 
 def guess(
@@ -95,8 +104,10 @@ def guess(
     generator: torch.Generator | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Hide words of ids (B, T): the loss of each of N, whether it was guessed, (N,), and which,
-    (B, T).
+    """Hide words of ids (B, T), and let the model guess them.
+
+    Returns the loss of each of the N hidden words (N,), whether it was guessed (N,), and which
+    tokens they are (B, T).
     """
     ids = ids.to(model.device)
     if mask is not None:
@@ -105,9 +116,12 @@ def guess(
     inputs, chosen = draw_masks(ids, words, model.mask_id, len(model.head.bias), generator)
     logits = model.logits(inputs, mask, chosen, dtype)  # (N, V)
     targets = ids[chosen]
-    if len(targets) == 0:  # the texts of a small batch may have no word to hide
-        return logits.sum(dim=1), targets.bool(), chosen
-    return mlm_losses(logits, targets), logits.argmax(dim=1) == targets, chosen
+    # The texts of a small batch may have no word to hide. Their empty loss has a graph.
+    if len(targets) == 0:
+        no_losses = logits.sum(dim=1)  # (0,)
+        return no_losses, targets.bool(), chosen
+    guessed = logits.argmax(dim=1) == targets
+    return mlm_losses(logits, targets), guessed, chosen
 
 
 @dataclass
@@ -131,29 +145,35 @@ class MaskedWords(Loss):
 
     def batch_loss(self, network: Network, batch: Sequence[int]) -> Tensor:
         sums, counts = network(batch).unbind(dim=1)  # (B,) each
-        return sums.sum() / counts.sum().clamp_min(1)  # no word was hidden: nothing to learn
+        # If no word was hidden, there is nothing to learn, and the loss is 0 / 1.
+        return sums.sum() / counts.sum().clamp_min(1)
 
     def evaluate(self, model: Any, rows: Any) -> Evaluation:
         """The share of hidden words that is guessed; with scores also the correlation."""
+        # Each text once, in the order of the rows.
         texts: dict[str, None] = {}
         for row in rows:
-            texts.update((text, None) for text in row if isinstance(text, str))
+            for value in row:
+                if isinstance(value, str):
+                    texts[value] = None
         ids = model.tokenizer.encode(list(texts)).ids
-        generator = torch.Generator().manual_seed(0)  # the same words every time
-        right: list[Tensor] = []
+
+        generator = torch.Generator().manual_seed(0)  # hides the same words every time
+        guessed_in_batches: list[Tensor] = []
         with evaluating(model):
             for start in range(0, len(ids), DEV_BATCH):
                 batch, mask = pad_batch(ids[start : start + DEV_BATCH], model.tokenizer.pad_id)
                 _, guessed, _ = guess(model, batch, mask, generator)
-                right.append(guessed)
-        # on the CPU: Apple's GPU has no float64
-        each = torch.cat(right).cpu().double().numpy()
-        if not len(each):
+                guessed_in_batches.append(guessed)
+        # The mean is computed on the CPU, because Apple's GPU has no float64.
+        hits = torch.cat(guessed_in_batches).cpu().double().numpy()
+        if len(hits) == 0:
             raise InputError("no word of dev or test was chosen to be guessed; give more rows")
-        scores = {"masked_accuracy": float(each.mean())}
+
+        scores = {"masked_accuracy": float(hits.mean())}
         if not isinstance(rows[0][-1], str):
             scores |= evaluate_encoder(model, rows).scores
-        return mean_of(scores, "masked_accuracy", each)
+        return mean_of(scores, "masked_accuracy", hits)
 
 
 # -----------------------------------------------------------------------------
@@ -161,16 +181,16 @@ class MaskedWords(Loss):
 
 
 def train_vocabulary(texts: Sequence[str], size: int, max_length: int = 128) -> ModelTokenizer:
-    """Train BERT's uncased WordPiece tokenizer of ``size`` pieces: single characters, then what the
-    texts need most.
+    """Train BERT's uncased WordPiece tokenizer of ``size`` pieces.
 
-    The same texts give the same vocabulary. Raises ``InputError`` if ``size`` has no room for the
-    characters.
+    They are the single characters, then what the texts need most. The same texts give the same
+    vocabulary. Raises ``InputError`` if ``size`` has no room for the characters.
     """
     texts = check_texts(texts)
     backend = Backend(models.WordPiece(unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(backend.normalizer.normalize_str(text))
@@ -181,8 +201,9 @@ def train_vocabulary(texts: Sequence[str], size: int, max_length: int = 128) -> 
         raise InputError(
             f"a vocabulary of {size} has no room for the {len(pieces)} pieces of one character"
         )
+
     # subtle: the trainer numbers pieces as it meets them, in an order that changes from run to run,
-    # and breaks ties by number; given as special tokens they have their numbers before it starts
+    # and breaks ties by number; as special tokens they have their numbers before it starts
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         special_tokens=pieces,
@@ -191,13 +212,13 @@ def train_vocabulary(texts: Sequence[str], size: int, max_length: int = 128) -> 
         show_progress=False,
     )
     backend.train_from_iterator(texts, trainer)
-    # a new tokenizer of the same vocabulary: in the trained one the single characters are special
-    # tokens
+
+    # In the trained tokenizer the single characters are special tokens, so a new one is made of its
+    # vocabulary. The ids of [SEP] and [CLS] are their places in SPECIAL.
     trained = Backend(models.WordPiece(backend.get_vocab(), unk_token="[UNK]"))
-    trained.normalizer, trained.pre_tokenizer = backend.normalizer, backend.pre_tokenizer
-    trained.post_processor = processors.BertProcessing(
-        ("[SEP]", 3), ("[CLS]", 2)
-    )  # their places in SPECIAL
+    trained.normalizer = backend.normalizer
+    trained.pre_tokenizer = backend.pre_tokenizer
+    trained.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     trained.add_special_tokens(SPECIAL)
     return ModelTokenizer(trained, max_length)
 
@@ -205,8 +226,9 @@ def train_vocabulary(texts: Sequence[str], size: int, max_length: int = 128) -> 
 def new_model(
     tokenizer: ModelTokenizer, layers: int, width: int, dropout: float = 0.1
 ) -> MaskedLanguageModel:
-    """Make a model of random weights as ``Bert`` draws them: heads of 64 columns, mean pooling,
-    vectors of length 1.
+    """Make a model of random weights as ``Bert`` draws them.
+
+    It has attention heads of 64 columns, mean pooling, and vectors of length 1.
     """
     config = BertConfig(
         vocab_size=tokenizer.backend.get_vocab_size(),
@@ -222,5 +244,7 @@ def new_model(
     head = MaskedHead(width, config.vocab_size, config.layer_norm_eps)
     nn.init.normal_(head.dense.weight, std=config.initializer_range)
     nn.init.zeros_(head.dense.bias)
-    head.words = cast(nn.Parameter, bert.embeddings.word.weight)  # tied
-    return MaskedLanguageModel(head, tokenizer, bert, Pooling("mean", width), True).eval()
+    # The table of words is the embeddings', one parameter. (torch declares it as a Tensor.)
+    head.words = cast(nn.Parameter, bert.embeddings.word.weight)
+    pooling = Pooling("mean", width)
+    return MaskedLanguageModel(head, tokenizer, bert, pooling, normalize=True).eval()

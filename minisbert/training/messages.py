@@ -17,7 +17,7 @@ from minisbert.training.scores import Gain
 from minisbert.training.starting_model import count_parameters, encoder_of
 from minisbert.training.state import Progress
 
-# what rows of the table say
+# What the table says of a score, in its row.
 MEANINGS = {
     "accuracy@1": "queries whose first text is a right one",
     "recall@10": "right texts among the first ten",
@@ -46,14 +46,21 @@ def describe_batches(
     loss: Loss, network: RowNetwork, batches: Sequence[Sequence[int]], batch_size: int
 ) -> None:
     """Say what the batches are not: of the size that was asked for, or of whole texts."""
-    usual = statistics.median(map(len, batches))
-    if loss.negatives_in_batch and 1.1 * usual < min(batch_size, len(network.lengths)):
+    # A few rows less are not worth a line.
+    usual_size = statistics.median(len(batch) for batch in batches)
+    possible_size = min(batch_size, len(network.lengths))
+    if loss.negatives_in_batch and 1.1 * usual_size < possible_size:
         why = "rows that share a text never meet"
-        say_once(f"most batches have {usual:.0f} rows, not {batch_size}: {why}")
-    truncated = sum(sum(column.truncated) for column in network.encoded)
+        say_once(f"most batches have {usual_size:.0f} rows, not {batch_size}: {why}")
+
+    texts = 0
+    truncated = 0
+    for column in network.encoded:
+        texts += len(column)
+        truncated += sum(column.truncated)
     if truncated:
         limit = encoder_of(network.model).tokenizer.limit
-        say_once(cut_message(limit, truncated, sum(map(len, network.encoded))))
+        say_once(cut_message(limit, truncated, texts))
 
 
 def say_end(progress: Progress, out: Path) -> None:
@@ -75,20 +82,29 @@ def print_table(splits: Mapping[str, tuple[dict, dict]], gain: Gain | None) -> N
     """Print every score before training and of the best model, and what the gain is worth."""
     if not splits:
         return
-    print(f"\n{'x 100':<16}" + "".join(f"{split:>19}" for split in splits))
-    metrics: dict[str, None] = {}
-    for before, _ in splits.values():
-        metrics.update(dict.fromkeys(before))
-    for metric in metrics:
+    header = f"{'x 100':<16}"
+    for split in splits:
+        header += f"{split:>19}"
+    print(f"\n{header}")
+    for metric in metrics_of(splits):
         line = f"{metric:<16}"
         for before, after in splits.values():
             cell = ""
-            if metric in before:  # test may be of other rows than dev
+            if metric in before:
                 cell = f"{100 * before[metric]:.2f} -> {100 * after[metric]:.2f}"
             line += f"{cell:>19}"
-        print(f"{line}   {MEANINGS.get(metric, '')}".rstrip())
+        meaning = MEANINGS.get(metric, "")
+        print(f"{line}   {meaning}".rstrip())
     print()
     if "dev" in splits:
         print("dev chose the step, so its scores are too good")
     if gain is not None:
         print(gain.sentence())
+
+
+def metrics_of(splits: Mapping[str, tuple[dict, dict]]) -> list[str]:
+    """The names of all scores; test may have others than dev, whose rows it need not be like."""
+    metrics: list[str] = []
+    for before, _ in splits.values():
+        metrics += [metric for metric in before if metric not in metrics]
+    return metrics

@@ -73,29 +73,48 @@ def add_head(
     ``saved`` is the model that the encoder comes from: if its head is of the same kind and has the
     same task, it is trained further. ``make_head`` makes another head than that of the name.
     """
-    outputs = len(labels) or 1
+    outputs = max(1, len(labels))
     try:
-        head = make_head(name, encoder, outputs) if make_head else HEADS[name](encoder, outputs)
+        if make_head is not None:
+            head = make_head(name, encoder, outputs)
+        else:
+            head = HEADS[name](encoder, outputs)
         if saved is not None:
-            head = continued(saved, head, task, labels)
+            head = saved_or_new(saved, head, task, labels)
         return PairModel(encoder, head, task, labels)
-    except ValueError as error:  # settings that do not fit
+    except ValueError as error:
+        # The head's settings do not fit the encoder.
         raise InputError(f"--head {name}: {error}") from error
 
 
-def continued(saved: PairModel, head: Head, task: str, labels: Sequence[str]) -> Head:
+def saved_or_new(saved: PairModel, head: Head, task: str, labels: Sequence[str]) -> Head:
     """Return the saved head if it is of the kind and the task of the new one, else the new one."""
-    # binary and logit are one output, read in two ways
-    both_logits = {saved.task, task} <= {"binary", "logit"}
-    same_outputs = both_logits or (saved.task == task and saved.labels == tuple(labels))
-    settings = head_settings(head)
-    both_joint = isinstance(head, JointHead) and isinstance(saved.head, JointHead)
-    same_settings = head_settings(saved.head) | {"dropout": 0} == settings | {"dropout": 0}
-    if not same_outputs or not (both_joint or same_settings):
+    # "binary" and "logit" are one output, read in two ways.
+    logits = ("binary", "logit")
+    same_outputs = saved.task == task and saved.labels == tuple(labels)
+    if saved.task in logits and task in logits:
+        same_outputs = True
+
+    # Every joint head reads [CLS], so a saved one goes on whatever the size of its hidden layer.
+    same_kind = has_same_sizes(saved.head, head)
+    if isinstance(head, JointHead) and isinstance(saved.head, JointHead):
+        same_kind = True
+
+    if not same_outputs or not same_kind:
         say(f"the model has another head, for {saved.task}: a new one is trained")
         return head
-    # the saved weights go on, with the new head's dropout
+
+    # The saved weights go on, with the new head's dropout.
+    dropout = head_settings(head)["dropout"]
     for module in saved.head.modules():
         if isinstance(module, nn.Dropout):
-            module.p = settings["dropout"]
+            module.p = dropout
     return saved.head.train()
+
+
+def has_same_sizes(saved: Head, head: Head) -> bool:
+    """Return whether two heads are equal but for their weights and their dropout."""
+    saved_settings = head_settings(saved)
+    settings = head_settings(head)
+    del saved_settings["dropout"], settings["dropout"]
+    return saved_settings == settings

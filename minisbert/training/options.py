@@ -10,35 +10,40 @@ from pathlib import Path
 from typing import Any
 
 from minisbert.core import InputError, read_json
-from minisbert.system.console import Parser, bounded, check_usage, command_parser
+from minisbert.system.console import Parser, bounded, command_parser
 from minisbert.system.reading import reading
 from minisbert.training import MODEL, RESULTS, RUN_CONFIG, RUN_LOG, STATE
 from minisbert.training.recipes import RECIPES
 
-# what a row of the training data is, and when to use the loss; the classes are in table.py
-LOSSES = {
-    "cosine": ("two texts, score", "the cosine is the score that people gave (the default)"),
-    "cosent": ("two texts, score", "the cosines of a batch have the order of its scores"),
-    "ranking": ("anchor, positive, negatives", "find the positive in the batch: for search"),
+# What --help says of each loss: a row of its training data, and when to use it. Its class is in
+# table.py.
+LOSS_HELP = {
+    "cosine": ("two texts, score", "cosine = people's score (default)"),
+    "cosent": ("two texts, score", "cosines in the order of the scores"),
+    "ranking": ("anchor, positive, negatives", "for search: find the positive"),
     "triplet": ("anchor, positive, negative", "the positive is closer, by a margin"),
     "simcse": ("text", "texts alone: dropout makes the pair"),
-    "softmax": ("two texts, class", "tell classes from two vectors, as SBERT does NLI"),
-    "mse": ("two texts, score", "a head's score is that of people; needs --head (its default)"),
-    "binary": ("two texts, 0 or 1", "duplicates, or relevant documents; needs --head"),
+    "softmax": ("two texts, class", "classes from two vectors, as in NLI"),
+    "mse": ("two texts, score", "the default of --head; needs it"),
+    "binary": ("two texts, 0 or 1", "duplicates, relevance; needs --head"),
     "mlm": ("text", "guess hidden words: a new domain"),
-    "distillation": ("text(s)", "learn a teacher's vectors or scores; needs --teacher"),
+    "distillation": ("text, or several", "learn from a model; needs --teacher"),
 }
-HEADS = {
+# What --help says of each head, which named_heads.py makes.
+HEAD_HELP = {
     "cross-encoder": "the encoder reads both texts as one",
     "siamese": "a small network compares two vectors: |u - v|, u * v, u",
     "cross-attention": "the tokens of one text attend to those of the other",
     "concat": "one layer over u, v, |u - v|, as SBERT has it",
     "classifier": "the cross-encoder's as sentence-transformers saves it",
 }
+# The losses that train a head, those that train nothing else, and those whose formula compares the
+# rows of a batch. The classes know it too, but importing them would import torch.
 WITH_HEAD = ("mse", "binary", "ranking", "softmax")
 NEED_HEAD = ("mse", "binary")
+COMPARE_ROWS = ("cosent", "ranking", "simcse")
 
-# names that minisbert had before, and what to write instead
+# Names that minisbert had before, and what to write instead.
 OLD_OBJECTIVES = {
     "cosine": "--loss cosine",
     "cosent": "--loss cosent",
@@ -120,7 +125,7 @@ class Settings:
     dtype: str = "auto"
     threads: int | None = None
 
-    # set by recipes, and without an option
+    # These are set by recipes and have no option.
     from_nothing: str | None = None  # 3x256x6000: layers, width and words of a new model
     freeze_embeddings: bool = False
     projection: bool = False
@@ -129,8 +134,8 @@ class Settings:
     clip: float = 1.0
 
 
-# what may differ in a resumed run
-FREE = ("resume", "overwrite", "out", "log_every", "save_every")
+# The settings that do not decide the numbers of a run: they may differ when it is resumed.
+MAY_DIFFER = ("resume", "overwrite", "out", "log_every", "save_every")
 
 # -----------------------------------------------------------------------------
 # the command line
@@ -146,13 +151,13 @@ def warmup_length(text: str) -> float:
 
 def prefix_widths(text: str) -> str:
     """Check numbers of columns, each smaller than the one before: ``256,128,64``."""
-    widths = list(map(int, text.split(",")))
+    widths = [int(width) for width in text.split(",")]
     if widths != sorted(set(widths), reverse=True) or widths[-1] < 1:
         raise ValueError
-    return ",".join(map(str, widths))
+    return ",".join(str(width) for width in widths)
 
 
-# argparse names the type in its message
+# argparse shows the name of the function in its error.
 warmup_length.__name__ = "fraction below 1 or whole number of steps"
 prefix_widths.__name__ = "descending widths"
 
@@ -164,172 +169,204 @@ class Refused(argparse.Action):
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
     ) -> None:
         if option_string == "--objective":
-            advice = f"it is {OLD_OBJECTIVES.get(str(values), '--loss or --head')} now"
+            new_words = OLD_OBJECTIVES.get(str(values), "--loss or --head")
+            advice = f"it is {new_words} now"
         else:
             advice = OLD_OPTIONS[str(option_string)]
-        value = "" if values in (None, []) else f" {values}"
-        raise InputError(f"{option_string}{value}: {advice}")
+        written = str(option_string)
+        if values is not None:
+            written += f" {values}"
+        raise InputError(f"{written}: {advice}")
 
 
 EXAMPLES = """examples:
-  minisbert train                                            all-MiniLM-L6-v2 on the STS Benchmark
+  minisbert train         # all-MiniLM-L6-v2 on the STS Benchmark
   minisbert train --loss ranking --data pairs.csv --epochs 4
   minisbert train --head siamese --epochs 2 --lr 5e-5 --head-lr 1e-3
   minisbert train --resume runs/ranking-all-MiniLM-L6-v2
   torchrun --nproc_per_node=2 -m minisbert train"""
 
 
-def make_parser(prog: str = "minisbert train") -> Parser:
+def make_parser() -> Parser:
     """Return the parser. It returns the options that are on the command line, without defaults."""
     lines = ["losses, with what a row of their data holds:"]
-    for name, (rows, purpose) in LOSSES.items():
-        lines.append(f"  {name:<13} {rows:<28} {purpose}")
+    for name, (row, purpose) in LOSS_HELP.items():
+        lines.append(f"  {name:<13}{row:<29}{purpose}")
     lines += ["", "heads, for pairs of texts:"]
-    for name, purpose in HEADS.items():
+    for name, purpose in HEAD_HELP.items():
         lines.append(f"  {name:<16} {purpose}")
-    # an option that is absent must not override a recipe, so it has no default here
+    lines += ["", EXAMPLES]
+
+    # An option that is absent must not override a recipe, so it has no default here.
     parser = command_parser(
         "train",
         "Fine-tune a sentence encoder, by default on the STS Benchmark.",
         usage="%(prog)s [options]",
-        epilog="\n".join([*lines, "", EXAMPLES]),
+        epilog="\n".join(lines),
         argument_default=argparse.SUPPRESS,
     )
-    parser.prog = prog
     count = bounded(int, 1)
     rate = bounded(float, 0)
 
     add = parser.add_argument_group("model and loss").add_argument
     add("--loss", metavar="NAME", help="the formula, as listed below (default: cosine)")
     add("--head", metavar="NAME", help="put a head around the encoder, as listed below")
-    add("--model", help="name, folder, or owner/name on the Hub (default: all-MiniLM-L6-v2)")
-    add("--pooling", help="override the model's: mean, cls, max, attention, pooler")
+    add("--model", help="a folder, or a name on the Hub (default: all-MiniLM-L6-v2)")
+    add("--pooling", metavar="P", help="overrides the model's: mean, cls, max, attention, pooler")
     add("--teacher", metavar="MODEL", help="learn its vectors, or a cross-encoder's scores")
     add("--student-layers", type=count, metavar="N", help="keep N layers of --model")
     add("--recipe", metavar="NAME", help="settings of a published run; list shows them all")
 
     add = parser.add_argument_group("data and output").add_argument
-    add("--data", help="a file, a folder of datasets, or stsb, snli, multinli, quora")
+    add("--data", help="file, folder of datasets, stsb, snli, multinli or quora")
     add("--dev", metavar="FILE", help="chooses the best step: FILE, a share of --data, none")
     add("--test", metavar="FILE", help="scored before and after: FILE, a share of --data, none")
     add("--columns", metavar="A,B", help="the columns to read: texts, then score or class")
-    add("--scale", type=float, metavar="S", help="the highest score (default: 1, 5, 10 or 100)")
+    add(
+        "--scale",
+        type=float,
+        metavar="S",
+        help="highest score (default: 1, 5, 10 or 100, as it fits)",
+    )
     add("--no-quotes", action="store_false", dest="quotes", help="quotation marks are text")
     add("--limit", type=count, metavar="ROWS", help="read only the first ROWS training rows")
     add("--retrieval", metavar="DIR", help="a folder in BEIR's layout; its nDCG@10 is dev")
     add("--max-length", type=count, metavar="N", help="cut texts to N tokens")
-    add("--out", help="folder of the run (default: in runs/, after the loss and the model)")
+    add("--out", help="the run's folder (default: runs/LOSS-MODEL)")
     add("--overwrite", action="store_true", help="delete the run in that folder")
     add("--resume", metavar="RUN", help="continue a stopped run, to the same numbers")
 
     add = parser.add_argument_group("steps").add_argument
-    add("--epochs", type=count, help="passes over the training rows (default: 1)")
+    add("--epochs", type=count, metavar="N", help="passes over the training rows (default: 1)")
     add("--max-steps", type=count, metavar="N", help="stop after N steps (default: all of them)")
-    add("--batch-size", type=count, help="rows of a step (default: 32)")
+    add("--batch-size", type=count, metavar="N", help="rows of a step (default: 32)")
     add("--micro-tokens", type=count, metavar="N", help="compute a batch in parts of N tokens")
     add("--lr", type=rate, help="peak learning rate (default: 2e-5)")
     add("--head-lr", type=rate, help="peak learning rate of the head (default: --lr)")
-    add("--warmup", type=warmup_length, help="share of the steps, or steps (default: 0.1)")
-    add("--dropout", type=bounded(float, 0, 1), metavar="P", help="of the encoder")
-    add("--temperature", type=bounded(float, 1e-4), help="of in-batch losses (default: 0.05)")
+    add("--warmup", type=warmup_length, help="share of the steps, or their number (default: 0.1)")
+    add(
+        "--dropout",
+        type=bounded(float, 0, 1),
+        metavar="P",
+        help="overrides the model's own rate",
+    )
+    temperature = bounded(float, 1e-4)
+    add("--temperature", type=temperature, metavar="T", help="of in-batch losses (default: 0.05)")
     add("--matryoshka", type=prefix_widths, metavar="N,N", help="also train the first N columns")
-    add("--eval-every", type=count, metavar="N", help="score dev every N steps (default: epochs)")
+    add("--eval-every", type=count, metavar="N", help="score dev every N steps, not every epoch")
     add("--patience", type=count, metavar="N", help="stop after N scores without a better one")
     add("--seed", type=bounded(int, 0, 2**64), help="of dropout and batches (default: 42)")
 
     add = parser.add_argument_group("the machine").add_argument
     add("--device", help="auto, cpu, cuda or mps (default: auto)")
-    add("--dtype", choices=("auto", "float32", "bfloat16"), help="of matrix products")
+    dtypes = ("auto", "float32", "bfloat16")
+    add("--dtype", choices=dtypes, metavar="TYPE", help="of products: auto, float32, bfloat16")
     add("--threads", type=bounded(int, 1, 1025), metavar="N", help="CPU threads")
-    add("--save-every", type=count, metavar="N", help="save the state every N steps (default: 100)")
+    add("--save-every", type=count, metavar="N", help="save a state every N steps (default: 100)")
     add("--log-every", type=count, metavar="N", help="log every N steps (default: 10)")
 
-    for option in ("--objective", *OLD_OPTIONS):
+    # Old options are known, so that each is refused with what to write instead.
+    parser.add_argument("--objective", action=Refused, nargs="?", help=argparse.SUPPRESS)
+    for option in OLD_OPTIONS:
         parser.add_argument(option, action=Refused, nargs="?", help=argparse.SUPPRESS)
     return parser
 
 
-def parse(arguments: list[str] | None = None, prog: str = "minisbert train") -> Settings:
-    """Return the settings of a run: the command line's, then a recipe's or a resumed run's, then
-    the defaults.
+def parse(arguments: list[str] | None = None) -> Settings:
+    """Return the settings of a run.
 
-    Raises ``InputError`` for an unknown recipe, options that exclude each other, and a run that
-    cannot be resumed to the same numbers.
+    The command line's come first, then a recipe's or a resumed run's, then the defaults. Raises
+    ``InputError`` for an unknown recipe, options that exclude each other, and a run that cannot be
+    resumed to the same numbers.
     """
-    explicit = vars(make_parser(prog).parse_args(arguments))
+    explicit = vars(make_parser().parse_args(arguments))
     if "resume" in explicit:
         return resumed(explicit, Path(explicit["resume"]))
+
     preset: dict[str, Any] = {}
-    if explicit.get("recipe", "list") != "list":
-        preset = recipe_settings(explicit["recipe"])
-    # what is not said follows from what is
-    if "teacher" in explicit and "loss" not in preset:
-        preset["loss"] = "distillation"
-    elif "head" in explicit and "loss" not in preset:
-        preset["loss"] = "mse"
-    settings = Settings(**preset | explicit)
+    recipe = explicit.get("recipe")
+    if recipe is not None and recipe != "list":
+        preset = recipe_settings(recipe)
+    # A teacher or a head without --loss implies the loss.
+    if "loss" not in preset:
+        if "teacher" in explicit:
+            preset["loss"] = "distillation"
+        elif "head" in explicit:
+            preset["loss"] = "mse"
+
+    values = preset | explicit  # of both the command line's count
+    settings = Settings(**values)
     check(settings, explicit)
     return settings
 
 
 def check(settings: Settings, explicit: dict[str, Any]) -> None:
     """Raise ``InputError`` for settings that do not go together."""
+    check_names(settings)
+    check_head(settings)
+    check_teacher(settings)
+    check_vector_options(settings, explicit)
+    compares_rows = settings.loss in COMPARE_ROWS and not settings.head
+    if settings.batch_size < 2 and compares_rows:
+        raise InputError(
+            f"--loss {settings.loss} compares the rows of a batch: --batch-size must be at least 2"
+        )
+    if settings.patience and settings.dev == "none" and not settings.retrieval:
+        raise InputError("--patience needs dev rows, and --dev none has none")
+    if "" in (settings.data, settings.dev, settings.test):
+        raise InputError("--data, --dev or --test is empty")
+
+
+def check_names(settings: Settings) -> None:
+    """Raise ``InputError`` for an unknown loss or head; an old name is answered with the new."""
     loss = settings.loss
-    if loss not in LOSSES:
-        advice = f"choose from {', '.join(LOSSES)}"
+    if loss not in LOSS_HELP:
+        advice = f"choose from {', '.join(LOSS_HELP)}"
         if loss in OLD_OBJECTIVES:
             advice = f"it is {OLD_OBJECTIVES[loss]} now"
         raise InputError(f"--loss {loss}: {advice}")
-    if settings.head is not None and settings.head not in HEADS:
-        raise InputError(f"--head {settings.head}: choose from {', '.join(HEADS)}")
-    heads = ", ".join(HEADS)
-    comparing = ("cosent", "ranking", "simcse")
-    check_usage(
-        (
-            settings.head and loss not in WITH_HEAD,
+    if settings.head is not None and settings.head not in HEAD_HELP:
+        raise InputError(f"--head {settings.head}: choose from {', '.join(HEAD_HELP)}")
+
+
+def check_head(settings: Settings) -> None:
+    """Raise ``InputError`` for a head that the loss does not train, or lacks."""
+    loss = settings.loss
+    if settings.head and loss not in WITH_HEAD:
+        raise InputError(
             f"--loss {loss} trains the encoder alone, without --head {settings.head}; "
-            f"a head takes {', '.join(WITH_HEAD)}",
-        ),
-        (
-            settings.head is None and loss in NEED_HEAD,
-            f"--loss {loss} needs --head, one of {heads}",
-        ),
-        (
-            settings.teacher and loss != "distillation",
-            f"--teacher is for --loss distillation, not {loss}",
-        ),
-        (
-            loss == "distillation" and not settings.teacher,
-            "--loss distillation needs --teacher MODEL",
-        ),
-        (
-            settings.student_layers and not settings.teacher,
-            "--student-layers is for a student: it needs --teacher",
-        ),
-        (
-            "temperature" in explicit and (settings.head or loss not in comparing),
-            f"--temperature is for --loss {', '.join(comparing)}, without a head",
-        ),
-        (
-            settings.matryoshka
-            and (settings.head or loss not in (*comparing, "cosine", "triplet")),
-            f"--matryoshka is for the vectors of an encoder, not for --loss {loss}",
-        ),
-        (
-            settings.matryoshka and settings.projection,
-            # the saved vectors would be cut, but others, after the projection, be trained
-            f"--matryoshka does not go with the projection of --recipe {settings.recipe}",
-        ),
-        (
-            settings.batch_size < 2 and not settings.head and loss in comparing,
-            f"--loss {loss} compares the rows of a batch: --batch-size must be at least 2",
-        ),
-        (
-            settings.patience and settings.dev == "none" and not settings.retrieval,
-            "--patience needs dev rows, and --dev none has none",
-        ),
-        ("" in (settings.data, settings.dev, settings.test), "--data, --dev or --test is empty"),
-    )
+            f"a head takes {', '.join(WITH_HEAD)}"
+        )
+    if settings.head is None and loss in NEED_HEAD:
+        raise InputError(f"--loss {loss} needs --head, one of {', '.join(HEAD_HELP)}")
+
+
+def check_teacher(settings: Settings) -> None:
+    """Raise ``InputError`` unless distillation has a teacher, and nothing else has one."""
+    loss = settings.loss
+    if settings.teacher and loss != "distillation":
+        raise InputError(f"--teacher is for --loss distillation, not {loss}")
+    if loss == "distillation" and not settings.teacher:
+        raise InputError("--loss distillation needs --teacher MODEL")
+    if settings.student_layers and not settings.teacher:
+        raise InputError("--student-layers is for a student: it needs --teacher")
+
+
+def check_vector_options(settings: Settings, explicit: dict[str, Any]) -> None:
+    """Raise ``InputError`` for --temperature and --matryoshka where the loss has neither."""
+    loss = settings.loss
+    if "temperature" in explicit and (settings.head or loss not in COMPARE_ROWS):
+        losses = ", ".join(COMPARE_ROWS)
+        raise InputError(f"--temperature is for --loss {losses}, without a head")
+    if not settings.matryoshka:
+        return
+    if settings.head or loss not in (*COMPARE_ROWS, "cosine", "triplet"):
+        raise InputError(f"--matryoshka is for the vectors of an encoder, not for --loss {loss}")
+    # The saved vectors would be cut, but those behind the projection be trained.
+    if settings.projection:
+        raise InputError(
+            f"--matryoshka does not go with the projection of --recipe {settings.recipe}"
+        )
 
 
 # -----------------------------------------------------------------------------
@@ -345,14 +382,14 @@ def recipe_settings(name: str) -> dict[str, Any]:
 
 def command_of(settings: Settings) -> list[str]:
     """Write the command of a run: the options that decide its result and are not the default."""
-    usual = asdict(Settings())
+    defaults = asdict(Settings())
     if settings.recipe:
-        usual |= recipe_settings(settings.recipe)
+        defaults |= recipe_settings(settings.recipe)
     words = ["minisbert", "train"]
     for name, value in asdict(settings).items():
-        if value == usual[name] or name in FREE or value is None:
+        if value == defaults[name] or name in MAY_DIFFER or value is None:
             continue
-        option = "--" + name.replace("_", "-")
+        option = option_of(name)
         if value is False:
             words.append(option.replace("--", "--no-", 1))
         elif value is True:
@@ -362,58 +399,73 @@ def command_of(settings: Settings) -> list[str]:
     return words
 
 
+def option_of(name: str) -> str:
+    """Return the option of a setting: ``--batch-size`` of ``batch_size``."""
+    return "--" + name.replace("_", "-")
+
+
 def resumed(explicit: dict[str, Any], run: Path) -> Settings:
-    """Return the settings of a stopped run; ``InputError`` if it is finished, or if an option would
-    change its result.
+    """Return the settings of a stopped run.
+
+    Raises ``InputError`` if it is finished, or if an option would change its result.
     """
-    if (run / RESULTS).is_file():
-        where = f"its model is in {run / MODEL}, its scores are in {RESULTS}"
-        raise InputError(f"{run} is finished: {where}")
-    check_usage(
-        (
-            run.is_dir() and not (run / RUN_LOG).is_file(),
-            f"{run} is not the folder of a run (it has no {RUN_LOG})",
-        ),
-        (
-            explicit.get("overwrite"),
-            "--resume continues a run, --overwrite begins it anew: give one of them",
-        ),
-    )
+    check_stopped(explicit, run)
     config = read_config(run / RUN_CONFIG)
     if not (run / f"{STATE}.json").is_file():
         raise InputError(
             f"{run} was stopped before its state was saved (--save-every): start it again, "
             "--overwrite"
         )
-    for name, value in explicit.items():
-        before = config[name]
-        same = value == before or name in FREE
-        if name == "out":
-            same = os.path.realpath(value) == os.path.realpath(run)
-            before = run
-        if not same:
-            option = "--" + name.replace("_", "-")
-            how = f"with {before}" if before is not None else "without it"
-            raise InputError(f"{option} {value}: {run} was started {how} and continues so")
-    settings = Settings(**config | explicit)
+    check_unchanged(explicit, config, run)
+    values = config | explicit
+    settings = Settings(**values)
     settings.out = str(run)
-    settings.threads = None  # the number in the state
+    settings.threads = None  # the state has the number
     return settings
 
 
+def check_stopped(explicit: dict[str, Any], run: Path) -> None:
+    """Raise ``InputError`` unless a folder is that of a run which can be continued."""
+    if (run / RESULTS).is_file():
+        where = f"its model is in {run / MODEL}, its scores are in {RESULTS}"
+        raise InputError(f"{run} is finished: {where}")
+    if run.is_dir() and not (run / RUN_LOG).is_file():
+        raise InputError(f"{run} is not the folder of a run (it has no {RUN_LOG})")
+    if explicit.get("overwrite"):
+        raise InputError("--resume continues a run, --overwrite begins it anew: give one of them")
+
+
+def check_unchanged(explicit: dict[str, Any], config: dict[str, Any], run: Path) -> None:
+    """Raise ``InputError`` for an option that is not the one that a run was started with."""
+    for name, value in explicit.items():
+        if name == "out":
+            before = run
+            same = os.path.realpath(value) == os.path.realpath(run)
+        else:
+            before = config[name]
+            same = value == before or name in MAY_DIFFER
+        if not same:
+            how = "without it"
+            if before is not None:
+                how = f"with {before}"
+            raise InputError(f"{option_of(name)} {value}: {run} was started {how} and continues so")
+
+
 def read_config(path: Path) -> dict[str, Any]:
-    """Read the settings in a run's ``config.json``; ``InputError`` names one that cannot be."""
-    config = read_json(path)
-    found = {}
+    """Read the settings in a run's ``config.json``; ``InputError`` for one of another type."""
+    stored = read_json(path)
+    config = {}
     with reading(path):
         for item in fields(Settings):
-            found[item.name] = config[item.name]
-    for name, value in asdict(Settings()).items():
-        kind = type(found[name])
-        if (
-            value is not None
-            and kind is not type(value)
-            and not (kind is int and type(value) is float)
-        ):
-            raise InputError(f"{path}: {name} is {found[name]!r}")
-    return found
+            config[item.name] = stored[item.name]
+    for name, default in asdict(Settings()).items():
+        if default is not None and not has_type_of(config[name], default):
+            raise InputError(f"{path}: {name} is {config[name]!r}")
+    return config
+
+
+def has_type_of(value: Any, default: Any) -> bool:
+    """Return whether a setting has the type of its default; 1 may stand for 1.0."""
+    if type(default) is float:
+        return type(value) in (float, int)
+    return type(value) is type(default)

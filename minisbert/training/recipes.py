@@ -161,9 +161,7 @@ RECIPES = {
 
 
 def list_recipes() -> str:
-    """Write a few lines per recipe: its source, the data it needs, the expected score, its
-    settings.
-    """
+    """Write a few lines per recipe: its source, its data, the expected score, its settings."""
     blocks = []
     for name, recipe in RECIPES.items():
         settings = [f"{key}={value}" for key, value in recipe.settings.items()]

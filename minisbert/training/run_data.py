@@ -24,22 +24,29 @@ class RunData:
 
 def read_run(settings: Settings, loss: Loss) -> RunData:
     """Read the rows that the settings name, in the columns that the loss reads."""
-    data = settings.data or loss.default_data
-    if data is None:
+    name = settings.data or loss.default_data
+    if name is None:
         raise InputError(f"--data FILE is needed: rows of {as_needs(loss.columns)[0]}")
     dev = settings.dev
     test = settings.test
-    # classes do not say how near two texts should be, so an encoder alone is judged by scored pairs
+
+    # Can rows like the training's judge the model? Classes do not say how near two texts should be,
+    # so an encoder that is trained on them is judged by scored pairs. A classifier is judged by
+    # classes.
     judges_itself = settings.loss != "softmax" or settings.head is not None
     if not judges_itself:
         dev = dev or "stsb"
         test = test or "stsb"
+
+    # A search takes the place of dev and test.
+    searches: dict[str, Any] = {}
     if settings.retrieval:
         searches = load_retrieval_folder(settings.retrieval)
         dev = "none"
         test = "none"
+
     splits = read_splits(
-        data,
+        name,
         dev,
         test,
         loss.columns,
@@ -51,10 +58,10 @@ def read_run(settings: Settings, loss: Loss) -> RunData:
         limit=settings.limit,
         seed=settings.seed,
     )
-    found = RunData(splits.train, splits.dev, splits.test, splits.notes, splits.classes)
+    data = RunData(splits.train, splits.dev, splits.test, splits.notes, splits.classes)
     if settings.retrieval:
-        found.dev = searches["dev"]
-        found.test = searches["test"] or []
-        queries = len(found.dev.queries)
-        found.notes.append(f"dev    the search in {settings.retrieval}: {queries:,} queries")
-    return found
+        data.dev = searches["dev"]
+        data.test = searches["test"] or []
+        queries = len(data.dev.queries)
+        data.notes.append(f"dev    the search in {settings.retrieval}: {queries:,} queries")
+    return data

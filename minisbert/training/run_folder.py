@@ -31,7 +31,7 @@ from minisbert.training.state import Progress, remove_state
 
 
 def folder_of(settings: Settings) -> Path:
-    """The folder of a run: --out, or one in runs/ that is named after the loss and the model."""
+    """Return the folder of a run: --out, or one in runs/ named after the loss and the model."""
     if settings.out:
         return Path(settings.out)
     name = settings.recipe or settings.head or settings.loss
@@ -49,30 +49,39 @@ def new_folder(out: Path, settings: Settings) -> None:
     """
     if settings.resume is not None:
         return
-    inputs = (settings.teacher, settings.data, settings.dev, settings.test)
-    files.check_output(out, local_path(settings.model), *inputs)
-    path = os.path.realpath(out)
-    if path.encode(errors="ignore") != os.fsencode(path):  # safetensors writes to no other path
-        raise InputError(f"--out {one_line(out)}: the path is not UTF-8; choose another one")
+    check_out(out, settings)
     out.mkdir(parents=True, exist_ok=True)
-    found = {each.name for each in out.iterdir()}
-    if found and RUN_LOG not in found:
+    names = {path.name for path in out.iterdir()}
+    if names and RUN_LOG not in names:
         reason = f"it has no {RUN_LOG}"
         raise InputError(f"{out} is not the folder of a run ({reason}): choose another --out")
+
     with open_log(out) as log:
-        # a log alone is left by a run that ended before its first line
-        if found - {RUN_LOG} and not settings.overwrite:
+        # A log alone is left by a run that ended before its first line.
+        has_run = len(names) > 1
+        if has_run and not settings.overwrite:
             advice = "--overwrite to delete that run"
-            if f"{STATE}.json" in found:
+            if f"{STATE}.json" in names:
                 advice = f"--resume {out} to continue it, or {advice}"
             raise InputError(f"{out} exists: choose another --out, or {advice}")
-        # the log is emptied and not deleted, since it holds the lock; the user's own files stay
+
+        # The log is emptied and not deleted, since it holds the lock. The user's own files stay.
         log.truncate(0)
         remove_state(out)
         for name in (RESULTS, RUN_CONFIG):
             (out / name).unlink(missing_ok=True)
         shutil.rmtree(out / MODEL, ignore_errors=True)
         files.write_json(out / RUN_CONFIG, asdict(settings))
+
+
+def check_out(out: Path, settings: Settings) -> None:
+    """Raise ``InputError`` if ``out`` is one of the run's inputs, or cannot be written to."""
+    model = local_path(settings.model)
+    files.check_output(out, model, settings.teacher, settings.data, settings.dev, settings.test)
+    # safetensors writes to no path that is not UTF-8
+    path = os.path.realpath(out)
+    if path.encode(errors="ignore") != os.fsencode(path):
+        raise InputError(f"--out {one_line(out)}: the path is not UTF-8; choose another one")
 
 
 def remove_unused(out: Path) -> None:
@@ -82,14 +91,14 @@ def remove_unused(out: Path) -> None:
     (out / RUN_CONFIG).unlink(missing_ok=True)
     if (out / RUN_LOG).exists() and not (out / RUN_LOG).stat().st_size:
         (out / RUN_LOG).unlink()
-    with suppress(OSError):  # the user's own files are in it
+    # a folder with files of the user's own stays
+    with suppress(OSError):
         out.rmdir()
 
 
 @contextmanager
 def open_log(out: Path) -> Iterator[TextIO]:
-    """Open a run's ``metrics.jsonl`` to append to, locked until it is closed; ``InputError`` if it
-    is locked.
+    """Open a run's ``metrics.jsonl`` to append to, and lock it; ``InputError`` if it is locked.
 
     Whoever holds it is alone in the folder, so what a killed process was writing there is removed.
     """
@@ -103,15 +112,38 @@ def open_log(out: Path) -> Iterator[TextIO]:
         advice = "wait for it to finish, or stop it"
         raise InputError(f"{out}: another process is training this run; {advice}") from error
     try:
-        for left in out.glob(f".*.{files.PARTIAL}*"):
-            if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
+        for unfinished in out.glob(f".*.{files.PARTIAL}*"):
+            if unfinished.is_dir():
+                shutil.rmtree(unfinished, ignore_errors=True)
             else:
-                left.unlink(missing_ok=True)
+                unfinished.unlink(missing_ok=True)
         yield log
     finally:
         with files.naming(path):
             log.close()
+
+
+@contextmanager
+def log_of(folder: Path | None) -> Iterator[TextIO | None]:
+    """``open_log``, or None for a training without a folder."""
+    if folder is None:
+        yield None
+        return
+    with open_log(folder) as log:
+        yield log
+
+
+def cut_log(log: TextIO | None, size: int) -> None:
+    """Cut a log to its first ``size`` bytes: what was logged after the state was saved is dropped.
+
+    Raises ``InputError`` if it is shorter.
+    """
+    if log is None:
+        return
+    length = Path(log.name).stat().st_size
+    if length < size:
+        raise InputError(f"{log.name} was cut or replaced: it has {length} bytes, not {size}")
+    log.truncate(size)
 
 
 def write_line(log: TextIO | None, progress: Progress, **values: Any) -> None:
@@ -127,7 +159,7 @@ def write_line(log: TextIO | None, progress: Progress, **values: Any) -> None:
 
 def log_loss(log: TextIO | None, progress: Progress, lr: float, log_every: int) -> None:
     """Every few steps log the mean loss since the line before, the learning rate and the speed."""
-    if progress.step % log_every and progress.step != progress.total:
+    if progress.step % log_every != 0 and progress.step != progress.total:
         return
     loss = sum(progress.unlogged) / len(progress.unlogged)
     speed = round(progress.tokens / max(progress.seconds, 1e-9))
@@ -149,7 +181,8 @@ def save_stopped(model: Any, progress: Progress, out: Path, error: BaseException
         if progress.history:
             weights = f"the best weights so far, of step {progress.best_step},"
         advice = f"continue with --resume {out}"
-        if isinstance(error, Diverged):  # a resumed run would come to the same step
+        if isinstance(error, Diverged):
+            # A resumed run would come to the same step.
             advice = "begin anew with --overwrite"
         say(f"stopped at step {progress.step}: {weights} are in {out / MODEL}; {advice}")
 
@@ -175,7 +208,7 @@ def write_results(
 
 
 def dev_scores(progress: Progress, step: int) -> dict[str, float]:
-    """The dev scores of a step in the history of a run."""
+    """Return the dev scores of a step."""
     for scores in progress.history:
         if scores["step"] == step:
             return {name: value for name, value in scores.items() if name != "step"}

@@ -9,17 +9,21 @@ from minisbert.training.distributed import say_once
 
 
 def cosine_schedule(step: int, warmup: int, total: int) -> float:
-    """Warm up linearly, then decay to 0 along half a cosine (Loshchilov & Hutter 2017); .5 halfway
-    down.
+    """Warm up linearly, then decay to 0 along half a cosine (Loshchilov & Hutter 2017).
+
+    Halfway down the multiplier is .5.
     """
     if step < warmup:
         return step / warmup
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup))))
+    done = (step - warmup) / max(1, total - warmup)  # the part of the way down, from 0 to 1
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
 
 def constant_schedule(step: int, warmup: int, total: int) -> float:
     """Warm up linearly, then stay at 1."""
-    return step / warmup if step < warmup else 1.0
+    if step < warmup:
+        return step / warmup
+    return 1.0
 
 
 SCHEDULES: dict[str, Callable[[int, int, int], float]] = {
@@ -35,14 +39,14 @@ def learning_rate(schedule: str, warmup: float, total: int) -> Callable[[int], f
     ``warmup`` is a share of the ``total`` steps, or from 1 on a number of steps.
     """
     check_one_of("schedule", schedule, list(SCHEDULES))
-    steps = math.ceil(warmup * total if warmup < 1 else warmup)
+    if warmup < 1:
+        warmup = warmup * total
+    warmup_steps = math.ceil(warmup)
     if warmup >= total:
-        say_once(
-            f"--warmup {steps}: the run has {total} steps, so the learning rate never reaches its "
-            "peak"
-        )
+        reason = f"the run has {total} steps, so the learning rate never reaches its peak"
+        say_once(f"--warmup {warmup_steps}: {reason}")
 
     def multiplier(step: int) -> float:
-        return SCHEDULES[schedule](step, steps, total)
+        return SCHEDULES[schedule](step, warmup_steps, total)
 
     return multiplier

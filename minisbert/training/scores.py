@@ -26,7 +26,9 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.kinds import KINDS
 
 Scores = dict[str, float]
-DRAWS = 1000  # of a bootstrap: the ends of a 95 % interval move by a few hundredths of its width
+# Draws of a bootstrap. With so many the ends of a 95 % interval move by a few hundredths of its
+# width.
+DRAWS = 1000
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Evaluation:
     scores: Scores
     metric: str  # the score that decides which model is the best
     rows: int  # how many rows, or queries, were scored
-    resampled: Callable[[np.ndarray], float]  # that score on rows of these numbers alone
+    resampled: Callable[[np.ndarray], float]  # computes that score again on rows of these numbers
 
     @property
     def score(self) -> float:
@@ -60,32 +62,34 @@ class Gain:
 
     def sentence(self) -> str:
         """Say what the gain is worth: ``test spearman +2.79, 95 % interval +2.05 to +3.58``."""
-        numbers = (
-            f"{100 * self.gain:+.2f}, 95 % interval {100 * self.low:+.2f} to {100 * self.high:+.2f}"
-        )
-        text = f"test {self.metric} {numbers} ({self.rows:,} rows)"
+        interval = f"{100 * self.low:+.2f} to {100 * self.high:+.2f}"
+        text = f"test {self.metric} {100 * self.gain:+.2f}, 95 % interval {interval}"
+        text += f" ({self.rows:,} rows)"
         if self.is_shown:
             return text
         text += ": this gain cannot be told from chance"
-        if self.gain:
-            # the interval narrows with the root of the number of rows
-            needed = self.rows * ((self.high - self.low) / 2 / self.gain) ** 2
-            text += f"; about {float(f'{needed:.1g}'):,.0f} test rows would show one of this size"
+        if self.gain != 0:
+            # The interval narrows with the root of the number of rows. The number is a guess, so it
+            # is rounded to one digit.
+            half_width = (self.high - self.low) / 2
+            needed = self.rows * (half_width / self.gain) ** 2
+            rounded = float(f"{needed:.1g}")
+            text += f"; about {rounded:,.0f} test rows would show one of this size"
         return text
 
 
 def paired_gain(before: Evaluation, after: Evaluation, draws: int = DRAWS) -> Gain:
-    """Draw the test rows with repetition, the same for both models: the middle 95 % of the gains.
+    """Return the gain, with the middle 95 % of the gains on rows drawn with repetition.
 
-    What makes a row easy or hard is in both scores and leaves the difference, so the interval is
-    narrower than that of either score (lesson 09).
+    Both models are scored on the same draws. What makes a row easy or hard is in both scores and
+    leaves the difference, so the interval is narrower than that of either score (lesson 09).
     """
     generator = np.random.default_rng(0)
     gains = []
     for _ in range(draws):
         rows = generator.integers(before.rows, size=before.rows)
         gains.append(after.resampled(rows) - before.resampled(rows))
-    # of very few rows some draws have no score, such as the correlation of equal numbers
+    # Of very few rows some draws have no score, such as the correlation of equal numbers.
     low, high = np.nanpercentile(gains, [2.5, 97.5])
     return Gain(after.metric, after.score - before.score, float(low), float(high), before.rows)
 
@@ -102,39 +106,49 @@ def evaluate_encoder(
         return evaluate_search(encoder, rows)
     if isinstance(rows[0][-1], str):
         return evaluate_search(encoder, retrieval_from_pairs(rows))
-    first, second, wanted = (list(column) for column in zip(*rows, strict=True))
-    u, v = encode_pairs(encoder, first, second, show_progress_bar=True)  # (N, D) each
+
+    firsts, seconds, human_scores = [list(column) for column in zip(*rows, strict=True)]
+    u, v = encode_pairs(encoder, firsts, seconds, show_progress_bar=True)  # (N, D) each
     cosines = row_scores(encoder, u, v, "cosine")
-    extra = {}
+    of_prefixes = {}
     for width in widths:
         if width < u.shape[1]:
-            shorter = row_scores(encoder, u[:, :width], v[:, :width], "cosine")
-            extra[f"spearman@{width}"] = metrics.spearman(shorter, wanted)
-    evaluation = correlation("cosine similarity against the scores", cosines, wanted)
-    evaluation.scores.update(extra)
+            prefix_cosines = row_scores(encoder, u[:, :width], v[:, :width], "cosine")
+            of_prefixes[f"spearman@{width}"] = metrics.spearman(prefix_cosines, human_scores)
+    evaluation = correlation("cosine similarity against the scores", cosines, human_scores)
+    evaluation.scores.update(of_prefixes)
     return evaluation
 
 
 def correlation(
-    what: str, values: np.ndarray, wanted: Sequence[float], metric: str = "spearman"
+    name: str, values: np.ndarray, human_scores: Sequence[float], metric: str = "spearman"
 ) -> Evaluation:
-    """Correlate values with the scores of people; ``InputError`` names ``what`` is constant."""
-    scores = correlate(what, values, wanted)
-    wanted_values = np.asarray(wanted)
-    formula = {"pearson": metrics.pearson, "spearman": metrics.spearman}[metric]
+    """Correlate values with the scores of people.
+
+    Raises ``InputError`` if either are all equal, which says that it is the correlation ``name``.
+    """
+    scores = correlate(name, values, human_scores)
+    targets = np.asarray(human_scores)
+    formulas = {"pearson": metrics.pearson, "spearman": metrics.spearman}
+    formula = formulas[metric]
 
     def resampled(rows: np.ndarray) -> float:
         try:
-            return formula(values[rows], wanted_values[rows])
-        except ValueError:  # all drawn rows have one score
+            return formula(values[rows], targets[rows])
+        except ValueError:
+            # All drawn rows have one score.
             return float("nan")
 
     return Evaluation(scores, metric, len(values), resampled)
 
 
-def mean_of(scores: Scores, metric: str, each: np.ndarray) -> Evaluation:
-    """An evaluation whose deciding score is the mean of what ``each`` row scores, (N,)."""
-    return Evaluation(scores, metric, len(each), lambda rows: float(each[rows].mean()))
+def mean_of(scores: Scores, metric: str, row_scores: np.ndarray) -> Evaluation:
+    """An evaluation whose deciding score is the mean of ``row_scores`` (N,)."""
+
+    def resampled(rows: np.ndarray) -> float:
+        return float(row_scores[rows].mean())
+
+    return Evaluation(scores, metric, len(row_scores), resampled)
 
 
 def evaluate_search(encoder: SentenceEncoder, task: Retrieval) -> Evaluation:
@@ -142,14 +156,17 @@ def evaluate_search(encoder: SentenceEncoder, task: Retrieval) -> Evaluation:
     options: dict[str, Any] = dict(KINDS[encoder.vectors_are].encode_options)
     options["show_progress_bar"] = True
     queries, corpus = encode_both(encoder, task.queries, task.corpus, **options)  # (Q, D), (N, D)
-    ranked = ranked_grades(task, queries, corpus, True, encoder.top_k)
+    ranked = ranked_grades(task, queries, corpus, progress=True, search=encoder.top_k)
     judged = padded([list(grades.values()) for grades in task.grades])
+
     scores = {}
     for name in REPORTED:
         metric, _, cutoff = name.partition("@")
         scores[name] = METRICS[metric](ranked, judged, int(cutoff))
-    each = []
+
+    # nDCG@10 of every query alone, for the interval of its mean.
+    query_scores = []
     for query in range(len(ranked)):
-        one = slice(query, query + 1)
-        each.append(METRICS["ndcg"](ranked[one], judged[one], 10))
-    return mean_of(scores, "ndcg@10", np.array(each))
+        row = slice(query, query + 1)
+        query_scores.append(METRICS["ndcg"](ranked[row], judged[row], 10))
+    return mean_of(scores, "ndcg@10", np.array(query_scores))

@@ -36,18 +36,11 @@ def load(settings: Settings, device: Any, loss: Loss, data: RunData) -> Sentence
     """
     if settings.from_nothing:
         return new_from_texts(settings, data.train).to(device)
+
     folder = read_folder(find_model(settings.model))
-    saved = None
-    if settings.head and folder.holds_pair_model:
-        saved = PairModel.load(folder.path, device="cpu")
     encoder = load_encoder(settings, folder, device)
     if settings.student_layers is not None:
-        layers = len(encoder.bert.layers)
-        if settings.student_layers > layers:
-            raise InputError(
-                f"--student-layers {settings.student_layers}: {settings.model} has {layers} layers"
-            )
-        encoder.bert = keep_layers(encoder.bert, spread_layers(layers, settings.student_layers))
+        keep_student_layers(encoder, settings.student_layers, settings.model)
     if settings.dropout is not None:
         set_dropout(encoder.bert, settings.dropout)
     if settings.freeze_embeddings:
@@ -55,46 +48,66 @@ def load(settings: Settings, device: Any, loss: Loss, data: RunData) -> Sentence
     encoder.base_model = base_model_of(folder.path)
     if settings.head is None:
         return encoder
-    labels = data.classes if loss.task == "classes" else ()
+
+    # The head of the folder's model, if it has one, is trained further where it fits. Its encoder
+    # has been loaded above, with the settings' pooling and layers.
+    saved = None
+    if folder.holds_pair_model:
+        saved = PairModel.load(folder.path, device="cpu")
+    labels: Sequence[str] = ()
+    if loss.task == "classes":
+        labels = data.classes
     return add_head(encoder, settings.head, loss.task, labels, saved, loss.make_head)
+
+
+def keep_student_layers(encoder: SentenceEncoder, count: int, name: str) -> None:
+    """Keep ``count`` of the layers of the model ``name``, spread over all of them."""
+    layers = len(encoder.bert.layers)
+    if count > layers:
+        raise InputError(f"--student-layers {count}: {name} has {layers} layers")
+    encoder.bert = keep_layers(encoder.bert, spread_layers(layers, count))
 
 
 def load_encoder(settings: Settings, folder: ModelFolder, device: Any) -> SentenceEncoder:
     """Load the encoder in a folder, which may be that of a model with a head."""
+    # A CrossEncoder of sentence-transformers: its encoder has no pooling of its own.
     if settings.head and folder.classifier:
-        # a CrossEncoder of sentence-transformers: its encoder has no pooling of its own
         model = PairModel.load(folder.path, device=device, max_length=settings.max_length)
         encoder = model.encoder
         if settings.head in ("siamese", "concat") and settings.pooling:
             pooling = Pooling(settings.pooling, encoder.hidden_size).to(device)
             encoder = SentenceEncoder(encoder.tokenizer, encoder.bert, pooling).eval()
         return encoder
+
     if folder.model_class != SENTENCE_ENCODER:
         advice = "sentence-transformers trains it, and the result opens here"
-        kind = folder.model_class
-        raise InputError(f"--model {settings.model}: a {kind} is not trained here; {advice}")
+        raise InputError(
+            f"--model {settings.model}: a {folder.model_class} is not trained here; {advice}"
+        )
     pooling = settings.pooling
+    # These heads read tokens and no pooled vector, so a plain BERT needs no --pooling for them.
     reads_tokens = settings.head in ("cross-encoder", "cross-attention", "classifier")
     if reads_tokens and folder.pooling is None:
-        pooling = "cls"  # where nothing is pooled a plain BERT needs no --pooling
-    kind = MaskedLanguageModel if settings.loss == "mlm" else SentenceEncoder
-    return kind.load(
+        pooling = "cls"
+    model_class = MaskedLanguageModel if settings.loss == "mlm" else SentenceEncoder
+    return model_class.load(
         folder.path, pooling=pooling, device=device, max_seq_length=settings.max_length
     )
 
 
 def new_from_texts(settings: Settings, rows: Sequence[tuple]) -> MaskedLanguageModel:
     """Make a model of random weights with a vocabulary of the training texts."""
-    layers, width, words = map(int, str(settings.from_nothing).split("x"))
+    layers, width, words = [int(size) for size in str(settings.from_nothing).split("x")]
     texts = [row[0] for row in rows]
-    dropout = 0.1 if settings.dropout is None else settings.dropout
+    dropout = settings.dropout
+    if dropout is None:
+        dropout = 0.1
     tokenizer = train_vocabulary(texts, words, settings.max_length or 128)
     return new_model(tokenizer, layers, width, dropout)
 
 
 def set_dropout(bert: Encoder, rate: float) -> None:
-    """Set the rate of all dropout in the encoder, for hidden states and attention, and in its
-    ``config``.
+    """Set the rate of all dropout in an encoder and its ``config``: hidden states and attention.
 
     Raises ``ValueError`` for a rate outside [0, 1).
     """
@@ -122,45 +135,54 @@ def count_parameters(module: nn.Module) -> tuple[int, int]:
 
 
 def encoder_of(model: SentenceEncoder | PairModel) -> SentenceEncoder:
-    """The encoder in a model with a head, or the model itself."""
-    return model.encoder if isinstance(model, PairModel) else model
+    """Return the encoder in a model with a head, or the model itself."""
+    if isinstance(model, PairModel):
+        return model.encoder
+    return model
 
 
 def parameter_groups(
     network: nn.Module, encoder: SentenceEncoder, lr: float, head_lr: float | None
 ) -> list[dict[str, Any]]:
-    """Return the parameters to train with their peak learning rates: the transformer's, then those
-    of all that follows it.
+    """Return the parameters to train, in groups with their peak learning rates.
+
+    The transformer's have ``lr``; those of all that follows it ``head_lr``, or without it ``lr``.
     """
     if head_lr is None:
         head_lr = lr
-    inside = {id(parameter) for parameter in encoder.bert.parameters()}
+    transformer_ids = {id(parameter) for parameter in encoder.bert.parameters()}
     transformer: dict[str, Any] = {"params": [], "lr": lr}
     rest: dict[str, Any] = {"params": [], "lr": head_lr}
     for parameter in network.parameters():
-        if parameter.requires_grad:
-            group = transformer if id(parameter) in inside else rest
-            group["params"].append(parameter)
+        if not parameter.requires_grad:
+            continue
+        if id(parameter) in transformer_ids:
+            transformer["params"].append(parameter)
+        else:
+            rest["params"].append(parameter)
     return [group for group in (transformer, rest) if group["params"]]
 
 
 @contextmanager
-def frozen_if_unused(model: nn.Module) -> Iterator[None]:
+def frozen_if_unused(model: SentenceEncoder | PairModel) -> Iterator[None]:
     """Freeze what no loss reaches: BERT's pooler, and a pooling that the head does not read.
 
     Several processes would wait for its gradients. Afterwards it can be trained again.
     """
-    parts: list[nn.Module] = []
-    encoder: Any = getattr(model, "encoder", model)
-    # a joint or a cross head reads the states of tokens, all others read the pooled vectors
+    unused: list[nn.Module] = []
+    encoder: Any = encoder_of(model)
+    # The siamese head and "concat" are a ``ConcatHead``, which reads pooled vectors. All others
+    # read the states of tokens.
     if isinstance(model, PairModel) and not isinstance(model.head, ConcatHead):
-        parts += [encoder.pooling, encoder.dense]
-    pooler = getattr(getattr(encoder, "bert", None), "pooler", None)
-    if pooler is not None:
-        parts.append(pooler)
+        unused += [encoder.pooling, encoder.dense]
+    # A model of another kind may have no ``bert``; the loss refuses it.
+    bert = getattr(encoder, "bert", None)
+    if bert is not None and bert.pooler is not None:
+        unused.append(bert.pooler)
+
     frozen = []
-    for part in parts:
-        frozen += [parameter for parameter in part.parameters() if parameter.requires_grad]
+    for module in unused:
+        frozen += [parameter for parameter in module.parameters() if parameter.requires_grad]
     for parameter in frozen:
         parameter.requires_grad_(False)
     try:

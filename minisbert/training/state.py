@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from minisbert.training import BEST, STATE
 from minisbert.training.base_loss import Loss, RowNetwork
 from minisbert.training.distributed import processes, say_once
 from minisbert.training.scores import Evaluation
+from minisbert.training.starting_model import encoder_of
 
 Weights = dict[str, Tensor]
 
@@ -49,27 +50,30 @@ class Progress:
     tokens: int = 0  # trained on, pads included
     seconds: float = 0.0  # of training, without evaluation
     unlogged: list[float] = field(default_factory=list)  # losses since the last line of the log
-    logged: int = 0  # bytes of metrics.jsonl
+    logged: int = 0  # bytes of metrics.jsonl, which are those of the steps made
 
     def must_evaluate(self, evaluations: Container[int]) -> bool:
         """Whether dev is scored at this step, and has not been before the run was stopped."""
-        evaluated = -1
+        last_evaluation = -1
         if self.history:
-            evaluated = self.history[-1]["step"]
-        return self.step in evaluations and evaluated < self.step
+            last_evaluation = self.history[-1]["step"]
+        return self.step in evaluations and last_evaluation < self.step
 
-    def is_best(self, evaluation: Evaluation) -> bool:
-        """Note the dev scores of this step; True if no former step was better."""
+    def add_scores(self, evaluation: Evaluation) -> bool:
+        """Note the dev scores of this step; return whether no former step was better."""
         score = evaluation.score
-        better = self.best is None or score > self.best
-        kept = better or score == self.best  # of equal ones the later
         self.history.append({"step": self.step, **evaluation.scores})
         self.metric = evaluation.metric
-        self.waited = 0 if better else self.waited + 1
-        if kept:
+        if self.best is None or score > self.best:
+            self.waited = 0
+        else:
+            self.waited += 1
+        # Of equally good steps the later one counts, although it is no reason to wait longer.
+        is_best = self.best is None or score >= self.best
+        if is_best:
             self.best = score
             self.best_step = self.step
-        return kept
+        return is_best
 
     def has_patience(self, patience: int | None) -> bool:
         return patience is None or self.waited < patience
@@ -90,12 +94,18 @@ class BestWeights:
         self.name = ""  # of the file in the folder
         self.copy: Weights | None = None
 
+    def update(self, model: nn.Module, progress: Progress, evaluation: Evaluation) -> None:
+        """Note the dev scores of this step, and keep its weights if no former step was better."""
+        if progress.add_scores(evaluation):
+            self.keep(model, progress.step)
+
     def keep(self, model: nn.Module, step: int) -> None:
+        """Keep the weights of this step in place of the former best ones."""
         weights = model.state_dict()
         if self.folder is None:
             self.copy = {name: x.clone() for name, x in weights.items()}
             return
-        # the former file stays until no saved state names it
+        # The former file stays until no saved state names it.
         self.name = f"{BEST}-{step}.safetensors"
         with files.atomic_file(self.folder / self.name) as new:
             write_safetensors(weights, new)
@@ -117,25 +127,21 @@ def save_state(
     randomness: dict[str, Tensor],
     identity: str,
 ) -> None:
-    """Replace the state in ``folder``, if any. ``identity`` is that of rows and settings."""
+    """Replace the state in ``folder``, if there is one. ``identity`` is of ``run_identity``."""
     if folder is None:
         return
-    tensors = {}
-    for name, tensor in network.state_dict().items():
-        tensors[f"network.{name}"] = tensor
-    for name, parameter in network.named_parameters():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"optimizer.{name}.{key}"] = value
-    for name, tensor in randomness.items():
-        tensors[f"random.{name}"] = tensor
+    former = tensor_files(folder)
 
-    former = [*folder.glob(f"{STATE}-*.safetensors"), *folder.glob(f"{BEST}-*.safetensors")]
+    # The tensors, in a new file. If two states are saved at one step, it has another name than the
+    # one in use.
     path = folder / f"{STATE}-{progress.step}.safetensors"
-    while path in former:  # saved twice at one step: the file in use is not touched
+    while path in former:
         path = path.with_name(f"{path.stem}-again.safetensors")
     with files.atomic_file(path) as new:
-        write_safetensors(tensors, new)
-    about = {
+        write_safetensors(state_tensors(network, optimizer, randomness), new)
+
+    # The JSON that names them. From here on it is the new state that is continued.
+    content = {
         "tensors": path.name,
         "best": best.name,
         "progress": dataclasses.asdict(progress),
@@ -145,108 +151,119 @@ def save_state(
         "processes": processes(),
     }
     with files.atomic_file(folder / f"{STATE}.json") as new:
-        files.write_json(new, about)
+        files.write_json(new, content)
+
     for old in former:
         if old.name != best.name:
             old.unlink()
 
 
+def tensor_files(folder: Path) -> list[Path]:
+    """The files of tensors in a run's folder, of this and of former states."""
+    return [*folder.glob(f"{STATE}-*.safetensors"), *folder.glob(f"{BEST}-*.safetensors")]
+
+
+def state_tensors(
+    network: RowNetwork, optimizer: Optimizer, randomness: dict[str, Tensor]
+) -> Weights:
+    """The tensors of a state by their names: ``network.*``, ``optimizer.*``, ``random.*``."""
+    tensors = {}
+    for name, tensor in network.state_dict().items():
+        tensors[f"network.{name}"] = tensor
+    for name, parameter in network.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"optimizer.{name}.{key}"] = value
+    for name, tensor in randomness.items():
+        tensors[f"random.{name}"] = tensor
+    return tensors
+
+
 def continue_run(
     folder: Path | None,
-    log: TextIO | None,
     progress: Progress,
     network: RowNetwork,
     optimizer: Optimizer,
     best: BestWeights,
     identity: str,
 ) -> None:
-    """Go on from the state in ``folder``, if there is one.
+    """Go on from the state in ``folder``, if there is one: restore what ``save_state`` saved.
 
-    Restores progress, network, optimizer, random generators and the number of threads (another
-    number splits sums differently, which changes their last bits), and cuts what the log holds of
-    later steps. Raises ``InputError`` if a file is damaged or belongs to another run; nothing is
-    changed then.
+    That is progress, network, optimizer, random generators and the number of threads: another
+    number splits sums differently, which changes their last bits. Raises ``InputError`` if a file
+    is damaged or belongs to another run; no file is changed then.
     """
-    if folder is not None and (folder / f"{STATE}.json").exists():
-        load_state(folder, progress, network, optimizer, best, identity)
-    if log is not None:
-        size = Path(log.name).stat().st_size
-        if size < progress.logged:
-            was = f"it has {size} bytes, not {progress.logged}"
-            raise InputError(f"{log.name} was cut or replaced: {was}")
-        log.truncate(progress.logged)
+    if folder is None or not (folder / f"{STATE}.json").exists():
+        return
 
-
-def load_state(
-    folder: Path,
-    progress: Progress,
-    network: RowNetwork,
-    optimizer: Optimizer,
-    best: BestWeights,
-    identity: str,
-) -> None:
-    """Restore what ``save_state`` saved, in place."""
+    # Everything is read and checked before something is changed.
     path = folder / f"{STATE}.json"
-    about = read_json(path)
+    content = read_json(path)
     with reading(path):
-        saved = {item.name: about["progress"][item.name] for item in fields(Progress)}
-        stored = {name: about[name] for name in ("identity", "torch", "threads", "processes")}
-        tensors_path = folder / about["tensors"]
-        best_name = str(about["best"])
-    if stored["identity"] != identity:
+        saved_progress = {}
+        for item in fields(Progress):
+            saved_progress[item.name] = content["progress"][item.name]
+        saved_identity = content["identity"]
+        saved_torch = content["torch"]
+        saved_threads = content["threads"]
+        saved_processes = content["processes"]
+        tensors_path = folder / content["tensors"]
+        best_name = str(content["best"])
+    if saved_identity != identity:
         changed = "the training rows, dev, the model or the settings have changed since it began"
         raise InputError(f"{path}: {changed}; start it again, --overwrite")
     tensors = read_safetensors(tensors_path)
     moments = optimizer_state(optimizer, network, tensors)
+
+    # ``load_state_dict`` copies into the memory that the optimizer knows, and wants all names.
     try:
-        # strict, and into the existing memory
         network.load_state_dict(with_prefix("network.", tensors))
     except RuntimeError as error:
         raise InputError(f"{tensors_path} is the state of another network: {error}") from error
-    if any(moments.values()):  # none before the first step
+    has_moments = any(moments.values())  # there are none before the first step
+    if has_moments:
         optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
-    for name, value in saved.items():
+    for name, value in saved_progress.items():
         setattr(progress, name, value)
     best.name = best_name
     set_random_state(with_prefix("random.", tensors), network.model.device)
+    torch.set_num_threads(saved_threads)
 
-    if stored["torch"] != torch.__version__:
-        say_once(
-            f"torch is {torch.__version__}, before {stored['torch']}: the last bits may differ"
-        )
-    if stored["processes"] != processes():
-        before = f"processes: {processes()}, before {stored['processes']}"
+    if saved_torch != torch.__version__:
+        say_once(f"torch is {torch.__version__}, before {saved_torch}: the last bits may differ")
+    if saved_processes != processes():
+        before = f"processes: {processes()}, before {saved_processes}"
         say_once(f"{before}: the dropout masks will differ")
-    torch.set_num_threads(stored["threads"])
 
 
 def optimizer_state(
     optimizer: Optimizer, network: nn.Module, tensors: dict[str, Tensor]
 ) -> dict[int, dict[str, Tensor]]:
     """Return the moments of each parameter by the number that the optimizer gives it."""
-    # the optimizer numbers its parameters group by group; their names do not depend on that order
+    # The optimizer numbers its parameters group by group; their names do not depend on that order.
     names = {parameter: name for name, parameter in network.named_parameters()}
     moments: dict[int, dict[str, Tensor]] = {}
+    number = 0
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            moments[len(moments)] = with_prefix(f"optimizer.{names[parameter]}.", tensors)
+            moments[number] = with_prefix(f"optimizer.{names[parameter]}.", tensors)
+            number += 1
     return moments
 
 
 def remove_state(folder: Path) -> None:
     """Delete the state of a run that is finished, the JSON first."""
     (folder / f"{STATE}.json").unlink(missing_ok=True)
-    for path in [*folder.glob(f"{STATE}-*.safetensors"), *folder.glob(f"{BEST}-*.safetensors")]:
+    for path in tensor_files(folder):
         path.unlink()
 
 
 def with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors whose name starts with ``prefix``, under the rest of the name."""
-    found = {}
+    chosen = {}
     for name, tensor in tensors.items():
         if name.startswith(prefix):
-            found[name.removeprefix(prefix)] = tensor
-    return found
+            chosen[name.removeprefix(prefix)] = tensor
+    return chosen
 
 
 def run_identity(
@@ -256,16 +273,16 @@ def run_identity(
 
     Otherwise it would not end in the numbers of a run that nobody stopped.
     """
-    encoder = getattr(model, "encoder", model)  # that of a model with a head
-    # not the index of a device: another GPU of the kind computes the same
-    about: list[Any] = [settings, encoder.device.type, loss.identity(), encoder.bert.config]
-    about += [encoder.pooling_mode, encoder.normalize, encoder.settings]
-    digest = hashlib.sha256(repr(about).encode())
+    encoder = encoder_of(model)
+    # Of the device only the type counts: another GPU of the kind computes the same.
+    parts: list[Any] = [settings, encoder.device.type, loss.identity(), encoder.bert.config]
+    parts += [encoder.pooling_mode, encoder.normalize, encoder.settings]
+    digest = hashlib.sha256(repr(parts).encode())
     for column in encoded:
         for ids, types in zip(column.ids, column.token_types, strict=True):
             digest.update(np.array([len(ids), *ids, *types], dtype=np.int32).tobytes())
-    # a teacher's targets may change in their last bits with the number of threads: its own hash,
-    # which is part of the loss's identity, stands for them
+    # A teacher's targets may change in their last bits with the number of threads: its own hash,
+    # which is part of the loss's identity, stands for them.
     if loss.targets is not None and not loss.taught:
         digest.update(loss.targets.cpu().numpy().tobytes())
     digest.update(repr(dev).encode())

@@ -26,7 +26,7 @@ LOSSES: dict[str, type[Loss]] = {
 
 
 def find_loss(name: str | Loss, head: bool = False) -> Loss:
-    """Return the loss of a name, with its default settings, or the loss that was given.
+    """Return the loss of a name, with its default settings; a ``Loss`` is returned as it is.
 
     ``head``: the model has a head, so that "ranking" compares the scores of candidates.
     """
@@ -40,21 +40,22 @@ def find_loss(name: str | Loss, head: bool = False) -> Loss:
 
 
 def loss_of(settings: Settings, loss: Loss | None = None) -> Loss:
-    """Make the loss that the options of a run name, or take the one that is given; each has some of
-    these settings.
+    """Make the loss of a run, with those of the run's settings that it has.
+
+    ``loss`` takes the place of the one that the settings name; its settings are set in place.
     """
     loss = find_loss(loss or settings.loss, head=settings.head is not None)
     widths: tuple[int, ...] = ()
     if settings.matryoshka:
         widths = tuple(int(width) for width in settings.matryoshka.split(","))
-    given = {
+    loss_settings = {
         "temperature": settings.temperature,
         "projection": settings.projection,
         "matryoshka": widths,
         "teacher": settings.teacher,
-        "same_views": settings.dropout == 0,  # asked for
+        "same_views": settings.dropout == 0,  # --dropout 0 asks for them
     }
-    for name, value in given.items():
+    for name, value in loss_settings.items():
         if hasattr(loss, name):
             setattr(loss, name, value)
     return loss

@@ -27,6 +27,7 @@ from minisbert.training.base_loss import (
     RowNetwork,
     VectorNetwork,
     check_encoder,
+    columns_of,
 )
 from minisbert.training.distributed import is_first, say_once
 from minisbert.training.head_losses import candidate_pairs
@@ -61,27 +62,32 @@ class Distillation(Loss):
         check_encoder(model, "distillation")
         if self.teacher is None:
             raise InputError("loss distillation needs a teacher: --teacher MODEL")
-        name = "the teacher"
-        teacher = self.teacher
-        if isinstance(teacher, str):
-            name = teacher
-            teacher = load_teacher(teacher, model.device)
-        # the hash stands for the targets: their last bits may change with the number of threads
-        self.taught = content_hash(teacher.state_dict(), {"texts": [list(row) for row in rows]})
+        if isinstance(self.teacher, str):
+            name = self.teacher
+            teacher = load_teacher(name, model.device)
+        else:
+            name = "the teacher"
+            teacher = self.teacher
+
+        # The hash stands for the targets where a run is compared with a resumed one: the targets'
+        # last bits may change with the number of threads.
+        texts = [list(row) for row in rows]
+        self.taught = content_hash(teacher.state_dict(), {"texts": texts})
         if isinstance(teacher, PairModel):
             self.prepare_scores(teacher, rows, name)
         else:
             self.prepare_vectors(model, teacher, rows, name)
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        return VectorNetwork(model, TextColumns(model.tokenizer, columns))
+        return VectorNetwork(model, TextColumns(model.tokenizer, columns_of(rows)))
 
     def prepare_vectors(
         self, student: SentenceEncoder, teacher: SentenceEncoder, rows: Sequence[tuple], name: str
     ) -> None:
         """Compute the teacher's vectors of the first texts, as wide as the student's."""
         if len(rows[0]) > 2:
-            needed = "a teacher's vectors need a sentence and a translation"
-            raise InputError(f"rows of {len(rows[0])} texts; {needed}")
+            raise InputError(
+                f"rows of {len(rows[0])} texts; a teacher's vectors need a sentence and a "
+                "translation"
+            )
         texts = [row[0] for row in rows]
         say_once(f"teacher {name}: vectors of {len(texts):,} sentences")
         vectors = teacher.encode(texts, show_progress_bar=is_first(), convert_to_tensor=True)
@@ -97,13 +103,16 @@ class Distillation(Loss):
         """Compute the teacher's scores of each query with its positive and its negatives."""
         candidates = len(rows[0]) - 1
         if candidates < 2:
-            needed = "a cross-encoder teaches rows with a negative; minisbert mine finds them"
-            raise InputError(f"rows of {len(rows[0])} texts: {needed}")
+            raise InputError(
+                f"rows of {len(rows[0])} texts: a cross-encoder teaches rows with a negative; "
+                "minisbert mine finds them"
+            )
         say_once(f"teacher {name}: scores of {len(rows) * candidates:,} pairs")
         firsts, seconds = candidate_pairs(rows)
         with teacher.computing():
             outputs = teacher.outputs(firsts, seconds, BATCH_SIZE, progress=is_first())  # (N C,)
-        if teacher.task == "regression":  # 0 to 1, as the cosines
+        # A score of regression is 0 to 1, as the student's cosines, which are scaled too.
+        if teacher.task == "regression":
             outputs = SCALE * outputs
         self.targets = outputs.view(-1, candidates)  # (N, C)
         self.teaches_scores = True
@@ -112,12 +121,14 @@ class Distillation(Loss):
         vectors = network(batch)  # (B, n, D)
         targets = self.targets[batch].to(vectors)
         if self.teaches_scores:
-            query, *others = vectors.unbind(dim=1)  # (B, D) each
-            scores = [cosine(query, other) for other in others]
-            student = SCALE * torch.stack(scores, dim=1)  # (B, C)
-            if len(others) == 2:
+            query, *candidates = vectors.unbind(dim=1)  # (B, D) each
+            cosines = [cosine(query, candidate) for candidate in candidates]
+            student = SCALE * torch.stack(cosines, dim=1)  # (B, C)
+            if len(candidates) == 2:
                 return formulas.margin_mse_loss(student, targets)
             return formulas.kl_divergence_loss(student, targets)
+
+        # The sentence and its translation have the same target.
         repeated = targets.repeat_interleave(vectors.shape[1], dim=0)  # (B n, D)
         return formulas.distillation_loss(vectors.flatten(0, 1), repeated)
 
@@ -131,18 +142,22 @@ def load_teacher(name: str, device: torch.device) -> SentenceEncoder | PairModel
     if not folder.holds_pair_model:
         return SentenceEncoder.load(folder.path, device=device)
     teacher = PairModel.load(folder.path, device=device)
-    if isinstance(teacher.head, ConcatHead):  # over two vectors: they are what it has to teach
+    # Its head compares two vectors, and they are what it has to teach.
+    if isinstance(teacher.head, ConcatHead):
         return teacher.encoder
     if teacher.task in TASKS_WITH_LABELS:
-        needed = "a cross-encoder with one score for a pair is needed"
-        raise InputError(f"--teacher {name} gives classes; {needed}")
+        raise InputError(
+            f"--teacher {name} gives classes; a cross-encoder with one score for a pair is needed"
+        )
     return teacher
 
 
-def content_hash(tensors: dict[str, Tensor], about: dict[str, Any]) -> str:
+def content_hash(tensors: dict[str, Tensor], content: dict[str, Any]) -> str:
     """Hash JSON and every tensor: name, dtype, shape and bytes (sha256)."""
-    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
-        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        header = [name, str(tensor.dtype), list(tensor.shape)]
+        digest.update(json.dumps(header).encode())
+        values = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(values.view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -15,7 +15,7 @@ from minisbert.training.gradient_cache import (
     GradientCache,
     batch_divider,
     cut,
-    whole,
+    whole_batch,
 )
 from tests import toys
 
@@ -177,8 +177,8 @@ def test_when_a_batch_is_cut(separable, length, micro_tokens, device, processes,
 def test_one_part_is_one_graph():
     network = nn.Linear(1, 1)
     network.forward = lambda rows: torch.ones(len(rows), 2, 3) * network.weight
-    assert whole((4, 2)) == [[4, 2]]
-    assert not GradientCache(network, whole)([1, 2]).is_leaf
+    assert whole_batch((4, 2)) == [[4, 2]]
+    assert not GradientCache(network, whole_batch)([1, 2]).is_leaf
     assert GradientCache(network, lambda rows: [[1], [2]])([1, 2]).is_leaf
     assert ALONE.wrap(network) is network
 
