@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> None:
     from minisbert.loading import load
     from minisbert.models.pair_model import SEVERAL, PairScorer
 
-    model = shared.opened(options, load)
+    model = shared.open_model(options, load)
     if not isinstance(model, PairScorer):
         cosines = 'minisbert encode "A." "B." prints the cosine of two texts, encoder.similarity_pairwise computes many'
         raise InputError(
