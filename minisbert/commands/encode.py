@@ -101,7 +101,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Raise ``InputError`` for options that do not go together, and files that cannot be written."""
+    """Raise ``InputError`` for options that do not go together, and for wrong files to write."""
     out = options.out
     both_or_none = bool(options.texts) == bool(options.file)
     has_empty = any(not text.strip() for text in options.texts)

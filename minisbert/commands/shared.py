@@ -128,7 +128,7 @@ def add_rerank_options(group: argparse._ActionsContainer, below: float = math.in
         type=bounded(int, 1, below),
         default=50,
         metavar="N",
-        help="texts per query that --rerank scores, in search at least --top (default: %(default)s)",
+        help="texts per query that --rerank sorts, in search at least --top (default: %(default)s)",
     )
 
 
