@@ -81,11 +81,12 @@ COMMANDS: dict[str, Command] = {}
 for group in GROUPS.values():
     COMMANDS.update(group)
 COMMANDS["assets"] = Command("assets", "main", "fetch weights and data sets")
-COMMANDS["version"] = Command("assets", "version", "what this CPU multiplies by")
+COMMANDS["version"] = Command("assets", "version", "what this CPU multiplies with")
 
 CLOSING_LINES = """
 minisbert COMMAND --help shows a command's options and examples. minisbert assets fetches weights
-and data sets, minisbert version says what this CPU multiplies by, minisbert --version the version.
+and data sets, minisbert version says what this CPU multiplies with, minisbert --version prints the
+version.
 """
 
 

@@ -53,9 +53,9 @@ def print_assets() -> None:
 
 
 def version(arguments: list[str] | None = None) -> None:
-    """Print the versions of minisbert and torch, and how this CPU multiplies.
+    """Print the versions of minisbert and torch, and what this CPU multiplies matrices with.
 
-    A report of slow encoding needs these lines.
+    A report of slow encoding should contain these lines.
 
     Examples:
       minisbert version

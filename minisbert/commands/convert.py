@@ -152,8 +152,8 @@ def distill_static(arguments: list[str] | None = None) -> None:
         type=bounded(float, 1e-9),
         default=1e-4,
         metavar="A",
-        help="weight a token of frequency p (by Zipf's law) with A / (A + p); a large A weights all "
-        "tokens alike (default: %(default)s)",
+        help="weight a token of frequency p (by Zipf's law) with A / (A + p); a large A weights "
+        "all tokens alike (default: %(default)s)",
     )
     shared.add_device_options(parser)
     options = parser.parse_args(arguments)

@@ -105,8 +105,8 @@ def main(arguments: list[str] | None = None) -> None:
     lost = [anchor for anchor, rows in zip(task.anchors, mined.negatives, strict=True) if not rows]
     if lost:
         say(
-            f"{summary.pairs_without_negative:,} of {summary.pairs:,} pairs are not in the file, no "
-            f"candidate is left for their anchors: {listed(lost)}; {REMEDY}"
+            f"{summary.pairs_without_negative:,} of {summary.pairs:,} pairs are not in the file, "
+            f"no candidate is left for their anchors: {listed(lost)}; {REMEDY}"
         )
     result = {"model": options.model, "similarity": similarity, "out": str(options.out)}
     lines = report(summary, rules, similarity, options.out)
@@ -205,9 +205,8 @@ def report(summary: "Summary", rules: "Rules", similarity: str, out: Path) -> li
         f"{summary.anchors_without_negative:>12,}  anchors left out, with "
         f"{summary.pairs_without_negative:,} pairs: no candidate remained"
     )
-    lines.append(
-        f"{summary.anchors_with_fewer:>12,}  anchors with fewer than {rules.num_negatives} negatives"
-    )
+    wanted = rules.num_negatives
+    lines.append(f"{summary.anchors_with_fewer:>12,}  anchors with fewer than {wanted} negatives")
     lines.append(f"{summary.negatives:>12,}  negatives, {summary.triplets:,} triplets in {out}")
 
     positive = summary.mean_score["positives"]

@@ -61,9 +61,9 @@ def add_length_options(group: argparse._ActionsContainer) -> None:
         nargs="?",
         const="yes",
         metavar="F.pt2",
-        help="run a compiled package: F.pt2, or without a value the one in the cache, which is "
-        'compiled now if it is missing (a GPU needs none); "auto" runs the model uncompiled if the '
-        "package is missing or does not fit",
+        help="run a package that minisbert compile made: F.pt2, or without a value the one in the "
+        'cache, which is compiled now if it is missing (a GPU needs none); "auto" runs the model '
+        "uncompiled if the package is missing or does not fit",
     )
     group.add_argument(
         "--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)"
@@ -150,8 +150,8 @@ def add_corpus_options(
         "--index",
         type=Path,
         metavar="F",
-        help="keep the vectors in F.safetensors and reuse them for the same model and texts; or "
-        "read the vectors that encode --quantize has written for the same texts",
+        help="keep the vectors in F.safetensors and reuse them for the same model and texts; search "
+        "also reads what encode --quantize has written for the same texts",
     )
     add_table_options(files, columns)
     add_json_option(files)
@@ -300,27 +300,31 @@ def prompt_of(
 ) -> str:
     """Return the prompt from the options, else ``stored``, else the model's own.
 
-    The model's own is the one for this role, or its default. ``stored`` is what the file of
-    ``--index`` says of its texts.
+    ``stored`` is the prompt that the file of ``--index`` names for its texts.
     """
-    from minisbert.models.properties import choose_prompt, role_prompt
+    from minisbert.models.properties import choose_prompt
 
-    settings = encoder.settings
     prefix = f"{role}_" if role else ""
     prompt = getattr(options, f"{prefix}prompt")
     name = getattr(options, f"{prefix}prompt_name")
     # An empty prompt was given on purpose: "" means none, and not the model's own.
     if prompt is not None or name is not None:
-        return choose_prompt(settings, prompt, name)
+        return choose_prompt(encoder.settings, prompt, name)
+
+    own = own_prompt(encoder, role)
+    if stored is None or stored == own:
+        return own
+    say(f"{options.index}: the texts have the prompt {one_line(stored)}, not {one_line(own)}")
+    return stored
+
+
+def own_prompt(encoder: "Encoder", role: str) -> str:
+    """Return the model's prompt for a role, or its default one for all texts."""
+    from minisbert.models.properties import choose_prompt, role_prompt
 
     if role:
-        prompt = role_prompt(settings, ROLES[role])
-    else:
-        prompt = choose_prompt(settings)
-    if stored is None or stored == prompt:
-        return prompt
-    say(f"{options.index}: the texts have the prompt {one_line(stored)}, not {one_line(prompt)}")
-    return stored
+        return role_prompt(encoder.settings, ROLES[role])
+    return choose_prompt(encoder.settings)
 
 
 # -------------------------------------------------------------------------------------------
