@@ -1,6 +1,6 @@
 """minisbert: sentence embeddings in plain torch, small enough to read in an evening.
 
-The book is ``minisbert/core``, ten chapters to be read in order; the rooms around it make it fast
+``minisbert/core`` is the book: ten chapters, to be read in order. The other folders make it fast
 and safe to use.
 
     from minisbert import SentenceEncoder
@@ -32,7 +32,7 @@ __all__ = [
     "util",
 ]
 
-# The module that defines each name. ``util`` is a module itself.
+# The module that defines each name.
 DEFINED_IN = {
     "SentenceEncoder": "models.sentence_encoder",
     "PairModel": "models.pair_model",
@@ -42,9 +42,8 @@ DEFINED_IN = {
     "StaticEncoder": "models.static_encoder",
     "load": "loading",
 }
-
-# What stands in the place of names that users of sentence-transformers import first;
-# docs/from-sentence-transformers.md is the whole table.
+# What to use instead of the names that users of sentence-transformers import first. The whole table
+# is in docs/from-sentence-transformers.md.
 REPLACEMENTS = {
     "SentenceTransformer": 'SentenceEncoder.load("name")',
     "SentenceTransformerTrainer": "minisbert.train.train, or the command minisbert train",
@@ -70,9 +69,10 @@ def __getattr__(name: str) -> Any:
         )
     if name not in DEFINED_IN:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"minisbert.{DEFINED_IN[name]}"), name)
+    module = import_module(f"minisbert.{DEFINED_IN[name]}")
+    return getattr(module, name)
 
 
 def __dir__() -> list[str]:
-    """List the public names for ``dir`` and the TAB key, before they are imported too."""
+    """List the public names for ``dir`` and the TAB key, also those not imported yet."""
     return [*__all__, "__version__"]

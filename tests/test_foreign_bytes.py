@@ -1,4 +1,4 @@
-"""Files damaged at random: every reader reads them or refuses them in one line.
+"""Files damaged at random: a reader reads them, or refuses them in one line that names the file.
 
 ``MINISBERT_EXAMPLES=3000 pytest tests/test_foreign_bytes.py`` looks longer. What it finds
 Hypothesis keeps in ``.hypothesis`` and tries first the next time.
@@ -6,7 +6,6 @@ Hypothesis keeps in ``.hypothesis`` and tries first the next time.
 
 import contextlib
 import gzip
-import importlib
 import io
 import json
 import os
@@ -80,44 +79,58 @@ EXAMPLES = settings(
 
 
 def replaced(value: object, draw: Callable) -> object:
-    """The same JSON value with one part of it, at any depth, exchanged, renamed or gone."""
-    keys = []
+    """The same JSON value with one part of it, at any depth, exchanged or gone."""
+    keys: list = []
     if isinstance(value, dict):
         keys = list(value)
     elif isinstance(value, list):
         keys = list(range(len(value)))
     if not keys or draw(st.integers(0, 4)) == 0:
         return draw(st.sampled_from(VALUES))
+
     key = draw(st.sampled_from(keys))
-    copy = value.copy()
+    changed = value.copy()
     if draw(st.integers(0, 5)) == 0:
-        del copy[key]
+        del changed[key]
     else:
-        copy[key] = replaced(copy[key], draw)
-    return copy
+        changed[key] = replaced(changed[key], draw)
+    return changed
+
+
+def damaged_json(content: bytes, draw: Callable) -> bytes:
+    """JSON, or the header of a safetensors file, with one value replaced.
+
+    ``ValueError`` if the bytes are neither.
+    """
+    length = int.from_bytes(content[:8], "little")  # of the header
+    is_safetensors = length < len(content) - 8
+    start = 8 if is_safetensors else 0
+    end = 8 + length if is_safetensors else len(content)
+    body = json.dumps(replaced(json.loads(content[start:end]), draw)).encode()
+    if is_safetensors:
+        body = len(body).to_bytes(8, "little") + body
+    return body + content[end:]
 
 
 @st.composite
 def damaged(draw: Callable, content: bytes) -> bytes:
-    """The bytes with one or two places changed; JSON, also of safetensors, often as JSON."""
-    header = int.from_bytes(content[:8], "little")
-    is_safetensors = header < len(content) - 8
-    start, end = (8, 8 + header) if is_safetensors else (0, len(content))
+    """The bytes with one or two places changed; half of the time JSON stays JSON."""
     if draw(st.booleans()):
         with contextlib.suppress(ValueError):
-            body = json.dumps(replaced(json.loads(content[start:end]), draw)).encode()
-            if is_safetensors:
-                body = len(body).to_bytes(8, "little") + body
-            return body + content[end:]
+            return damaged_json(content, draw)
     for _ in range(draw(st.integers(1, 2))):
-        i = draw(st.integers(0, len(content)))
-        j = draw(st.sampled_from([i, i + 1, i + 7, len(content)]))
-        content = content[:i] + draw(st.sampled_from(BYTES) | st.binary(max_size=4)) + content[j:]
+        start = draw(st.integers(0, len(content)))
+        end = draw(st.sampled_from([start, start + 1, start + 7, len(content)]))
+        inserted = draw(st.sampled_from(BYTES) | st.binary(max_size=4))
+        content = content[:start] + inserted + content[end:]
     return content
 
 
 def ending(run: Callable[[], object]) -> tuple[int, str]:
-    """The exit code of a command, and its error if that is shown in one line."""
+    """The exit code of a command, and the error that would be shown in one line.
+
+    Any other exception is raised.
+    """
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             run()
@@ -134,47 +147,56 @@ def check(path: Path, run: Callable[[], object], data: st.DataObject) -> None:
     path.write_bytes(data.draw(damaged(content)))
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            code, said = ending(run)
+            code, message = ending(run)
     finally:
         path.write_bytes(content)
-    assert code in (0, 1) or said  # inspect and certify tell by 1 what they have found
+    assert code in (0, 1) or message  # inspect and certify tell by 1 what they have found
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a file of every kind that a command reads."""
     folder = tmp_path_factory.mktemp("files")
     toys.write_all(folder)
+    encoder = SentenceEncoder.load(TINY)
     shutil.copytree(TINY, folder / "model")
-    PairModel(SentenceEncoder.load(TINY), siamese(24)).save(folder / "pair-model")
+    PairModel(encoder, siamese(24)).save(folder / "pair-model")
+
+    # texts and tables
     (folder / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    (folder / "texts.txt.gz").write_bytes(gzip.compress(b"the cat\na dog\n"))
     (folder / "quoted.csv").write_text(
         'score,sentence1,sentence2\n3,"the cat, the dog","a ""small"" dog"\n0,a,b\n'
     )
-    (folder / "triplets.jsonl").write_text(
-        '{"anchor": "a", "positive": "b", "negative": "c"}\n' * 2
-    )
-    (folder / "texts.txt.gz").write_bytes(gzip.compress(b"the cat\na dog\n"))
-    vectors = SentenceEncoder.load(TINY).encode(TEXTS)
+    triplet = '{"anchor": "a", "positive": "b", "negative": "c"}\n'
+    (folder / "triplets.jsonl").write_text(2 * triplet)
+    rows = [json.dumps({"_id": f"{i}", "text": text}) + "\n" for i, text in enumerate(TEXTS)]
+    (folder / "corpus.jsonl").write_text("".join(rows))
+    (folder / "queries.jsonl").write_text("".join(rows))
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n0\t1\t1\n1\t2\t1\n2\t0\t2\n")
+
+    # vectors and tensors
+    vectors = encoder.encode(TEXTS)
     np.save(folder / "v.npy", vectors)
     save_file({"embeddings": vectors}, folder / "v.safetensors")
     lines = [json.dumps({"embedding": row}) + "\n" for row in vectors.tolist()]
     (folder / "v.jsonl").write_text("".join(lines))
     codes = str(folder / "codes.safetensors")
     encode(["--model", TINY, *TEXTS, "--out", codes, "--quantize", "int8"])
-    for name in ("corpus", "queries"):
-        rows = [json.dumps({"_id": f"{i}", "text": text}) + "\n" for i, text in enumerate(TEXTS)]
-        (folder / f"{name}.jsonl").write_text("".join(rows))
-    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n0\t1\t1\n1\t2\t1\n2\t0\t2\n")
     trace(["--model", TINY, "--write", str(folder / "states.safetensors")])
     return folder
 
 
-@pytest.mark.parametrize(
-    "name", [path.relative_to(TINY) for path in sorted(Path(TINY).rglob("*")) if path.is_file()]
-)
+def files_of(folder: Path) -> list[Path]:
+    """All files below a folder, by their paths in it."""
+    return [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
+
+
+@pytest.mark.parametrize("name", files_of(Path(TINY)))
 @EXAMPLES
 @given(data=st.data())
 def test_a_damaged_model(name, folder, data):
+    """Models come from anybody on the Hub."""
     model = folder / "model"
     check(model / name, lambda: SentenceEncoder.load(model).encode(TEXTS), data)
 
@@ -183,6 +205,7 @@ def test_a_damaged_model(name, folder, data):
 @EXAMPLES
 @given(data=st.data())
 def test_a_damaged_pair_model(name, folder, data):
+    """The two files that an encoder has not."""
     model = folder / "pair-model"
     check(model / name, lambda: PairModel.load(model).predict(("a", "b")), data)
 
@@ -196,55 +219,85 @@ def test_a_damaged_folder_of_another_kind(source, tmp_path_factory, data):
     """RoBERTa, DistilBERT with Dense, and the appendix: sparse, many vectors, decoders."""
     copied = tmp_path_factory.getbasetemp() / "other" / source.name
     shutil.copytree(source, copied, dirs_exist_ok=True)
-    files = [file for file in sorted(copied.rglob("*")) if file.is_file()]
-    name = data.draw(st.sampled_from(files))
-    check(name, lambda: load_encoder(copied).encode(TEXTS), data)
+    name = data.draw(st.sampled_from(files_of(copied)))
+    check(copied / name, lambda: load_encoder(copied).encode(TEXTS), data)
 
 
-SEARCHED = (evaluate, "--corpus corpus.jsonl --queries queries.jsonl --qrels qrels.tsv")
-COMMANDS = {
-    "v.npy": (certify, "--texts texts.txt v.npy"),
-    "v.safetensors": (certify, "--texts texts.txt v.safetensors"),
-    "v.jsonl": (certify, "--texts texts.txt v.jsonl"),
-    "texts.txt": (encode, "--file texts.txt"),
-    "texts.txt.gz": (encode, "--file texts.txt.gz"),
-    "scored.tsv": (evaluate, "--data scored.tsv"),
-    "quoted.csv": (evaluate, "--data quoted.csv"),
-    "triplets.tsv": (evaluate, "--data triplets.tsv"),
-    "triplets.jsonl": (inspect, "triplets.jsonl"),
-    "duplicates.tsv": (inspect, "duplicates.tsv"),
-    "nli.jsonl": (inspect, "nli.jsonl"),
-    "sentences.txt": (pairs, "sentences.txt"),
-    "corpus.jsonl": SEARCHED,
-    "qrels.tsv": SEARCHED,
-    "states.safetensors": (trace, "--against states.safetensors"),
-    "codes.safetensors": (search, "texts.txt --index codes.safetensors --query cat"),
-}
+SEARCHED = "--corpus corpus.jsonl --queries queries.jsonl --qrels qrels.tsv"
+# The file that is damaged, and the command that reads it.
+DAMAGED = [
+    ("v.npy", certify, "--texts texts.txt v.npy"),
+    ("v.safetensors", certify, "--texts texts.txt v.safetensors"),
+    ("v.jsonl", certify, "--texts texts.txt v.jsonl"),
+    ("texts.txt", encode, "--file texts.txt"),
+    ("texts.txt.gz", encode, "--file texts.txt.gz"),
+    ("scored.tsv", evaluate, "--data scored.tsv"),
+    ("quoted.csv", evaluate, "--data quoted.csv"),
+    ("triplets.tsv", evaluate, "--data triplets.tsv"),
+    ("corpus.jsonl", evaluate, SEARCHED),
+    ("qrels.tsv", evaluate, SEARCHED),
+    ("triplets.jsonl", inspect, "triplets.jsonl"),
+    ("duplicates.tsv", inspect, "duplicates.tsv"),
+    ("nli.jsonl", inspect, "nli.jsonl"),
+    ("sentences.txt", pairs, "sentences.txt"),
+    ("states.safetensors", trace, "--against states.safetensors"),
+    ("codes.safetensors", search, "texts.txt --index codes.safetensors --query cat"),
+]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(("name", "main", "line"), DAMAGED, ids=[name for name, _, _ in DAMAGED])
 @EXAMPLES
 @given(data=st.data())
-def test_a_damaged_file_of_a_command(name, folder, monkeypatch, data):
+def test_a_damaged_file_of_a_command(name, main, line, folder, monkeypatch, data):
+    """Spreadsheets, other programs and broken downloads write them."""
     monkeypatch.chdir(folder)
-    main, line = COMMANDS[name]
     check(folder / name, lambda: main(["--model", TINY, *line.split()]), data)
 
 
-# ------------------------------------------------ something else where a file or a folder is needed
+# -------------------------------------------------------------------------------------------
+# something else where a file or a folder is needed
+
+
+def make_binary_file(path: Path) -> None:
+    path.write_bytes(bytes(range(256)) * 40)
+
+
+def make_model_folder(path: Path) -> None:
+    shutil.copytree(path.parent / "model", path)
+
+
+def make_pipe(path: Path) -> None:
+    os.mkfifo(path)  # Windows has none
+
+
+def make_link_to_device(path: Path) -> None:
+    path.symlink_to("/dev/null")
+
+
+def make_broken_link(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+def make_circle(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def make_nothing(path: Path) -> None:
+    pass
+
 
 WRONG = {
     "empty file": Path.touch,
-    "binary file": lambda path: path.write_bytes(bytes(range(256)) * 40),
+    "binary file": make_binary_file,
     "empty folder": Path.mkdir,
-    "folder": lambda path: shutil.copytree(path.parent / "model", path),
-    "pipe": os.mkfifo,
-    "device": lambda path: path.symlink_to("/dev/null"),
-    "broken link": lambda path: path.symlink_to("nowhere"),
-    "circle of links": lambda path: path.symlink_to(path),
-    "missing": lambda path: None,
+    "folder": make_model_folder,
+    "pipe": make_pipe,
+    "device": make_link_to_device,
+    "broken link": make_broken_link,
+    "circle of links": make_circle,
+    "missing": make_nothing,
 }
-# In these lines x, with any ending, is what is wrong.
+# x, with any ending, is what is wrong.
 LINES = [
     "encode --file x.txt",
     "encode --file x.txt.gz",
@@ -296,39 +349,51 @@ def remove(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def unblocked(pipe: Path) -> Iterator[subprocess.Popen]:
-    """After ten seconds a read of the pipe ends, by a process: a library may hold Python's lock."""
+def ended_later(pipe: Path) -> Iterator[None]:
+    """Give who reads the pipe its end after ten seconds, and fail if somebody has waited for it.
+
+    A process writes the end, since a library may wait with Python's lock held.
+    """
     with subprocess.Popen(["sh", "-c", 'exec 2> /dev/null; sleep 10; : > "$0"', pipe]) as writer:
         try:
-            yield writer
+            yield
+            assert writer.poll() is None, "waits for a pipe"
         finally:
             writer.kill()
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 @pytest.mark.parametrize("line", LINES)
 def test_what_is_no_file_or_another_one_is_refused_in_one_line(line, folder, monkeypatch, capfd):
+    """No traceback, no panic of a library in Rust, and no command that waits for ever."""
     name, *arguments = line.split()
-    if importlib.util.find_spec("matplotlib") is None and name == "plot":
-        pytest.skip("needs the plots extra")
+    if name == "plot":
+        pytest.importorskip("matplotlib", reason="needs the plots extra")
     main = command(name)
     wrong = next(word for word in arguments if re.fullmatch(r"x(\.\w+)*", word))
-    if name not in ("export-onnx", "plot") and not {"--model", "--resume"} & {*arguments}:
+    names_model = "--model" in arguments or "--resume" in arguments
+    if name not in ("export-onnx", "plot") and not names_model:
         arguments += ["--model", TINY]
     monkeypatch.chdir(folder)
     for kind, make in WRONG.items():
-        before = {*folder.iterdir()}
+        before = set(folder.iterdir())
         make(folder / wrong)
         try:
-            context = contextlib.nullcontext()
+            watching = contextlib.nullcontext()
             if kind == "pipe":
-                context = unblocked(folder / wrong)
-            with context as writer:
-                code, said = ending(lambda: main(arguments))
-                assert not writer or writer.poll() is None, "waits for a pipe"
+                watching = ended_later(folder / wrong)
+            with watching:
+                code, message = ending(lambda: main(arguments))
         finally:
-            for path in {*folder.iterdir()} - before:
+            for path in set(folder.iterdir()) - before:
                 remove(path)
         assert code in (0, 1, 2), f"{kind}: {code}"
-        assert "\n" not in said, kind
+        assert "\n" not in message, kind
     assert "panicked" not in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""``minisbert NAME`` is ``python -m minisbert NAME``; alone it lists them, without torch."""
+"""The command ``minisbert``: its list, its names, its exit codes, and what it never overwrites."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from minisbert.commands import assets
 from minisbert.core import InputError
 from tests.conftest import ROOT
 
-# What the installed program does.
+# The command is run as a module, and as the script that pip installs.
 SCRIPT = "import sys; from minisbert.__main__ import main; sys.argv[0] = 'minisbert'; main()"
 WAYS = {"module": ["-m", "minisbert"], "script": ["-c", SCRIPT]}
 
@@ -27,9 +27,14 @@ WAYS = {"module": ["-m", "minisbert"], "script": ["-c", SCRIPT]}
 def minisbert(
     way: str, *arguments: str, path: Path | None = None, **options
 ) -> subprocess.CompletedProcess:
-    waiting = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}  # what a user may have set
-    environment = {name: value for name, value in os.environ.items() if name not in waiting}
-    environment["PYTHONPATH"] = f"{path}{os.pathsep}{ROOT}" if path else str(ROOT)
+    """Run the command in a process, which imports from ``path`` first."""
+    environment = dict(os.environ)
+    # what a user may have set
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+        environment.pop(name, None)
+    environment["PYTHONPATH"] = str(ROOT)
+    if path is not None:
+        environment["PYTHONPATH"] = f"{path}{os.pathsep}{ROOT}"
     command = [sys.executable, *WAYS[way], *arguments]
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=120, **options
@@ -46,22 +51,29 @@ def without_torch(folder: Path, *arguments: str, way: str = "module") -> str:
 
 @pytest.mark.parametrize(("way", "arguments"), [("module", []), ("script", ["--help"])])
 def test_alone_it_lists_every_command_with_a_line(way, arguments, tmp_path):
-    shown = without_torch(tmp_path, *arguments, way=way)
-    listed = re.findall(r"^  ([\w-]+) +(\S.{20,})$", shown, re.MULTILINE)
-    assert {name for name, _ in listed} | {"assets", "version"} == set(COMMANDS)
-    assert max(map(len, shown.splitlines())) <= 100
+    """At once, without torch, and in lines that a terminal shows."""
+    out = without_torch(tmp_path, *arguments, way=way)
+    listed = set(re.findall(r"^  ([\w-]+) +\S.{20,}$", out, re.MULTILINE))
+    assert listed | {"assets", "version"} == set(COMMANDS)
+    assert max(len(line) for line in out.splitlines()) <= 100
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_help_before_a_name_is_its_help(way, tmp_path):
+    """Users of git type ``help encode``."""
     assert "--truncate-dim" in without_torch(tmp_path, "help", "encode", way=way)
 
 
-def test_the_examples_of_every_help_are_read(monkeypatch):
-    """Each help ends with commands whose options exist and go together."""
-    for name in COMMANDS:
-        examples = command_pages.examples(command_pages.parser_of(name))
-        assert examples, name
-        for line in examples:
-            words = shlex.split(re.split(r" [|>#] ", line)[0])
-            if words[0] == "minisbert":
-                command_pages.parser_of(words[1]).parse_args(words[2:])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_examples_of_every_help_are_read(name):
+    """Their options exist and go together as far as the parser knows."""
+    examples = command_pages.examples(command_pages.parser_of(name))
+    assert examples
+    for line in examples:
+        program, *words = shlex.split(re.split(r" [|>#] ", line)[0])
+        if program == "minisbert":
+            example_name, *arguments = words
+            command_pages.parser_of(example_name).parse_args(arguments)
 
 
 TORCH = """
@@ -75,6 +87,7 @@ for name in sys.argv[1:]:
 
 
 def test_a_parser_is_made_without_torch():
+    """Importing torch takes a second, for which ``--help`` should not wait."""
     modules = {command(name).__module__ for name in COMMANDS}
     done = subprocess.run(
         [sys.executable, "-c", TORCH, *modules], cwd=ROOT, capture_output=True, text=True
@@ -83,20 +96,30 @@ def test_a_parser_is_made_without_torch():
 
 
 def test_dir_lists_the_public_names_only():
+    """An editor shows them after the dot, and each can be imported."""
     assert sorted(dir(package)) == sorted([*package.__all__, "__version__"])
-    assert all(getattr(package, name) for name in dir(package))
+    for name in dir(package):
+        assert getattr(package, name)
 
 
-def test_the_version_is_a_line_and_a_report(monkeypatch, capsys, tmp_path):
+def test_the_version_is_a_line(tmp_path):
+    """As of any program."""
+    assert without_torch(tmp_path, "--version") == f"minisbert {__version__}\n"
+
+
+def test_the_version_is_a_report(monkeypatch, capsys):
+    """What an issue about speed must say."""
     monkeypatch.setattr(sys, "argv", ["minisbert", "version"])
     main()
-    shown = capsys.readouterr().out
-    assert re.fullmatch(rf"minisbert {re.escape(__version__)}\ntorch .*\nfloat32 by .*\n", shown)
-    assert without_torch(tmp_path, "--version") == f"minisbert {__version__}\n"
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == f"minisbert {__version__}"
+    assert second.startswith("torch ")
+    assert third.startswith("float32 by ")
 
 
 @pytest.mark.parametrize("name", ["trian", "core", "../train", "__main__", "x\ny"])
 def test_an_unknown_name_is_one_line(name, monkeypatch, capsys):
+    """Also one that is a module, and one with a line break."""
     monkeypatch.setattr(sys, "argv", ["minisbert", name])
     with pytest.raises(SystemExit, match="2"):
         main()
@@ -104,13 +127,31 @@ def test_an_unknown_name_is_one_line(name, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_command_gets_its_arguments_and_its_output_and_exit_code_pass_through(
-    way, tmp_path, capsys
-):
+def test_a_command_gets_its_arguments(way, tmp_path, capsys):
+    """And its output passes through."""
     assets.main(["path", "stsb"])
     done = minisbert(way, "assets", "path", "stsb", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, capsys.readouterr().out)
+    assert done.returncode == 0
+    assert done.stdout == capsys.readouterr().out
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_exit_code_of_a_command_passes_through(way):
+    """A script must notice bad input."""
     assert minisbert(way, "assets", "path", "no").returncode == 2
+
+
+# A stub of torch that presses the keys.
+INTERRUPTING_TORCH = """
+import os, signal
+print(os.environ["GOMP_SPINCOUNT"], flush=True)
+signal.raise_signal(signal.SIGINT)
+"""
+
+
+def listen_to_ctrl_c() -> None:
+    """A test in the background of a shell ignores it otherwise, as do its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
@@ -118,12 +159,9 @@ def test_a_command_gets_its_arguments_and_its_output_and_exit_code_pass_through(
     ("way", "name"), [("script", "train"), ("module", "train"), ("module", "version")]
 )
 def test_ctrl_c_while_torch_is_imported_is_one_line_and_threads_do_not_spin(way, name, tmp_path):
-    """The stub of torch presses the keys."""
-    code = "import os, signal\nprint(os.environ['GOMP_SPINCOUNT'], flush=True)\n"
-    code += "signal.raise_signal(signal.SIGINT)"
-    (tmp_path / "torch.py").write_text(code)
-    listening = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
-    done = minisbert(way, name, path=tmp_path, **listening)
+    """The import takes a second; OpenMP reads the variable then."""
+    (tmp_path / "torch.py").write_text(INTERRUPTING_TORCH)
+    done = minisbert(way, name, path=tmp_path, preexec_fn=listen_to_ctrl_c)
     assert (done.returncode, done.stdout, done.stderr) == (130, "3000\n", "stopped\n")
 
 
@@ -172,12 +210,17 @@ def inputs(tiny, tmp_path, monkeypatch) -> Path:
     return folder
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 @pytest.mark.parametrize("line", WRITING)
 def test_no_command_writes_to_what_it_reads(inputs, line):
+    """Also through a link: a model or a corpus would be lost."""
     if "plot" in line or "heatmap" in line:
         pytest.importorskip("matplotlib", reason="needs the plots extra")
-    before = {path: path.read_bytes() for path in inputs.rglob("*") if path.is_file()}
+    before = contents(inputs)
     name, *arguments = line.split()
     with pytest.raises(InputError, match=r"overlaps .*, which this command reads"):
         command(name)(arguments)
-    assert {path: path.read_bytes() for path in inputs.rglob("*") if path.is_file()} == before
+    assert contents(inputs) == before

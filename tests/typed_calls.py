@@ -17,6 +17,8 @@ from minisbert import (
 )
 
 texts = ["A cat sits.", "A kitten is sitting."]
+
+# An encoder: what encode returns depends on its options.
 encoder = SentenceEncoder.load(
     "all-MiniLM-L6-v2", device="cpu", max_seq_length=128, truncate_dim=64
 )
@@ -44,16 +46,18 @@ def either(as_tensor: bool) -> Any:
 print(encoder.encode(texts, None, "query: ", 8))
 codes = encoder.encode(texts, precision="int8")
 print(codes.dtype)
-queries, documents = (
-    encoder.encode_query(texts),
-    encoder.encode_document(texts, normalize_embeddings=True),
-)
+
+# Queries, documents and similarities.
+queries = encoder.encode_query(texts)
+documents = encoder.encode_document(texts, normalize_embeddings=True)
 assert_type(queries, np.ndarray)
 assert_type(documents, np.ndarray)
 assert_type(encoder.encode_query("A cat?", convert_to_tensor=True), Tensor)
 assert_type(encoder.encode_document(texts, convert_to_tensor=True), Tensor)
 print(encoder.similarity(queries, documents).round(2))
 print(encoder.similarity_pairwise(queries, documents).tolist())
+
+# Properties that may be set.
 encoder.max_seq_length = 16
 encoder.truncate_dim = None
 encoder.prompts = {"query": "query: "}
@@ -64,10 +68,14 @@ for block in encoder.encode_stream(iter(texts)):
     print(len(block))
 encoder.save("my-model")
 print(encoder.tokenize(texts)["input_ids"].shape)
+
+# Searches under sentence-transformers' names.
 assert_type(util.cos_sim(queries, documents), Tensor)
 print(util.semantic_search(queries, documents, top_k=1)[0][0]["corpus_id"])
 print(util.paraphrase_mining(encoder, texts)[0][0])
 print(util.community_detection(vectors, threshold=0.8, min_community_size=1))
+
+# Models of other kinds.
 reranker = CrossEncoder.load("cross-encoder/ms-marco-MiniLM-L6-v2", device="cpu", max_length=256)
 assert_type(reranker, CrossEncoder)
 print(reranker.predict([("a query", "a document")]))
@@ -84,7 +92,8 @@ assert_type(late, MultiVectorEncoder)
 print(late.similarity(late.encode_query(["a cat?"]), late.encode_document(texts)))
 anything = minisbert.load("all-MiniLM-L6-v2", compiled=True, dtype="bfloat16")
 print(anything.encode("A cat sits."))
-# a wrong call is noticed: mypy --strict refuses an ignore that ignores nothing
+
+# Wrong calls are noticed: mypy --strict refuses an ignore that ignores nothing.
 encoder.encode(texts, batch_sise=3)  # type: ignore[call-overload]
 encoder.encode(texts, dtype=3)  # type: ignore[call-overload]
 SentenceEncoder.load(3)  # type: ignore[arg-type]

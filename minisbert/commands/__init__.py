@@ -1,1 +1,1 @@
-"""The commands: ``minisbert NAME`` runs ``commands/NAME.py``."""
+"""The commands; ``minisbert/__main__.py`` says which file has which."""

@@ -20,23 +20,16 @@ def main(arguments: list[str] | None = None) -> None:
     actions.add_parser(
         "list", help="show every asset with its source, licence and state on this machine"
     )
-    for name, about in (
-        ("fetch", "hash an asset's files, and download it unless all of them match"),
-        ("path", "print its folder"),
-    ):
-        actions.add_parser(name, help=about).add_argument("name", metavar="NAME")
+    fetching = actions.add_parser(
+        "fetch", help="hash an asset's files, and download it unless all of them match"
+    )
+    fetching.add_argument("name", metavar="NAME")
+    locating = actions.add_parser("path", help="print the asset's folder")
+    locating.add_argument("name", metavar="NAME")
     options = parser.parse_args(arguments)
+
     if options.command == "list":
-        for entry in assets().values():
-            size = sum(file.size or 0 for file in entry.files)
-            megabytes = f"{size / 1e6:.1f} MB" if size else "size unknown"
-            print(f"{entry.name}  ({entry.kind}, {megabytes}, {entry.state()})")
-            print(f"  {entry.about}\n  {entry.upstream}; licence: {entry.licence}")
-            # a source's first key is its kind, the value its address
-            print(
-                "  from "
-                + ", else ".join(" ".join(next(iter(source.items()))) for source in entry.sources)
-            )
+        print_assets()
         return
     wanted = asset(options.name)
     if options.command == "fetch" and problems(wanted):
@@ -44,9 +37,25 @@ def main(arguments: list[str] | None = None) -> None:
     print(wanted.folder)
 
 
+def print_assets() -> None:
+    for entry in assets().values():
+        size = sum(file.size or 0 for file in entry.files)
+        megabytes = f"{size / 1e6:.1f} MB" if size else "size unknown"
+        # The first key of a source is its kind, and the value its address.
+        sources = []
+        for source in entry.sources:
+            kind, address = next(iter(source.items()))
+            sources.append(f"{kind} {address}")
+        print(f"{entry.name}  ({entry.kind}, {megabytes}, {entry.state()})")
+        print(f"  {entry.about}")
+        print(f"  {entry.upstream}; licence: {entry.licence}")
+        print(f"  from {', else '.join(sources)}")
+
+
 def version(arguments: list[str] | None = None) -> None:
-    """Print the versions of minisbert and torch, and what this CPU multiplies by: for a report of
-    slow encoding.
+    """Print the versions of minisbert and torch, and what this CPU multiplies matrices with.
+
+    A report of slow encoding should contain these lines.
 
     Examples:
       minisbert version
@@ -57,9 +66,8 @@ def version(arguments: list[str] | None = None) -> None:
     from minisbert.system.devices import fastest_products
 
     library, dtype = fastest_products()
+    threads = torch.get_num_threads()
+    instructions = torch.backends.cpu.get_cpu_capability()
     print(f"minisbert {__version__}")
-    print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads, "
-        f"{torch.backends.cpu.get_cpu_capability()}"
-    )
+    print(f"torch {torch.__version__}, {threads} threads, {instructions}")
     print(f"float32 by {library}; dtype auto is {str(dtype).removeprefix('torch.')}")

@@ -10,9 +10,9 @@ from minisbert.system.assets import local_path
 from minisbert.system.console import add_threads_option, bounded, command_parser, say
 from minisbert.system.files import atomic_folder, check_output, write_json
 
-LARGEST = (
-    1e-4  # of a difference to a unit vector's number: float32 in another order stays far below
-)
+# The largest difference between a number of a unit vector and the same one of the ONNX graph.
+# Rounding in another order, in float32, stays far below it.
+LARGEST_DIFFERENCE = 1e-4
 
 
 def to_native_code(arguments: list[str] | None = None) -> None:
@@ -20,9 +20,9 @@ def to_native_code(arguments: list[str] | None = None) -> None:
     the time.
 
     int8 is faster than float32 on a CPU with VNNI or AVX2, and its vectors differ a little
-    (docs/results.md). The result is for this CPU and this version of torch. It needs a C++ compiler
-    and 20 to 90 seconds; loading it needs neither. It is a program: load only packages that you
-    trust. A GPU needs none: --compiled alone is enough there.
+    (docs/results.md). The package is for this CPU and this version of torch. Compiling needs a C++
+    compiler and 20 to 90 seconds; loading needs neither. A package is a program: load only those
+    that you trust. A GPU needs none: --compiled alone is enough there.
 
     Examples:
       minisbert compile all-MiniLM-L6-v2
@@ -36,7 +36,7 @@ def to_native_code(arguments: list[str] | None = None) -> None:
         "--out",
         type=Path,
         metavar="F",
-        help="write to F.pt2 (default: to the cache, for --compiled)",
+        help="write the package to F.pt2 (default: to the cache, for --compiled)",
     )
     parser.add_argument(
         "--dtype", default="float32", help="float32, bfloat16, int8 or auto (default: %(default)s)"
@@ -45,6 +45,7 @@ def to_native_code(arguments: list[str] | None = None) -> None:
     add_threads_option(parser)
     options = parser.parse_args(arguments)
     shared.check_written("--out", options.out, [".pt2"], options.model)
+
     from minisbert.backends.graphs import package_dtype
     from minisbert.backends.package import compile_apart, compile_to_cache, package_identity
     from minisbert.checkpoints.layout import find_model, read_folder
@@ -58,17 +59,18 @@ def to_native_code(arguments: list[str] | None = None) -> None:
     if path:
         compile_apart(folder, dtype, options.pooling, path)
     else:
-        path = compile_to_cache(
-            folder, package_identity(read_folder(folder), dtype, options.pooling)
-        )
-    print(f"{path}: {path.stat().st_size / 1e6:.0f} MB, {time.monotonic() - started:.0f} s")
+        identity = package_identity(read_folder(folder), dtype, options.pooling)
+        path = compile_to_cache(folder, identity)
+    megabytes = path.stat().st_size / 1e6
+    seconds = time.monotonic() - started
+    print(f"{path}: {megabytes:.0f} MB, {seconds:.0f} s")
 
 
 def to_onnx(arguments: list[str] | None = None) -> None:
     """Export an encoder to ONNX: token ids in, vectors out, for programs without PyTorch.
 
-    Writes the model's folder with onnx/model.onnx in it, as sentence-transformers lays it out: it
-    opens there with backend="onnx". Pooling, dense layers and scaling are in the graph. ONNX
+    Writes the model's folder with onnx/model.onnx in it, as sentence-transformers lays it out,
+    which opens it with backend="onnx". Pooling, dense layers and scaling are in the graph. ONNX
     Runtime computes a few vectors with the file, and the largest difference is printed. Needs the
     onnx extra.
 
@@ -82,13 +84,14 @@ def to_onnx(arguments: list[str] | None = None) -> None:
         type=Path,
         required=True,
         metavar="FOLDER",
-        help="for the model with onnx/model.onnx",
+        help="write the model, with onnx/model.onnx, to this folder",
     )
     options = parser.parse_args(arguments)
     check_output(options.out, local_path(options.model))
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if find_spec(package) is None:
             raise InputError(f"minisbert export-onnx needs {package}: pip install -e '.[onnx]'")
+
     import numpy as np
 
     from minisbert.backends import graphs
@@ -100,31 +103,32 @@ def to_onnx(arguments: list[str] | None = None) -> None:
     expected = encoder.encode(list(graphs.SAMPLE_TEXTS))  # (N, W)
     with atomic_folder(options.out) as folder:
         encoder.write(folder)
-        # where fastembed and transformers.js cut texts
-        settings = read_folder(folder).json(TOKENIZER_CONFIG) | {
-            "model_max_length": encoder.tokenizer.limit
-        }
+        # Fastembed and transformers.js cut texts at this length.
+        limit = {"model_max_length": encoder.tokenizer.limit}
+        settings = read_folder(folder).json(TOKENIZER_CONFIG) | limit
         write_json(folder / TOKENIZER_CONFIG, settings)
         encoder.write_card(folder, former=options.out)
         path = folder / "onnx" / "model.onnx"
         path.parent.mkdir()
         graphs.export_onnx(encoder, path)
-        # before the folder is in its place: a graph that computes something else must not look
-        # finished
-        difference = float(np.abs(graphs.onnx_vectors(encoder, path) - expected).max())
-        if not difference <= LARGEST * max(1.0, float(np.abs(expected).max())):
+        megabytes = path.stat().st_size / 1e6
+
+        # Compared before the folder is in its place: a graph that computes something else must not
+        # look finished.
+        exported = graphs.onnx_vectors(encoder, path)
+        difference = float(np.abs(exported - expected).max())
+        scale = max(1.0, float(np.abs(expected).max()))
+        # subtle: "not <=" is true for NaN, too
+        if not difference <= LARGEST_DIFFERENCE * scale:
             raise InputError(
                 f"the exported graph gives other vectors, by {difference:.1e}: please report this "
                 f"model"
             )
-        size = f"{path.stat().st_size / 1e6:.1f} MB"
-    print(
-        f"onnx/model.onnx: {size}, largest difference {difference:.1e}"
-    )  # now that the folder is in its place
+    print(f"onnx/model.onnx: {megabytes:.1f} MB, largest difference {difference:.1e}")
 
 
 def distill_static(arguments: list[str] | None = None) -> None:
-    """Make a table of static vectors from an encoder: one vector per token, far faster, at a loss.
+    """Make a table of static vectors from an encoder: one per token, far faster, less accurate.
 
     Examples:
       minisbert distill-static --out table
@@ -141,13 +145,19 @@ def distill_static(arguments: list[str] | None = None) -> None:
         type=bounded(int, 1),
         default=256,
         metavar="N",
-        help="columns (default: %(default)s)",
+        help="columns of a vector (default: %(default)s)",
     )
-    about = "weight a token of frequency p (Zipf's law) by A / (A + p), with a large A all alike "
-    about += "(default: %(default)s)"
-    parser.add_argument("--sif", type=bounded(float, 1e-9), default=1e-4, metavar="A", help=about)
+    parser.add_argument(
+        "--sif",
+        type=bounded(float, 1e-9),
+        default=1e-4,
+        metavar="A",
+        help="weight a token of frequency p (by Zipf's law) with A / (A + p); a large A weights "
+        "all tokens alike (default: %(default)s)",
+    )
     shared.add_device_options(parser)
     options = parser.parse_args(arguments)
+
     from minisbert.loading import load_encoder
     from minisbert.models.sentence_encoder import SentenceEncoder
     from minisbert.models.static_encoder import distill
@@ -163,7 +173,5 @@ def distill_static(arguments: list[str] | None = None) -> None:
     static = distill(encoder, options.dim, options.sif, progress=True)
     static.save(options.out)
     rows, width = static.embedding.weight.shape
-    say(
-        f"wrote {rows:,} vectors of width {width} ({4 * rows * width / 2**20:.0f} MB) to "
-        f"{options.out}"
-    )
+    megabytes = 4 * rows * width / 2**20  # of float32
+    say(f"wrote {rows:,} vectors of width {width} ({megabytes:.0f} MB) to {options.out}")

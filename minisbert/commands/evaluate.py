@@ -14,174 +14,245 @@ Examples:
   minisbert evaluate --data duplicates.tsv
   minisbert evaluate --data triplets.tsv
   minisbert evaluate --queries queries.jsonl --corpus corpus.jsonl --qrels qrels/test.tsv
-  minisbert evaluate --queries Q.jsonl --corpus C.jsonl --qrels R.tsv --rerank CROSS_ENCODER
+  minisbert evaluate --queries Q.jsonl --corpus C.jsonl --qrels R.tsv --rerank runs/reranker/model
   minisbert evaluate --suite sts
 """
 
 import argparse
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minisbert.commands import shared
 from minisbert.core import InputError
-from minisbert.system.console import check_usage, command_parser, cut_message, say
+from minisbert.system.console import check_usage, command_parser, say
 
 if TYPE_CHECKING:
     from minisbert.loading import Encoder
 
-# the encoder, how many texts it encoded, what was evaluated, what stands above the table, the
-# result, the table
-Evaluation = tuple["Encoder", int, dict[str, Any], dict[str, str], dict[str, Any], list[str]]
-RETRIEVAL = ("queries", "corpus", "qrels")
+# The columns of the table of labelled pairs, a threshold behind what it was chosen for.
 DECISIONS = ["ap", "f1", "f1_threshold", "precision", "recall", "accuracy", "accuracy_threshold"]
+HEADINGS = ["AP", "F1", "at", "precision", "recall", "accuracy", "at"]
 PROTOCOL = "each sentence encoded alone, zero-shot similarity, one correlation over all pairs"
-ONLY_SEARCH = (
-    "only search data evaluates it (--queries, --corpus)"  # of a model with a vector per token
-)
+# What to do with a model that has a vector per token.
+ONLY_SEARCH = "only search data evaluates it (--queries, --corpus)"
 
 parser = command_parser("evaluate", __doc__)
-rows = (
-    "score, sentence1, sentence2; a header label, sentence1, sentence2 and labels; "
-    "or anchor, positive, negative"
+parser.add_argument(
+    "--data",
+    help="stsb, quora, or a file with the columns score, sentence1, sentence2; label, sentence1, "
+    "sentence2; or anchor, positive, negative (default: stsb)",
 )
-parser.add_argument("--data", help=f"stsb, quora, or a file: {rows} (default: stsb)")
 shared.add_table_options(parser, "two texts and their score, or two texts")
-split_help = "split of stsb (default: dev), or rows of a file by its column called split"
-parser.add_argument("--split", choices=("train", "dev", "test"), help=split_help)
+parser.add_argument(
+    "--split",
+    choices=("train", "dev", "test"),
+    help="split of stsb (default: dev), or the rows of a file by its column called split",
+)
 parser.add_argument("--queries", metavar="FILE", help=".jsonl with _id and text")
 parser.add_argument("--corpus", metavar="FILE", help=".jsonl with _id, text and maybe title")
 parser.add_argument("--qrels", metavar="FILE", help=".tsv with query-id, corpus-id, score")
-about = "exclude the document with the query's own id from its ranking"
-parser.add_argument("--ignore-identical-ids", action="store_true", help=about)
+parser.add_argument(
+    "--ignore-identical-ids",
+    action="store_true",
+    help="exclude the document with the query's own id from its ranking",
+)
 shared.add_rerank_options(parser, below=1000)
 parser.add_argument("--suite", choices=("sts",), help="STS12 to STS16, STS-B and SICK-R")
 shared.add_json_option(parser)
 shared.add_model_options(parser.add_argument_group("model"), compares=True)
 
 
+@dataclass
+class Evaluation:
+    """What one of the three evaluations found, for ``main`` to print."""
+
+    encoder: "Encoder"
+    texts: int  # how many were encoded
+    data: dict[str, Any]  # what was evaluated, for --json
+    header: dict[str, str]  # lines above the table
+    result: dict[str, Any]  # for --json
+    table: list[str] = field(default_factory=list)
+
+
+class Measured(NamedTuple):
+    """What was measured on rows: for ``--json``, above the table, and the table."""
+
+    result: dict[str, Any]
+    header: dict[str, str]
+    table: list[str]
+
+
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
-    given = [name for name in RETRIEVAL if getattr(options, name)]
-    # three evaluations under one name, told apart by their data: none of them may be half given
-    missing = " and ".join(f"--{name}" for name in RETRIEVAL if name not in given)
-    several = (
-        "--data, --queries with --corpus and --qrels, and --suite are three evaluations: give one"
-    )
-    stsb = options.data in (None, "stsb") and not given and not options.suite
-    check_usage(
-        (given and missing, f"retrieval needs three files; missing: {missing}"),
-        (bool(options.data) + bool(given) + bool(options.suite) > 1, several),
-        (options.rerank and not given, "--rerank needs --queries, --corpus and --qrels"),
-        (
-            options.ignore_identical_ids and not given,
-            "--ignore-identical-ids needs --queries, --corpus and --qrels",
-        ),
-        (options.split and (given or options.suite), "--split is for --data"),
-    )
-    if stsb:
-        options.data, options.split = "stsb", options.split or "dev"
-    evaluate = evaluate_rows
-    if options.suite or given:
-        evaluate = evaluate_suite_of_sts if options.suite else evaluate_search
-    encoder, texts, data, header, result, lines = evaluate(options)
-    if encoder.truncated:
-        say(cut_message(encoder.tokenizer.limit, encoder.truncated, texts))
-    shown = {"model": f"{options.model}, {encoder.pooling_mode} pooling"} | header
-    above = [f"{name:<9} {value}" for name, value in shown.items()]
-    about = {
+    # Three evaluations have one name, and their data tell which of them is meant.
+    searches = bool(options.queries or options.corpus or options.qrels)
+    check_options(options, searches)
+    if searches:
+        evaluation = evaluate_search(options)
+    elif options.suite:
+        evaluation = evaluate_suite_of_sts(options)
+    else:
+        if options.data is None:
+            options.data = "stsb"
+        if options.data == "stsb" and options.split is None:
+            options.split = "dev"
+        evaluation = evaluate_rows(options)
+
+    encoder = evaluation.encoder
+    shared.say_cut_texts(encoder, evaluation.texts)
+    model = {
         "model": options.model,
         "pooling": encoder.pooling_mode,
         "similarity": encoder.similarity_fn_name,
     }
-    shared.print_result(options, data | about | result, [*above, *([""] if lines else []), *lines])
+    lines = [f"{'model':<9} {options.model}, {encoder.pooling_mode} pooling"]
+    for name, value in evaluation.header.items():
+        lines.append(f"{name:<9} {value}")
+    if evaluation.table:
+        lines += ["", *evaluation.table]
+    shared.print_result(options, evaluation.data | model | evaluation.result, lines)
+
+
+def check_options(options: argparse.Namespace, searches: bool) -> None:
+    """Raise ``InputError`` for the data of two evaluations, and for half of the data of one."""
+    files = {"--queries": options.queries, "--corpus": options.corpus, "--qrels": options.qrels}
+    missing = " and ".join(flag for flag, path in files.items() if not path)
+    several = [bool(options.data), searches, bool(options.suite)].count(True) > 1
+    check_usage(
+        (searches and missing, f"retrieval needs three files; missing: {missing}"),
+        (
+            several,
+            "--data, --queries with --corpus and --qrels, and --suite are three evaluations: give "
+            "one",
+        ),
+        (options.rerank and not searches, "--rerank needs --queries, --corpus and --qrels"),
+        (
+            options.ignore_identical_ids and not searches,
+            "--ignore-identical-ids needs --queries, --corpus and --qrels",
+        ),
+        (options.split and (searches or options.suite), "--split is for --data"),
+    )
+
+
+# -------------------------------------------------------------------------------------------
+# rows of texts
 
 
 def evaluate_rows(options: argparse.Namespace) -> Evaluation:
-    """``--data``: the rows of a file say what is measured."""
-    from minisbert.evaluation import evaluators
-    from minisbert.evaluation.retrieval import retrieval_from_pairs, retrieval_scores
-    from minisbert.models.properties import SIMILARITIES
+    """``--data``: the header or keys of a file say what its rows are, and so what is measured."""
+    from minisbert.evaluation.evaluators import load_rows
 
-    # the file's header or keys say what its rows are, and so which measure fits
-    kind, table_of_rows = evaluators.load_rows(
+    kind, table_of_rows = load_rows(
         options.data, options.split or "", options.columns, options.quotes
     )
     say(table_of_rows.note())
     rows = table_of_rows.rows
     encoder = shared.chosen_encoder(options, instead=ONLY_SEARCH)
-    similarity = encoder.similarity_fn_name
-    # columns of texts, and behind those of scored and labelled pairs the scores or labels
-    columns = [list(values) for values in zip(*rows, strict=True)]
-    split = f", {options.split} split" if options.split else ""
-    header = {"data": f"{options.data}{split}, {len(rows):,} {kind}", "scored by": similarity}
-    lines: list[str] = []
+
     if kind == "pairs without scores":
-        header["protocol"] = "each anchor's positive among all positives, by the exact search"
-        ranked = retrieval_scores(encoder, retrieval_from_pairs(rows))
-        lines = retrieval_table(ranked)
-        result = {f"{similarity}_{metric}": value for metric, value in ranked.items()}
+        measured = rank_positives(encoder, rows)
     elif kind == "triplets":
-        anchors, positives, negatives = columns
-        triplets = evaluators.TripletEvaluator(
-            anchors, positives, negatives, show_progress_bar=True
-        )
-        result = triplets(encoder)
-        share = f"{100 * result[triplets.primary_metric]:.2f} %"
-        header["accuracy"] = (
-            f"{share} have an anchor that is closer to the positive than to the negative"
-        )
+        measured = compare_triplets(encoder, rows)
+    elif kind == "labelled pairs":
+        measured = classify_pairs(encoder, rows)
     else:
-        header["scored by"] += "; the other similarities for comparison"
-        first, second, labels = columns
-        evaluator: evaluators.Evaluator
-        cells: list[list[float | str]]
-        if kind == "labelled pairs":
-            header["protocol"] = (
-                "thresholds chosen on these very pairs, which flatters all but average precision"
-            )
-            evaluator = evaluators.BinaryClassificationEvaluator(
-                first, second, labels, show_progress_bar=True
-            )
-            found = evaluator.compute_metrics(encoder, SIMILARITIES)
-            cells = [["x 100", "AP", "F1", "at", "precision", "recall", "accuracy", "at"]]
-            for name, values in found.items():
-                cells.append([name, *(values[metric] for metric in DECISIONS)])
-                for at in (3, 7):  # thresholds are not shown times 100
-                    cells[-1][at] = f"{cells[-1][at]:.3f}"
-            lines = table(cells, 10, 11)
-        else:
-            header["protocol"] = PROTOCOL
-            evaluator = evaluators.EmbeddingSimilarityEvaluator(
-                first, second, labels, show_progress_bar=True
-            )
-            found = evaluator.compute_metrics(encoder, SIMILARITIES)
-            cells = [["x 100", "Pearson", "Spearman"]]
-            cells += [
-                [name, values["pearson"], values["spearman"]] for name, values in found.items()
-            ]
-            lines = table(cells, 10, 10)
-        result = evaluator.flat(found)
-    counted = "triplets" if kind == "triplets" else "pairs"
-    data = {"data": options.data, "split": options.split, counted: len(rows)}
-    return encoder, table_of_rows.columns.texts * len(rows), data, header, result, lines
+        measured = correlate_pairs(encoder, rows)
+
+    split = f", {options.split} split" if options.split else ""
+    header = {
+        "data": f"{options.data}{split}, {len(rows):,} {kind}",
+        "scored by": encoder.similarity_fn_name,
+    }
+    noun = "triplets" if kind == "triplets" else "pairs"
+    return Evaluation(
+        encoder,
+        texts=table_of_rows.columns.texts * len(rows),
+        data={"data": options.data, "split": options.split, noun: len(rows)},
+        header=header | measured.header,
+        result=measured.result,
+        table=measured.table,
+    )
 
 
-def table(rows: Iterable[Sequence[float | str]], first: int, width: int) -> list[str]:
-    """Lay out rows in columns, the first one to the left; numbers are shown times 100."""
-    lines = []
-    for name, *cells in rows:
-        shown = [cell if isinstance(cell, str) else f"{100 * cell:.2f}" for cell in cells]
-        lines.append(f"{name:<{first}}" + "".join(f"{cell:>{width}}" for cell in shown))
-    return lines
+def rank_positives(encoder: "Encoder", rows: list[tuple]) -> Measured:
+    """Pairs without scores: search each anchor's positive among all positives."""
+    from minisbert.evaluation.retrieval import retrieval_from_pairs, retrieval_scores
+
+    scores = retrieval_scores(encoder, retrieval_from_pairs(rows))
+    header = {"protocol": "each anchor's positive among all positives, by the exact search"}
+    return Measured(by_similarity(encoder, scores), header, retrieval_table(scores))
 
 
-def retrieval_table(result: dict[str, float]) -> list[str]:
-    from minisbert.evaluation.metrics import METRICS
-    from minisbert.evaluation.retrieval import CUTOFFS
+def compare_triplets(encoder: "Encoder", rows: list[tuple]) -> Measured:
+    """Triplets: how often the anchor is closer to the positive than to the negative."""
+    from minisbert.evaluation.evaluators import TripletEvaluator
 
-    rows: list[list[float | str]] = [["x 100", *METRICS]]
-    rows += [[f"@{k}", *(result[f"{name}@{k}"] for name in METRICS)] for k in CUTOFFS]
-    return table(rows, 8, 11)
+    anchors, positives, negatives = columns_of(rows)
+    evaluator = TripletEvaluator(anchors, positives, negatives, show_progress_bar=True)
+    result = evaluator(encoder)
+    share = f"{100 * result[evaluator.primary_metric]:.2f} %"
+    header = {
+        "accuracy": f"{share} have an anchor that is closer to the positive than to the negative"
+    }
+    return Measured(result, header, table=[])
+
+
+def classify_pairs(encoder: "Encoder", rows: list[tuple]) -> Measured:
+    """Pairs with labels 0 and 1: how well a threshold of each similarity separates them."""
+    from minisbert.evaluation.evaluators import BinaryClassificationEvaluator
+    from minisbert.models.properties import SIMILARITIES
+
+    first, second, labels = columns_of(rows)
+    evaluator = BinaryClassificationEvaluator(first, second, labels, show_progress_bar=True)
+    metrics = evaluator.compute_metrics(encoder, SIMILARITIES)
+
+    cells: list[list[float | str]] = [["x 100", *HEADINGS]]
+    for similarity, values in metrics.items():
+        row: list[float | str] = [similarity]
+        for metric in DECISIONS:
+            if metric.endswith("threshold"):
+                row.append(f"{values[metric]:.3f}")  # not times 100
+            else:
+                row.append(values[metric])
+        cells.append(row)
+
+    protocol = "thresholds chosen on these very pairs, which flatters all but average precision"
+    header = {"scored by": comparing_all(encoder), "protocol": protocol}
+    return Measured(evaluator.flat(metrics), header, lay_out(cells, 10, 11))
+
+
+def correlate_pairs(encoder: "Encoder", rows: list[tuple]) -> Measured:
+    """Scored pairs: the correlations of each similarity with the scores."""
+    from minisbert.evaluation.evaluators import EmbeddingSimilarityEvaluator
+    from minisbert.models.properties import SIMILARITIES
+
+    first, second, scores = columns_of(rows)
+    evaluator = EmbeddingSimilarityEvaluator(first, second, scores, show_progress_bar=True)
+    metrics = evaluator.compute_metrics(encoder, SIMILARITIES)
+    cells: list[list[float | str]] = [["x 100", "Pearson", "Spearman"]]
+    for similarity, values in metrics.items():
+        cells.append([similarity, values["pearson"], values["spearman"]])
+    header = {"scored by": comparing_all(encoder), "protocol": PROTOCOL}
+    return Measured(evaluator.flat(metrics), header, lay_out(cells, 10, 10))
+
+
+def columns_of(rows: list[tuple]) -> list[list]:
+    """Return the columns of rows: ``[("a", "b", 1), ("c", "d", 0)]`` has a, c; b, d; and 1, 0."""
+    return [list(values) for values in zip(*rows, strict=True)]
+
+
+def comparing_all(encoder: "Encoder") -> str:
+    return f"{encoder.similarity_fn_name}; the other similarities for comparison"
+
+
+def by_similarity(encoder: "Encoder", scores: dict[str, float]) -> dict[str, float]:
+    """Name each metric as sentence-transformers does: ``cosine_ndcg@10``."""
+    return {f"{encoder.similarity_fn_name}_{metric}": value for metric, value in scores.items()}
+
+
+# -------------------------------------------------------------------------------------------
+# retrieval
 
 
 def evaluate_search(options: argparse.Namespace) -> Evaluation:
@@ -189,40 +260,70 @@ def evaluate_search(options: argparse.Namespace) -> Evaluation:
     from minisbert.evaluation.retrieval import load_retrieval, retrieval_scores, two_stage_search
     from minisbert.models.pair_model import PairModel
 
-    # the files first: what is wrong with them is said before a model is downloaded or loaded
+    # The files come first: what is wrong with them is said before a model is fetched or loaded.
     task = load_retrieval(
         options.queries, options.corpus, options.qrels, options.ignore_identical_ids
     )
     encoder = shared.chosen_encoder(options)
-    queries, documents = len(task.queries), len(task.corpus)
-    similarity = encoder.similarity_fn_name
-    search, order = None, f"exact search by {similarity}, ties in the order of the corpus"
+    search = None
+    order = f"exact search by {encoder.similarity_fn_name}, "
     if options.rerank:
         reranker = PairModel.load(options.rerank, device=options.device)
         search = two_stage_search(
             encoder.top_k, reranker, task.queries, task.corpus, options.candidates
         )
-        first = f"the first {options.candidates} sorted by {options.rerank}"
-        order = f"exact search by {similarity}, {first}"
+        order += f"the first {options.candidates} sorted by {options.rerank}"
+    else:
+        order += "ties in the order of the corpus"
     scores = retrieval_scores(encoder, task, search=search)
-    unjudged = f" ({task.unjudged:,} more have no relevant document)" if task.unjudged else ""
-    header = {"data": f"{queries:,} queries{unjudged}, {documents:,} documents"}
-    header["protocol"] = f"{order}; mean over the queries"
-    data = {name: getattr(options, name) for name in (*RETRIEVAL, "ignore_identical_ids", "rerank")}
-    lines = retrieval_table(scores)
-    # the scores of two stages are no longer those of the similarity
-    if not options.rerank:
-        scores = {f"{similarity}_{metric}": value for metric, value in scores.items()}
-    result = {"evaluated_queries": queries, "documents": documents} | scores
-    return encoder, queries + documents, data, header, result, lines
+
+    queries = len(task.queries)
+    documents = len(task.corpus)
+    unjudged = ""
+    if task.unjudged:
+        unjudged = f" ({task.unjudged:,} more have no relevant document)"
+    # After two stages the scores are no longer those of the similarity.
+    named_scores = scores if options.rerank else by_similarity(encoder, scores)
+    return Evaluation(
+        encoder,
+        texts=queries + documents,
+        data={
+            "queries": options.queries,
+            "corpus": options.corpus,
+            "qrels": options.qrels,
+            "ignore_identical_ids": options.ignore_identical_ids,
+            "rerank": options.rerank,
+        },
+        header={
+            "data": f"{queries:,} queries{unjudged}, {documents:,} documents",
+            "protocol": f"{order}; mean over the queries",
+        },
+        result={"evaluated_queries": queries, "documents": documents} | named_scores,
+        table=retrieval_table(scores),
+    )
+
+
+def retrieval_table(scores: dict[str, float]) -> list[str]:
+    """Lay out a row for each cutoff, a column for each metric."""
+    from minisbert.evaluation.metrics import METRICS
+    from minisbert.evaluation.retrieval import CUTOFFS
+
+    cells: list[list[float | str]] = [["x 100", *METRICS]]
+    for k in CUTOFFS:
+        cells.append([f"@{k}", *(scores[f"{metric}@{k}"] for metric in METRICS)])
+    return lay_out(cells, 8, 11)
+
+
+# -------------------------------------------------------------------------------------------
+# the suite
 
 
 def evaluate_suite_of_sts(options: argparse.Namespace) -> Evaluation:
     """``--suite sts``: a line for each task, and the average."""
     from minisbert.evaluation.suite import average, evaluate_suite, load_suite
 
-    # what cannot be fetched is left out and named, but then there is no average to compare with a
-    # paper's
+    # What cannot be fetched is left out and named, but then there is no average to compare with a
+    # paper's.
     tasks, missing = load_suite()
     if not tasks:
         raise InputError("the suite's data is missing: minisbert assets fetch sts12, and so on")
@@ -230,23 +331,45 @@ def evaluate_suite_of_sts(options: argparse.Namespace) -> Evaluation:
     scores = evaluate_suite(encoder, tasks, progress=True)
     for name, reason in missing.items():
         say(f"{name} is left out: {reason}")
-    rows: list[list[float | str]] = [["", "pairs", "score", "mean", "weighted", "  protocol"]]
+
+    cells: list[list[float | str]] = [["", "pairs", "score", "mean", "weighted", "  protocol"]]
     for task in scores:
-        means: list[float | str] = ["", ""]  # of a single set they say nothing
+        row: list[float | str] = [task["task"], f"{task['pairs']:,}", task["spearman"]]
+        # The means over a single set say nothing.
         if len(task["sets"]) > 1:
-            means = [task["mean"], task["weighted_mean"]]
-        rows.append(
-            [task["task"], f"{task['pairs']:,}", task["spearman"], *means, f"  {task['protocol']}"]
-        )
+            row += [task["mean"], task["weighted_mean"]]
+        else:
+            row += ["", ""]
+        cells.append([*row, f"  {task['protocol']}"])
     total = average(scores)
-    shown, how = "-", f"needs {', '.join(missing)} too"
-    if total is not None:
-        shown, how = f"{total:.2f}", "of STS12 to SICK-R, each rounded first, as in SimCSE"
-    rows.append(["average", "", shown, "", "", f"  {how}"])
-    result = {"average": total, "tasks": scores, "missing": list(missing)}
-    header = {
-        "protocol": "each sentence encoded alone, Spearman's correlation with the scores, x 100"
-    }
-    header["scored by"] = encoder.similarity_fn_name
-    texts = 2 * sum(task["pairs"] for task in scores)
-    return encoder, texts, {"suite": options.suite}, header, result, table(rows, 13, 9)
+    if total is None:
+        cells.append(["average", "", "-", "", "", f"  needs {', '.join(missing)} too"])
+    else:
+        how = "of STS12 to SICK-R, each rounded first, as in SimCSE"
+        cells.append(["average", "", f"{total:.2f}", "", "", f"  {how}"])
+
+    protocol = "each sentence encoded alone, Spearman's correlation with the scores, x 100"
+    return Evaluation(
+        encoder,
+        texts=2 * sum(task["pairs"] for task in scores),
+        data={"suite": options.suite},
+        header={"protocol": protocol, "scored by": encoder.similarity_fn_name},
+        result={"average": total, "tasks": scores, "missing": list(missing)},
+        table=lay_out(cells, 13, 9),
+    )
+
+
+def lay_out(rows: Iterable[Sequence[float | str]], first: int, width: int) -> list[str]:
+    """Lay out rows in columns: the first is ``first`` wide and flush left, the others ``width``.
+
+    Numbers are shown times 100.
+    """
+    lines = []
+    for name, *cells in rows:
+        line = f"{name:<{first}}"
+        for cell in cells:
+            if not isinstance(cell, str):
+                cell = f"{100 * cell:.2f}"
+            line += f"{cell:>{width}}"
+        lines.append(line)
+    return lines

@@ -1,8 +1,8 @@
 """Inspect files of training data before training on them.
 
-It says which columns are read, counts rows, texts, tokens and labels, names rows that training
-refuses or skips, that repeat, or that are in train and in dev, and prints the command that trains.
-The exit code is 1 if training would refuse a file.
+It says which columns are read; counts rows, texts, tokens and labels; names the rows that training
+refuses or skips, and those that repeat; counts the rows that are in train and in dev; and prints
+the command that trains. The exit code is 1 if training would refuse a file.
 
 Examples:
   minisbert inspect train.tsv
@@ -22,7 +22,9 @@ from minisbert.system.files import check_output
 
 DEFAULT = "all-MiniLM-L6-v2"
 PICTURE = "inspection.png"
-NAMED_PLACES = 3  # of each finding
+ROLES = ("train", "dev", "test")  # of the files, in their order
+NAMED_PLACES = 3  # so many rows of each finding are named
+# What ``--json`` lists for each file, and what it means.
 FINDINGS = {
     "problems": "training stops",
     "skipped": "rows with an empty text or without a label",
@@ -35,7 +37,7 @@ parser.add_argument(
     nargs="+",
     type=Path,
     metavar="FILE",
-    help="train, then optionally dev and test; .gz files are decompressed",
+    help="the file for training, then optionally those for dev and test; .gz is decompressed",
 )
 parser.add_argument(
     "--model",
@@ -43,7 +45,10 @@ parser.add_argument(
     help=f"name, folder, or owner/name on the Hub, for its tokenizer (default: {DEFAULT})",
 )
 parser.add_argument(
-    "--max-length", type=int, metavar="N", help="the limit in tokens (default: the model's)"
+    "--max-length",
+    type=int,
+    metavar="N",
+    help="count as cut what exceeds N tokens (default: the model's limit)",
 )
 parser.add_argument(
     "--scale",
@@ -70,15 +75,20 @@ def report(content: dict[str, Any]) -> Iterator[str]:
 
 
 def report_of_file(file: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of one file: what is read, the counts, and the findings."""
     yield file["read"] or f"{file['path']}: no rows that training reads"
     yield f"  texts    {file['texts']:,}, {file['distinct_texts']:,} distinct"
     if "tokens" in file:
         tokens = file["tokens"]
-        most = f"95 % up to {tokens['p95']:g}, longest {tokens['longest']:,}"
-        yield f"  tokens   median {tokens['median']:g}, {most}"
+        yield (
+            f"  tokens   median {tokens['median']:g}, 95 % up to {tokens['p95']:g}, "
+            f"longest {tokens['longest']:,}"
+        )
         percent = 100 * tokens["cut"] / file["texts"]
-        cut = f"{tokens['cut']:,} of the texts ({percent:.1f} %)"
-        yield f"           the limit of {tokens['limit']:,} cuts {cut}"
+        yield (
+            f"           the limit of {tokens['limit']:,} cuts {tokens['cut']:,} of the texts "
+            f"({percent:.1f} %)"
+        )
     if "scores" in file:
         scores = file["scores"]
         yield f"  scores   {scores['min']:g} to {scores['max']:g}, mean {scores['mean']:.3g}"
@@ -102,7 +112,7 @@ def main(arguments: list[str] | None = None) -> None:
         plots.require()
         check_output(options.plots / PICTURE, *options.files, local_path(options.model or DEFAULT))
 
-    # without --model the usual one counts tokens, unless it would have to be fetched: 90 MB
+    # Without --model the default one counts tokens, unless it would have to be fetched: 90 MB.
     tokenizer = None
     default = asset(DEFAULT).folder
     if options.model is not None or (default / "tokenizer.json").is_file():
@@ -115,15 +125,18 @@ def main(arguments: list[str] | None = None) -> None:
 
     files = []
     for i, path in enumerate(options.files):
-        role = ("train", "dev", "test")[min(i, 2)]
+        # A fourth file and those behind it are for testing, too.
+        role = ROLES[min(i, 2)]
         file = inspect(path, tokenizer, options.scale, role, options.quotes, options.columns)
         files.append(file)
+
     content: dict[str, Any] = {
         "model": None if tokenizer is None else options.model or DEFAULT,
         "files": [file.summary() for file in files],
         "shared": [overlap(files[0], file) for file in files[1:]],
         "command": training_command(files, options.model, options.max_length),
     }
+
     if options.plots:
         unit = "tokens" if tokenizer else "characters"
         lengths = {}

@@ -30,6 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.min_score is not None and not math.isfinite(options.min_score):
         raise InputError(f"--min-score must be a number, got {options.min_score}")
+
     texts = shared.read_corpus(options.file, options.columns, options.quotes)
     count = len(texts) * (len(texts) - 1) // 2
     if count == 0:
@@ -39,6 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
             f"--top {options.top}: {len(texts)} sentences make only {count} pairs; all are compared"
         )
     shared.check_no_codes(options)
+
     from minisbert.loading import load_dense
     from minisbert.search.dense import closest_pairs
 
@@ -46,20 +48,30 @@ def main(arguments: list[str] | None = None) -> None:
     prompt = shared.prompt_of(encoder, options)
     vectors = shared.corpus_vectors(encoder, texts, prompt, options.index)
     similarity = encoder.similarity_fn_name
-    scores, pairs = closest_pairs(vectors, min(options.top, count), True, similarity)
+    top = min(options.top, count)
+    scores, pairs = closest_pairs(vectors, top, progress=True, similarity=similarity)
     say(f"scored by {similarity}")
+
     if options.min_score is not None:
-        close = scores >= options.min_score  # the scores are sorted, so this is a prefix
+        close = scores >= options.min_score
         if not close.all():
             say(
                 f"{close.sum()} of the {len(scores)} closest pairs have a score of at least "
                 f"{options.min_score}"
             )
-        scores, pairs = scores[close], pairs[close]
+        scores = scores[close]
+        pairs = pairs[close]
+
     rows = []
     lines = []
     for score, (i, j) in zip(scores.tolist(), pairs.tolist(), strict=True):
         rows.append({"score": score, "indices": [i, j], "texts": [texts[i], texts[j]]})
-        lines.append(f"{score:8.4f}  {texts[i]}\n{'':8}  {texts[j]}")
-    about = {"model": options.model, "similarity": similarity, "sentences": len(texts)}
-    shared.print_result(options, about | {"pairs": rows}, lines)
+        lines.append(f"{score:8.4f}  {texts[i]}")
+        lines.append(f"{'':8}  {texts[j]}")
+    result = {
+        "model": options.model,
+        "similarity": similarity,
+        "sentences": len(texts),
+        "pairs": rows,
+    }
+    shared.print_result(options, result, lines)

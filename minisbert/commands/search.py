@@ -4,10 +4,11 @@ Examples:
   minisbert search corpus.txt --query "A man plays a guitar." --top 5
   minisbert search corpus.txt --queries questions.txt --index corpus.safetensors --json
   minisbert search corpus.jsonl --query "A guitar." --rerank cross-encoder/ms-marco-MiniLM-L6-v2
-  minisbert search corpus.txt --query "Why?" --index bits.safetensors  # encode --quantize binary
-  minisbert search corpus.txt --query "Why?" --query-prompt "query: " --corpus-prompt "passage: "
+  minisbert search corpus.txt --query "A guitar." --index bits.safetensors  # of encode --quantize
+  minisbert search corpus.txt --query "Music?" --query-prompt "query: " --corpus-prompt "passage: "
 """
 
+import argparse
 from typing import Any
 
 from minisbert.commands import shared
@@ -17,88 +18,114 @@ parser = command_parser("search", __doc__)
 parser.add_argument(
     "corpus", metavar="CORPUS", help=f"{shared.CORPUS_FILES}; empty lines are skipped"
 )
-parser.add_argument("--query", action="append", metavar="TEXT", help="may be given several times")
-parser.add_argument("--queries", metavar="FILE", help="one query per line, or as CORPUS")
+parser.add_argument(
+    "--query", action="append", metavar="TEXT", help="a query; may be given several times"
+)
+parser.add_argument(
+    "--queries", metavar="FILE", help="one query per line, or a file of any kind that CORPUS can be"
+)
 parser.add_argument(
     "--top", type=bounded(int, 1), default=5, metavar="K", help="results per query (default: 5)"
 )
-about = "for an --index of encode --quantize binary: score K times --top candidates with the "
-about += "float32 query (default: 4); "
-about += "int8 codes are compared with float32 queries throughout"
-parser.add_argument("--rescore", type=bounded(int, 1), metavar="K", help=about)
+parser.add_argument(
+    "--rescore",
+    type=bounded(int, 1),
+    metavar="K",
+    help="with an --index of encode --quantize binary: score K times --top candidates with the "
+    "float32 query (default: 4); int8 codes are always compared with float32 queries",
+)
 shared.add_rerank_options(parser)
 shared.add_corpus_options(parser, "the column of texts", tuple(shared.ROLES))
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
-    both = bool(options.query) == bool(options.queries)
-    check_usage((both, "give either --query TEXT, once or several times, or --queries FILE"))
-    queries = options.query or shared.read_corpus(
-        options.queries, options.columns, options.quotes, columns_may_lack=True
-    )
-    check_usage((not all(map(str.strip, queries)), "an empty query matches nothing in particular"))
+    queries = read_queries(options)
     corpus = shared.read_corpus(options.corpus, options.columns, options.quotes)
     if options.top > len(corpus):
         say(f"--top {options.top}: the corpus has only {len(corpus)} sentences; all are shown")
+
+    # The header of the index says what it holds.
     codes = shared.stored_codes(options)
-    # the file's header says what it holds
-    another = codes.get("quantized") == "binary" and options.similarity not in (None, "cosine")
+    no_cosine = options.similarity not in (None, "cosine")
     check_usage(
         (options.rescore and not codes, "--rescore is for an --index that encode --quantize wrote"),
         (
-            another,
+            no_cosine and codes.get("quantized") == "binary",
             f"--similarity {options.similarity}: bits have no lengths, so only the cosine ranks "
             f"them",
         ),
     )
+
     from minisbert.evaluation.retrieval import rerank
     from minisbert.models.index import encode_with_progress
     from minisbert.models.pair_model import PairModel
     from minisbert.search.codes import RESCORE, Bits
 
-    # a wrong name of a model or prompt should not cost the hour of encoding the corpus
-    top = count = min(options.top, len(corpus))
+    # Models and prompts come first: a wrong name should not cost the hour of encoding the corpus.
+    top = min(options.top, len(corpus))
+    candidates = top
     if options.rerank:
         reranker = PairModel.load(options.rerank, device=options.device)
-        # it must see at least what is shown, and no more than there is
-        count = min(max(options.candidates, top), len(corpus))
+        # It must see at least what is shown, and no more than there is.
+        candidates = min(max(options.candidates, top), len(corpus))
     encoder = shared.chosen_encoder(options)
     query_prompt = shared.prompt_of(encoder, options, "query")
     prompt = shared.prompt_of(encoder, options, "corpus", codes.get("prompt"))
+
     vectors = shared.corpus_vectors(encoder, corpus, prompt, options.index)
     query_vectors = encode_with_progress(encoder, queries, query_prompt, query=True)
     similarity = encoder.similarity_fn_name
-    # bits are compared by Hamming distance first, and the best rescored with the float32 query
     if isinstance(vectors, Bits):
-        # all rows of signs have the same length: the order is that of dot products, too, but the
-        # scores are cosines
+        # Bits are compared by Hamming distance, and the best rescored with the float32 query. All
+        # rows of signs have the same length: the order is that of dot products, too, but the scores
+        # are cosines.
         similarity = "cosine"
-        scores, indices = vectors.top_k(query_vectors, count, options.rescore or RESCORE)
+        scores, indices = vectors.top_k(query_vectors, candidates, options.rescore or RESCORE)
     else:
-        scores, indices = encoder.top_k(query_vectors, vectors, count, progress=True)
+        scores, indices = encoder.top_k(query_vectors, vectors, candidates, progress=True)
+
     if options.rerank:
         say(f"candidates by {similarity}, scored by {options.rerank}")
         scores, indices = rerank(reranker, queries, corpus, indices)
         shared.say_cut_pairs(reranker, indices.size)
     else:
         say(f"scored by {similarity}")
+    best_scores = scores[:, :top].tolist()
+    best_indices = indices[:, :top].tolist()
+
     results: list[dict[str, Any]] = []
     lines: list[str] = []
-    best = scores[:, :top].tolist(), indices[:, :top].tolist()
-    for query, its_scores, its_indices in zip(queries, *best, strict=True):
+    for query, row_scores, row_indices in zip(queries, best_scores, best_indices, strict=True):
         hits = []
         if lines:
             lines.append("")
         lines.append(query)
-        for score, index in zip(its_scores, its_indices, strict=True):
+        for score, index in zip(row_scores, row_indices, strict=True):
             hits.append({"score": score, "index": index, "text": corpus[index]})
             lines.append(f"{score:8.4f}  {corpus[index]}")
         results.append({"query": query, "hits": hits})
-    about = {
+    result = {
         "model": options.model,
         "similarity": similarity,
         "rerank": options.rerank,
         "corpus": len(corpus),
+        "results": results,
     }
-    shared.print_result(options, about | {"results": results}, lines)
+    shared.print_result(options, result, lines)
+
+
+def read_queries(options: argparse.Namespace) -> list[str]:
+    """Return the queries of ``--query`` or of the file of ``--queries``."""
+    both_or_none = bool(options.query) == bool(options.queries)
+    check_usage(
+        (both_or_none, "give either --query TEXT, once or several times, or --queries FILE")
+    )
+    queries: list[str] = options.query
+    if options.queries:
+        queries = shared.read_corpus(
+            options.queries, options.columns, options.quotes, columns_may_lack=True
+        )
+    has_empty = any(not query.strip() for query in queries)
+    check_usage((has_empty, "an empty query matches nothing in particular"))
+    return queries

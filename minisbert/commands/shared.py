@@ -1,6 +1,6 @@
-"""Options that several commands share, the model and texts that they name, and printing results.
+"""What commands share: options, opening the model and texts that they name, printing results.
 
-Parsers are made without torch, which takes a second to load: the functions that open a model
+Parsers are made without torch, which takes a second to import: the functions that open a model
 import it.
 """
 
@@ -24,7 +24,8 @@ MODEL_NAME = "name, folder, or owner/name on the Hub"
 CORPUS_FILES = (
     "one text per line (.txt, .txt.gz), or .jsonl, .csv, .tsv or .parquet with a column called text"
 )
-ROLES = {"query": "query", "corpus": "document"}  # in the names of options -> of texts
+# A role in the names of options (--corpus-prompt), and the name that models give its prompt.
+ROLES = {"query": "query", "corpus": "document"}
 
 # -------------------------------------------------------------------------------------------
 # options
@@ -53,12 +54,17 @@ def add_device_options(group: argparse._ActionsContainer, device: str = "auto") 
 
 
 def add_length_options(group: argparse._ActionsContainer) -> None:
-    """Add ``--compiled``, which ``opened`` reads, and ``--max-length``."""
-    # an optional value: --compiled alone means the package in the cache
-    about = "run a package that minisbert compile made: F.pt2, or the one in the cache (compiled "
-    about += 'now if it is missing; a GPU needs none); "auto" runs the model uncompiled if the '
-    about += "package is missing or does not fit"
-    group.add_argument("--compiled", nargs="?", const="yes", metavar="F.pt2", help=about)
+    """Add ``--compiled`` and ``--max-length``, which ``open_model`` reads."""
+    # The value is optional: --compiled alone means the package in the cache.
+    group.add_argument(
+        "--compiled",
+        nargs="?",
+        const="yes",
+        metavar="F.pt2",
+        help="run a package that minisbert compile made: F.pt2, or without a value the one in the "
+        'cache, which is compiled now if it is missing (a GPU needs none); "auto" runs the model '
+        "uncompiled if the package is missing or does not fit",
+    )
     group.add_argument(
         "--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)"
     )
@@ -70,75 +76,103 @@ def add_model_options(
     name: str = "--model",
     compares: bool = False,
 ) -> None:
-    """Add the options that ``chosen_encoder`` reads, with ``--similarity`` for a command that
-    ``compares`` vectors.
+    """Add the options that ``chosen_encoder`` reads.
+
+    A command that ``compares`` vectors has ``--similarity`` too.
     """
     add_model_option(group, name)
     add_pooling_option(group)
     add_length_options(group)
-    about = "keep the first N columns of a vector (Matryoshka)"
-    group.add_argument("--truncate-dim", type=bounded(int, 1), metavar="N", help=about)
+    group.add_argument(
+        "--truncate-dim",
+        type=bounded(int, 1),
+        metavar="N",
+        help="keep the first N columns of a vector (Matryoshka)",
+    )
     group.set_defaults(similarity=None)
     if compares:
-        about = "compare vectors by this, not by the model's own similarity"
         group.add_argument(
-            "--similarity", choices=("cosine", "dot", "euclidean", "manhattan"), help=about
+            "--similarity",
+            choices=("cosine", "dot", "euclidean", "manhattan"),
+            help="compare vectors by this similarity (default: the model's own)",
         )
     add_device_options(group, device)
 
 
 def add_prompt_option(group: argparse._ActionsContainer, role: str = "") -> None:
-    """Add the options that ``prompt_of`` reads: the prompt of all texts, or of the role "query" or
-    "corpus".
+    """Add the options that ``prompt_of`` reads.
+
+    They name the prompt of all texts, or of the role "query" or "corpus".
     """
-    flag, default = "--prompt", "the model's choice"
+    flag = "--prompt"
+    default = "the model's choice"
     if role:
-        flag, default = f"--{role}-prompt", f"the model's prompt called {ROLES[role]}, if any"
-    one = group.add_mutually_exclusive_group()
-    one.add_argument(
+        flag = f"--{role}-prompt"
+        default = f"the model's prompt called {ROLES[role]}, if any"
+    either = group.add_mutually_exclusive_group()
+    either.add_argument(
         flag, metavar="TEXT", help=f'put this before each text, "" for nothing (default: {default})'
     )
-    one.add_argument(f"{flag}-name", metavar="NAME", help="one of the model's prompts")
+    either.add_argument(
+        f"{flag}-name", metavar="NAME", help="put the model's prompt of this name before each text"
+    )
 
 
 def add_rerank_options(group: argparse._ActionsContainer, below: float = math.inf) -> None:
     """Add ``--rerank`` and ``--candidates``, a number from 1 that is less than ``below``."""
     group.add_argument(
-        "--rerank", metavar="MODEL", help="cross-encoder that sorts the best texts of a search anew"
-    )
-    about = (
-        "texts for each query that --rerank reads, in search at least --top (default: %(default)s)"
+        "--rerank", metavar="MODEL", help="sort the best texts of the search by this cross-encoder"
     )
     group.add_argument(
-        "--candidates", type=bounded(int, 1, below), default=50, metavar="N", help=about
+        "--candidates",
+        type=bounded(int, 1, below),
+        default=50,
+        metavar="N",
+        help="texts per query that --rerank sorts, in search at least --top (default: %(default)s)",
     )
 
 
 def add_corpus_options(
     parser: argparse.ArgumentParser, columns: str, roles: Sequence[str] = ("",)
 ) -> None:
-    """Add the options shared by ``search``, ``pairs`` and ``mine``; with a prompt for each of the
-    roles. ``columns`` says which ones ``--columns`` names.
+    """Add the options shared by ``search``, ``pairs`` and ``mine``.
+
+    Each of the roles gets a prompt. ``columns`` describes the columns that ``--columns`` names.
     """
     add_model_options(parser.add_argument_group("model"), compares=True)
+
     prompts = parser.add_argument_group("prompts")
     for role in roles:
         add_prompt_option(prompts, role)
+
     files = parser.add_argument_group("files")
-    about = "keep the vectors in F.safetensors, to be reused with the same model and texts"
-    about += "; or read those of the same texts that encode --quantize has written"
-    files.add_argument("--index", type=Path, metavar="F", help=about)
+    files.add_argument(
+        "--index",
+        type=Path,
+        metavar="F",
+        help="keep the vectors in F.safetensors and reuse them for the same model and texts; search "
+        "also reads what encode --quantize has written for the same texts",
+    )
     add_table_options(files, columns)
     add_json_option(files)
 
 
 def add_table_options(group: argparse._ActionsContainer, columns: str) -> None:
-    """Add ``--columns`` and ``--no-quotes``, as ``options.quotes``; ``columns`` says which."""
+    """Add ``--columns`` and ``--no-quotes``, which is ``options.quotes``.
+
+    ``columns`` describes the columns that ``--columns`` names.
+    """
     group.add_argument(
-        "--columns", metavar="A,B", help=f"{columns}: their names, or numbers without a header"
+        "--columns",
+        metavar="A,B",
+        help=f"{columns}: by name, or by number if the file has no header",
     )
-    about = "quotation marks in a table are text (default: they enclose a cell, as in pandas)"
-    group.add_argument("--no-quotes", action="store_false", dest="quotes", help=about)
+    group.add_argument(
+        "--no-quotes",
+        action="store_false",
+        dest="quotes",
+        help="read quotation marks in a table as text (default: they enclose a cell, as in pandas)",
+    )
 
 
 def add_json_option(group: argparse._ActionsContainer) -> None:
@@ -146,15 +180,16 @@ def add_json_option(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--json",
         action="store_true",
-        help="print one JSON object at full precision; rows count from 0",
+        help="print one JSON object at full precision; rows are counted from 0",
     )
 
 
 def check_written(
     option: str, out: Path | None, endings: Sequence[str], model: str, *inputs: str | None
 ) -> None:
-    """Raise ``InputError`` if ``out`` has another ending, or overlaps the model or another
-    input.
+    """Check the file that an option names: its ending, and that it overlaps no input.
+
+    Inputs are the model and the others. Raises ``InputError``.
     """
     check_ending(option, out, *endings)
     check_output(out, local_path(model), *inputs)
@@ -173,47 +208,57 @@ def print_result(options: argparse.Namespace, result: dict[str, Any], lines: Ite
         print(line)
 
 
+def say_cut_texts(encoder: "Encoder", texts: int) -> None:
+    """Report how many of so many texts the encoder's last call had to cut."""
+    if encoder.truncated:
+        say(cut_message(encoder.tokenizer.limit, encoder.truncated, texts))
+
+
 def say_cut_pairs(model: "PairScorer", pairs: int) -> None:
     """Report how many texts the last ``predict`` of so many pairs had to cut."""
     if model.truncated:
-        # a joint head reads a pair as one text
+        # A joint head reads a pair as one text.
         texts = pairs if model.joint else 2 * pairs
         say(cut_message(model.tokenizer.limit, model.truncated, texts))
 
 
-# ------------------------------------------------------------------------------------------- the
-# model
+# -------------------------------------------------------------------------------------------
+# the model
 
 
-def opened(
+def open_model(
     options: argparse.Namespace, load: Callable[..., Any], dtype: str | None = None, **settings: Any
 ) -> Any:
-    """Return what ``load`` makes of the model and ``--compiled``, ``--device``, ``--max-length``
-    and ``--threads``.
+    """Call ``load`` with the model, ``--compiled``, ``--device`` and ``--max-length``.
 
-    ``dtype`` is that of a package; an uncompiled model chooses at each call.
+    ``--threads`` is set before. ``dtype`` is that of a package; an uncompiled model chooses its own
+    at each call.
     """
     from minisbert.backends.graphs import package_dtype
     from minisbert.system.devices import choose_device, keep_freed_memory, use_threads
 
-    # both before the first tensor and the first text: later they would change nothing
+    # Both come before the first tensor and the first text: later they would change nothing.
     keep_freed_memory()
     use_threads(options.threads)
-    settings |= {"device": options.device, "max_seq_length": options.max_length}
+
+    settings["device"] = options.device
+    settings["max_seq_length"] = options.max_length
     if not options.compiled:
         return load(options.model, **settings)
-    package = True if options.compiled == "yes" else options.compiled
-    if options.compiled not in ("yes", "auto"):
+
+    package: bool | str = options.compiled
+    if package == "yes":
+        package = True  # for ``load``: the one in the cache
+    is_file = package not in (True, "auto")
+    if is_file:
         check_ending("--compiled", Path(options.compiled), ".pt2")
     try:
-        # a GPU has no package, and chooses "auto" itself
-        if dtype == "auto" and (
-            package not in (True, "auto") or choose_device(options.device).type == "cpu"
-        ):
+        # A GPU has no package in the cache, and chooses "auto" itself.
+        if dtype == "auto" and (is_file or choose_device(options.device).type == "cpu"):
             dtype = package_dtype("auto")
         return load(options.model, compiled=package, dtype=dtype, **settings)
     except InputError as error:
-        # if you name a package, you want to know why it does not fit; "auto" takes what there is
+        # Who names a package wants to know why it does not fit; "auto" takes what there is.
         if package != "auto":
             raise
         say(f"not compiled: {error}")
@@ -225,12 +270,12 @@ def chosen_encoder(
 ) -> "Encoder":
     """Load the encoder that the options of ``add_model_options`` name.
 
-    ``instead`` says what to do with a model that has a vector per token, which is refused if it is
-    given.
+    A command that cannot use a vector per token says in ``instead`` what to do with such a model,
+    which is then refused.
     """
     from minisbert.loading import load_encoder
 
-    encoder: Encoder = opened(options, load_encoder, dtype, pooling=options.pooling)
+    encoder: Encoder = open_model(options, load_encoder, dtype, pooling=options.pooling)
     if instead and encoder.vectors_are == "per token":
         raise InputError(f"{options.model} has a vector per token: {instead}")
     if options.truncate_dim is not None:
@@ -253,26 +298,37 @@ def chosen_encoder(
 def prompt_of(
     encoder: "Encoder", options: argparse.Namespace, role: str = "", stored: str | None = None
 ) -> str:
-    """Return the prompt from the options, else ``stored``, else the model's own: for this role, or
-    its default.
+    """Return the prompt from the options, else ``stored``, else the model's own.
+
+    ``stored`` is the prompt that the file of ``--index`` names for its texts.
     """
-    from minisbert.models.properties import choose_prompt, role_prompt
+    from minisbert.models.properties import choose_prompt
 
     prefix = f"{role}_" if role else ""
-    prompt, name = getattr(options, f"{prefix}prompt"), getattr(options, f"{prefix}prompt_name")
-    # an empty prompt was given on purpose: "" means none, and not the model's own
+    prompt = getattr(options, f"{prefix}prompt")
+    name = getattr(options, f"{prefix}prompt_name")
+    # An empty prompt was given on purpose: "" means none, and not the model's own.
     if prompt is not None or name is not None:
         return choose_prompt(encoder.settings, prompt, name)
-    settings = encoder.settings
-    prompt = role_prompt(settings, ROLES[role]) if role else choose_prompt(settings)
-    if stored is None or stored == prompt:
-        return prompt
-    say(f"{options.index}: the texts have the prompt {one_line(stored)}, not {one_line(prompt)}")
+
+    own = own_prompt(encoder, role)
+    if stored is None or stored == own:
+        return own
+    say(f"{options.index}: the texts have the prompt {one_line(stored)}, not {one_line(own)}")
     return stored
 
 
-# ------------------------------------------------------------------------------------------- the
-# corpus
+def own_prompt(encoder: "Encoder", role: str) -> str:
+    """Return the model's prompt for a role, or its default one for all texts."""
+    from minisbert.models.properties import choose_prompt, role_prompt
+
+    if role:
+        return role_prompt(encoder.settings, ROLES[role])
+    return choose_prompt(encoder.settings)
+
+
+# -------------------------------------------------------------------------------------------
+# the corpus
 
 
 def read_corpus(
@@ -289,14 +345,17 @@ def read_corpus(
 
 
 def stored_codes(options: argparse.Namespace) -> dict[str, str]:
-    """Return what ``encode --quantize`` noted in the file of ``--index``; {} for an index, which
-    may be made anew.
+    """Return what ``encode --quantize`` noted in the file of ``--index``.
+
+    {} for a file of vectors, or none: those may be made anew.
     """
     from minisbert.models.index import index_metadata
 
     check_output(options.index, local_path(options.model))
-    made = index_metadata(options.index) or {}
-    return made if "quantized" in made else {}
+    metadata = index_metadata(options.index)
+    if metadata is None or "quantized" not in metadata:
+        return {}
+    return metadata
 
 
 def check_no_codes(options: argparse.Namespace) -> None:

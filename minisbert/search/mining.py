@@ -6,6 +6,7 @@ anchor or its positives, equal but for case and white space, are no candidates.
 """
 
 import math
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -269,3 +270,64 @@ def triplets(task: Candidates, mined: Mined) -> Iterator[Triplet]:
         for positive in positives:
             for negative in negatives:
                 yield Triplet(anchor, task.documents[positive], task.documents[negative])
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The counts and mean scores of a mining."""
+
+    anchors: int
+    pairs: int
+    documents: int
+    negatives: int
+    triplets: int
+    anchors_without_negative: int
+    pairs_without_negative: int  # of those anchors
+    anchors_with_fewer: int  # some negatives, but fewer than the rules ask for
+    left_out: dict[str, int]  # candidates, by the reason
+    mean_score: dict[str, float]  # of positives and of negatives; NaN if there are none
+
+
+def summarize(task: Candidates, mined: Mined, rules: Rules) -> Summary:
+    """Count what became of the anchors, their pairs and the candidates."""
+    pairs = 0
+    negatives = 0
+    triplet_count = 0
+    anchors_without = 0
+    pairs_without = 0
+    anchors_with_fewer = 0
+    for own_positives, own_negatives in zip(task.positives, mined.negatives, strict=True):
+        pairs += len(own_positives)
+        negatives += len(own_negatives)
+        triplet_count += len(own_positives) * len(own_negatives)
+        if not own_negatives:
+            anchors_without += 1
+            pairs_without += len(own_positives)
+        elif len(own_negatives) < rules.num_negatives:
+            anchors_with_fewer += 1
+    copies = sum(len(rows) for rows in task.copies)
+    return Summary(
+        anchors=len(task.anchors),
+        pairs=pairs,
+        documents=len(task.documents),
+        negatives=negatives,
+        triplets=triplet_count,
+        anchors_without_negative=anchors_without,
+        pairs_without_negative=pairs_without,
+        anchors_with_fewer=anchors_with_fewer,
+        left_out={"copy of anchor or positive": copies} | mined.failed,
+        mean_score={
+            "positives": mean_of_lists(mined.positive_scores),
+            "negatives": mean_of_lists(mined.scores),
+        },
+    )
+
+
+def mean_of_lists(lists: list[list[float]]) -> float:
+    """Return the mean of all scores; NaN if all lists are empty."""
+    scores: list[float] = []
+    for own_scores in lists:
+        scores += own_scores
+    if not scores:
+        return math.nan
+    return statistics.fmean(scores)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,53 +33,77 @@ def tsv(tmp_path: Path) -> Path:
     return path
 
 
+def as_json(capsys, *arguments: object) -> dict[str, Any]:
+    """What the command prints with ``--json``."""
+    main([*map(str, arguments), "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
 def test_similarities_are_computed_in_float64(tiny):
-    """The cosine of the second angle, 1 - 2^-27, would be 1 in float32 and tie with an equal
-    pair.
-    """
-    u, v = (
-        np.float32([[0, 0], [1, 0]]),
-        np.float32([[1, 0], [1, 2.0**-13]]),
-    )  # a zero vector is similar to nothing
-    found = row_scores(SentenceEncoder.load(tiny), u, v, "cosine")
-    np.testing.assert_allclose(found, [0, 1 - 2.0**-27], atol=1e-14)
+    """The second cosine, 1 - 2^-27, would be 1 in float32 and tie with an equal pair."""
+    u = np.float32([[0, 0], [1, 0]])  # a zero vector is similar to nothing
+    v = np.float32([[1, 0], [1, 2.0**-13]])
+    scores = row_scores(SentenceEncoder.load(tiny), u, v, "cosine")
+    np.testing.assert_allclose(scores, [0, 1 - 2.0**-27], atol=1e-14)
 
 
 def test_the_scores_of_a_file_against_numpy(tiny, tsv, capsys):
-    """Pearson from numpy, Spearman from squared rank differences, on vectors encoded one at a
-    time.
-    """
+    """Pearson from numpy, Spearman from squared rank differences, texts encoded one at a time."""
     encoder = SentenceEncoder.load(tiny)
     scores = np.array([pair.score for pair in PAIRS])
-    cosines = [
-        float(encoder.encode([pair.sentence1])[0] @ encoder.encode([pair.sentence2])[0])
-        for pair in PAIRS
-    ]
-    main(["--model", str(tiny), "--data", str(tsv), "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert found["pearson_cosine"] == pytest.approx(np.corrcoef(cosines, scores)[0, 1], abs=1e-5)
+    cosines = []
+    for pair in PAIRS:
+        first = encoder.encode([pair.sentence1])[0]
+        second = encoder.encode([pair.sentence2])[0]
+        cosines.append(float(first @ second))
+    result = as_json(capsys, "--model", tiny, "--data", tsv)
+
+    pearson = np.corrcoef(cosines, scores)[0, 1]
+    assert result["pearson_cosine"] == pytest.approx(pearson, abs=1e-5)
     differences = np.argsort(np.argsort(cosines)) - np.argsort(np.argsort(scores))
     n = len(PAIRS)
-    assert found["spearman_cosine"] == pytest.approx(
-        1 - 6 * (differences**2).sum() / (n * (n * n - 1)), abs=1e-12
-    )
-    names = [f"{metric}_{name}" for name in SIMILARITIES for metric in ("pearson", "spearman")]
-    assert list(found) == ["data", "split", "pairs", "model", "pooling", "similarity", *names]
-    assert list(found.values())[:6] == [str(tsv), None, 5, str(tiny), "mean", "cosine"]
+    spearman = 1 - 6 * (differences**2).sum() / (n * (n * n - 1))
+    assert result["spearman_cosine"] == pytest.approx(spearman, abs=1e-12)
+
+
+def test_the_json_of_scored_pairs(tiny, tsv, capsys):
+    """Programs read these names."""
+    result = as_json(capsys, "--model", tiny, "--data", tsv)
+    assert result["data"] == str(tsv)
+    assert result["split"] is None
+    assert result["pairs"] == 5
+    assert result["model"] == str(tiny)
+    assert result["pooling"] == "mean"
+    assert result["similarity"] == "cosine"
+    assert list(result) == [
+        "data",
+        "split",
+        "pairs",
+        "model",
+        "pooling",
+        "similarity",
+        "pearson_cosine",
+        "spearman_cosine",
+        "pearson_dot",
+        "spearman_dot",
+        "pearson_euclidean",
+        "spearman_euclidean",
+        "pearson_manhattan",
+        "spearman_manhattan",
+    ]
 
 
 def test_the_table_states_what_was_measured_and_how(tiny, tsv, capsys):
+    """A number without its model, data and pooling cannot be compared."""
     command = ["--model", str(tiny), "--data", str(tsv), "--pooling", "max"]
-    main([*command, "--json"])
-    found = json.loads(capsys.readouterr().out)
+    result = as_json(capsys, *command)
     main(command)
     out = capsys.readouterr().out
     assert out.startswith(f"model     {tiny}, max pooling\ndata      {tsv}, 5 pairs\n")
     for name, line in zip(SIMILARITIES, out.splitlines()[-4:], strict=True):
-        assert line.split() == [
-            name,
-            *(f"{100 * found[f'{metric}_{name}']:.2f}" for metric in ("pearson", "spearman")),
-        ]
+        pearson = f"{100 * result[f'pearson_{name}']:.2f}"
+        spearman = f"{100 * result[f'spearman_{name}']:.2f}"
+        assert line.split() == [name, pearson, spearman]
 
 
 LABELLED = [
@@ -105,39 +130,62 @@ def labelled(tmp_path: Path) -> Path:
 
 
 def test_the_table_of_labelled_pairs(tiny, labelled, capsys):
-    """The numbers are compared with sentence-transformers' in
-    ``tests/evaluation/test_evaluators.py``.
-    """
-    main(["--model", str(tiny), "--data", str(labelled), "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert found["pairs"] == len(LABELLED)
-    main(["--model", str(tiny), "--data", str(labelled)])
+    """sentence-transformers' numbers are compared in ``tests/evaluation/test_evaluators.py``."""
+    command = ["--model", str(tiny), "--data", str(labelled)]
+    result = as_json(capsys, *command)
+    assert result["pairs"] == len(LABELLED)
+    main(command)
     out = capsys.readouterr().out
     assert f"{labelled}, {len(LABELLED)} labelled pairs" in out
-    shown = ["ap", "f1", "f1_threshold", "precision", "recall", "accuracy", "accuracy_threshold"]
     for name, line in zip(SIMILARITIES, out.splitlines()[-4:], strict=True):
-        values = [found[f"{name}_{m}"] * (1 if m.endswith("threshold") else 100) for m in shown]
-        assert line.split()[0] == name
-        assert [float(cell) for cell in line.split()[1:]] == pytest.approx(values, abs=0.006)
+        first, *cells = line.split()
+        assert first == name
+        expected = [
+            100 * result[f"{name}_ap"],
+            100 * result[f"{name}_f1"],
+            result[f"{name}_f1_threshold"],
+            100 * result[f"{name}_precision"],
+            100 * result[f"{name}_recall"],
+            100 * result[f"{name}_accuracy"],
+            result[f"{name}_accuracy_threshold"],
+        ]
+        assert [float(cell) for cell in cells] == pytest.approx(expected, abs=0.006)
 
 
-def test_a_split_of_a_file_is_the_rows_of_its_column(tiny, tmp_path, capsys):
+@pytest.fixture
+def with_splits(tmp_path: Path) -> Path:
+    """Two rows of train and test, two of dev, under two names."""
     path = tmp_path / "all.csv"
     rows = "train,1,a cat,a dog\nvalidation,2,a cat,a dog\ndev,4,sun,moon\ntest,0,a,b\n"
     path.write_text(f"split,score,sentence1,sentence2\n{rows}")
-    command = ["--model", str(tiny), "--data", str(path)]
-    main([*command, "--split", "dev"])
+    return path
+
+
+def test_a_split_of_a_file_is_the_rows_of_its_column(tiny, with_splits, capsys):
+    """What is left out is said."""
+    main(["--model", str(tiny), "--data", str(with_splits), "--split", "dev"])
     printed = capsys.readouterr()
-    assert f"{path}, dev split, 2 pairs" in printed.out
+    assert f"{with_splits}, dev split, 2 pairs" in printed.out
     assert "scored by cosine" in printed.out
     assert "split dev, not the 2 rows of train, test" in printed.err
-    (tmp_path / "plain.csv").write_text("score,sentence1,sentence2\n1,a cat,a dog\n2,sun,moon\n")
-    for more in ([], ["--split", "dev", "--data", str(tmp_path / "plain.csv")]):
-        with pytest.raises(InputError, match="split"):
-            main([*command, *more])
+
+
+def test_a_file_of_several_splits_needs_a_choice(tiny, with_splits):
+    """Scores over train and test together mean nothing."""
+    with pytest.raises(InputError, match="split"):
+        main(["--model", str(tiny), "--data", str(with_splits)])
+
+
+def test_a_file_without_splits_has_none_to_choose(tiny, tmp_path):
+    """``--split`` would select nothing without a word."""
+    path = tmp_path / "plain.csv"
+    path.write_text("score,sentence1,sentence2\n1,a cat,a dog\n2,sun,moon\n")
+    with pytest.raises(InputError, match="split"):
+        main(["--model", str(tiny), "--data", str(path), "--split", "dev"])
 
 
 def test_long_sentences_are_reported(tiny, tmp_path, capsys):
+    """A score of cut texts is not the model's."""
     path = tmp_path / "long.tsv"
     path.write_text(f"{SCORED_HEADER}1\t{'cat ' * 20}\ta dog\n2\ta cat\ta dog\n")
     main(["--model", str(tiny), "--data", str(path)])
@@ -155,6 +203,7 @@ def test_long_sentences_are_reported(tiny, tmp_path, capsys):
     ],
 )
 def test_rows_without_a_score_are_an_error(tiny, tmp_path, rows, message):
+    """The message names what is equal everywhere, or the column that is not understood."""
     (tmp_path / "rows.csv").write_text(rows)
     with pytest.raises(InputError, match=message):
         main(["--model", str(tiny), "--data", str(tmp_path / "rows.csv")])
@@ -167,38 +216,56 @@ TRIPLETS = [
 ]
 
 
-def test_triplets_give_an_accuracy(tiny, tmp_path, capsys):
+@pytest.fixture
+def triplets(tmp_path: Path) -> Path:
     path = tmp_path / "rows.jsonl"
-    names = ("anchor", "positive", "negative")
-    path.write_text(
-        "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in TRIPLETS)
-    )
-    main(["--model", str(tiny), "--data", str(path), "--json"])
-    found = json.loads(capsys.readouterr().out)
+    lines = []
+    for anchor, positive, negative in TRIPLETS:
+        row = {"anchor": anchor, "positive": positive, "negative": negative}
+        lines.append(json.dumps(row) + "\n")
+    path.write_text("".join(lines))
+    return path
+
+
+def test_triplets_give_an_accuracy(tiny, triplets, capsys):
+    """The share of anchors that are closer to the positive, by dot products of single texts."""
     encoder = SentenceEncoder.load(tiny)
-    vectors = [[encoder.encode([text])[0] for text in row] for row in TRIPLETS]
-    expected = sum(float(a @ p) > float(a @ n) for a, p, n in vectors) / 3
-    assert 0 < expected < 1
-    assert found.pop("cosine_accuracy") == pytest.approx(expected, abs=1e-12)
-    about = {"model": str(tiny), "pooling": "mean", "similarity": "cosine"}
-    assert found == {"data": str(path), "split": None, "triplets": 3} | about
-    main(["--model", str(tiny), "--data", str(path)])
+    closer = 0
+    for row in TRIPLETS:
+        anchor, positive, negative = (encoder.encode([text])[0] for text in row)
+        if anchor @ positive > anchor @ negative:
+            closer += 1
+    assert 0 < closer < 3
+    result = as_json(capsys, "--model", tiny, "--data", triplets)
+    assert result.pop("cosine_accuracy") == pytest.approx(closer / 3, abs=1e-12)
+    assert result == {
+        "data": str(triplets),
+        "split": None,
+        "triplets": 3,
+        "model": str(tiny),
+        "pooling": "mean",
+        "similarity": "cosine",
+    }
+
+
+def test_the_accuracy_of_triplets_is_a_line(tiny, triplets, capsys):
+    """One number needs no table."""
+    accuracy = as_json(capsys, "--model", tiny, "--data", triplets)["cosine_accuracy"]
+    main(["--model", str(tiny), "--data", str(triplets)])
     out = capsys.readouterr().out
-    assert (
-        f"{path}, 3 triplets\nscored by cosine\naccuracy  {100 * expected:.2f} % have an anchor"
-        in out
-    )
+    shown = f"accuracy  {100 * accuracy:.2f} % have an anchor"
+    assert f"{triplets}, 3 triplets\nscored by cosine\n{shown}" in out
 
 
 @pytest.mark.slow
 @pytest.mark.weights
 def test_stsb_scores_of_the_real_model(minilm, stsb, capsys):
-    """The published zero-shot scores on test, 82.03 and 82.74, with more digits from the
-    reference.
-    """
-    main(["--model", str(minilm), "--split", "test", "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert (found["data"], found["split"], found["pairs"]) == ("stsb", "test", 1379)
-    assert found["pearson_cosine"] == pytest.approx(0.827406, abs=1e-5)
-    for name in ("cosine", "dot", "euclidean"):  # on unit vectors all three give the same order
-        assert found[f"spearman_{name}"] == pytest.approx(0.820325, abs=1e-5)
+    """The published zero-shot scores, 82.03 and 82.74, with more digits from the reference."""
+    result = as_json(capsys, "--model", minilm, "--split", "test")
+    assert result["data"] == "stsb"
+    assert result["split"] == "test"
+    assert result["pairs"] == 1379
+    assert result["pearson_cosine"] == pytest.approx(0.827406, abs=1e-5)
+    # On unit vectors all three give the same order.
+    for name in ("cosine", "dot", "euclidean"):
+        assert result[f"spearman_{name}"] == pytest.approx(0.820325, abs=1e-5)

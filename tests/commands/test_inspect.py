@@ -11,7 +11,9 @@ from tests.diagnosis.files import NLI, SCORED, joined, put, write
 
 
 def test_the_report(tiny, tmp_path, capsys):
-    path = write(tmp_path, "a.jsonl", put(NLI, 16, NLI[15].replace("a cat", "a 猫" + " cat" * 20)))
+    """What is read, counted and shared by two files, and the command that trains."""
+    long_row = NLI[15].replace("a cat", "a 猫" + " cat" * 20)
+    path = write(tmp_path, "a.jsonl", put(NLI, 16, long_row))
     again = write(tmp_path, "b.jsonl", joined(NLI[50:]))
     main([str(path), str(again), "--model", str(tiny)])
     out = capsys.readouterr().out
@@ -28,6 +30,7 @@ def test_the_report(tiny, tmp_path, capsys):
 
 
 def test_json_and_the_exit_code_of_a_problem(tiny, tmp_path, capsys):
+    """A script can stop before a run that would fail."""
     train = write(tmp_path, "a.tsv", put(SCORED, 15, "high\ta cat\ta dog"))
     dev = write(tmp_path, "b.tsv", joined([SCORED[0], *SCORED[51:]]))
     with pytest.raises(SystemExit) as end:
@@ -35,14 +38,18 @@ def test_json_and_the_exit_code_of_a_problem(tiny, tmp_path, capsys):
     assert end.value.code == 1
     content = json.loads(capsys.readouterr().out)
     first, second = content["files"]
-    assert (first["rows"], len(first["problems"]), second["problems"]) == (59, 1, [])
+    assert first["rows"] == 59
+    assert len(first["problems"]) == 1
+    assert second["problems"] == []
     assert first["read"] == f"{train}: 59 rows; sentence1, sentence2, score"
-    assert (first["scores"]["min"], first["scores"]["max"]) == (0, 5)
+    assert first["scores"]["min"] == 0
+    assert first["scores"]["max"] == 5
     assert content["shared"] == [{"file": str(dev), "with": str(train), "rows": 10}]
     assert content["command"] is None
 
 
 def test_without_a_model_tokens_are_not_counted(tmp_path, monkeypatch, capsys):
+    """Nothing is fetched for a report, which says what it lacks."""
     monkeypatch.setenv("MINISBERT_HOME", str(tmp_path))
     main([str(write(tmp_path, "a.tsv", joined(SCORED)))])
     captured = capsys.readouterr()
@@ -50,11 +57,16 @@ def test_without_a_model_tokens_are_not_counted(tmp_path, monkeypatch, capsys):
     assert "median" not in captured.out
 
 
-def test_the_picture(tiny, tmp_path, monkeypatch):
+def test_the_picture(tiny, tmp_path):
+    """Lengths and scores, in a folder that is made."""
     pytest.importorskip("matplotlib", reason="needs the plots extra")
     path = write(tmp_path, "b.tsv", joined(SCORED))
     main([str(path), "--model", str(tiny), "--plots", str(tmp_path / "new")])
     assert (tmp_path / "new" / "inspection.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_missing_extra_is_told_before_the_work(tmp_path, monkeypatch):
+    """Reading a large file takes minutes."""
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(InputError, match=r"\.\[plots\]"):  # before the work
+    with pytest.raises(InputError, match=r"\.\[plots\]"):
         main([str(tmp_path / "missing.tsv"), "--plots", str(tmp_path)])

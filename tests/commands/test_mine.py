@@ -23,62 +23,101 @@ def files(tmp_path):
 
 
 def command(files, tiny, *more: str) -> list[str]:
-    named = [
+    return [
         "--pairs",
-        files / "pairs.tsv",
+        str(files / "pairs.tsv"),
         "--corpus",
-        files / "corpus.txt",
+        str(files / "corpus.txt"),
         "--out",
-        files / "out.jsonl",
+        str(files / "out.jsonl"),
+        "--model",
+        str(tiny),
+        *more,
     ]
-    return [*map(str, named), "--model", str(tiny), *more]
 
 
-@pytest.mark.parametrize("corpus", ["txt", "jsonl"])
-def test_the_command_writes_triplets_that_training_reads(files, tiny, capsys, corpus):
-    texts = (files / "corpus.txt").read_text().splitlines()
-    rows = [json.dumps({"_id": str(i), "text": text}) for i, text in enumerate(texts)]
-    (files / "corpus.jsonl").write_text("\n".join(rows))
-    main(
-        [
-            *command(files, tiny, "--num-negatives", "2"),
-            "--corpus",
-            str(files / f"corpus.{corpus}"),
-            "--json",
-        ]
-    )
+def written(files) -> list[tuple]:
+    """The triplets as training reads them."""
+    return read_rows(files / "out.jsonl", Columns(3)).rows
+
+
+def test_the_command_writes_triplets_that_training_reads(files, tiny):
+    """A triplet for each positive and each negative of its anchor, which share the negatives."""
+    main(command(files, tiny, "--num-negatives", "2"))
+    rows = written(files)
+    assert [row[:2] for row in rows] == [
+        ("a small dog", "the dog"),
+        ("a small dog", "the dog"),
+        ("the moon", "the sky"),
+        ("the moon", "the sky"),
+        ("the moon", "a star"),
+        ("the moon", "a star"),
+    ]
+    negatives = [row[2] for row in rows]
+    assert negatives[2:4] == negatives[4:6]
+    assert negatives[2] != negatives[3]
+    # near-duplicates of the positive are no negatives
+    assert "the dog" not in negatives[:2]
+    assert "The  Dog" not in negatives[:2]
+
+
+@pytest.mark.parametrize("form", ["txt", "jsonl"])
+def test_the_counts_as_json(files, tiny, capsys, form):
+    """The same for a corpus of lines and one of JSON."""
+    corpus = files / "corpus.txt"
+    if form == "jsonl":
+        rows = []
+        for i, text in enumerate(corpus.read_text().splitlines()):
+            rows.append(json.dumps({"_id": str(i), "text": text}))
+        corpus = files / "corpus.jsonl"
+        corpus.write_text("\n".join(rows))
+    main(command(files, tiny, "--num-negatives", "2", "--corpus", str(corpus), "--json"))
     captured = capsys.readouterr()
-    found = json.loads(captured.out)
     assert "3 rows, 1 skipped (an empty text or no label); anchor, positive" in captured.err
-    assert (found["anchors"], found["pairs"], found["documents"]) == (2, 3, 8)
-    assert (found["negatives"], found["triplets"], found["anchors_without_negative"]) == (4, 6, 0)
-    assert found["left_out"] == {"copy of anchor or positive": 1}
-    rows = read_rows(files / "out.jsonl", Columns(3)).rows
-    pairs = ("a small dog", "the dog"), ("the moon", "the sky"), ("the moon", "a star")
-    assert [row[:2] for row in rows] == [pair for pair in pairs for _ in range(2)]
-    assert not {negative for _, _, negative in rows[:2]} & {"the dog", "The  Dog"}
-    assert rows[2][2] == rows[4][2] != rows[3][2]
+    result = json.loads(captured.out)
+    assert result["anchors"] == 2
+    assert result["pairs"] == 3
+    assert result["documents"] == 8
+    assert result["negatives"] == 4
+    assert result["triplets"] == 6
+    assert result["anchors_without_negative"] == 0
+    assert result["pairs_without_negative"] == 0
+    assert result["anchors_with_fewer"] == 0
+    assert result["left_out"] == {"copy of anchor or positive": 1}
 
 
-def test_the_columns_of_the_pairs(files, tiny):
-    (files / "pairs.csv").write_text("to,note,from\nthe dog,x,a small dog\nthe sky,y,the moon\n")
-    for columns in ("from,to", "1,2"):
-        if columns == "1,2":
-            (files / "pairs.csv").write_text("a small dog,the dog,x\nthe moon,the sky,y\n")
-        main([*command(files, tiny), "--pairs", str(files / "pairs.csv"), "--columns", columns])
-        rows = [row[:2] for row in read_rows(files / "out.jsonl", Columns(3)).rows]
-        assert [*dict.fromkeys(rows)] == [("a small dog", "the dog"), ("the moon", "the sky")]
+@pytest.mark.parametrize(
+    ("content", "columns"),
+    [
+        ("to,note,from\nthe dog,x,a small dog\nthe sky,y,the moon\n", "from,to"),
+        ("a small dog,the dog,x\nthe moon,the sky,y\n", "1,2"),
+    ],
+)
+def test_the_columns_of_the_pairs(files, tiny, content, columns):
+    """By name, or by number without a header."""
+    (files / "pairs.csv").write_text(content)
+    main(command(files, tiny, "--pairs", str(files / "pairs.csv"), "--columns", columns))
+    pairs = {row[:2] for row in written(files)}
+    assert pairs == {("a small dog", "the dog"), ("the moon", "the sky")}
 
 
-def test_negatives_in_the_pairs_and_the_summary(files, tiny, capsys):
-    names = ("anchor", "positive", "negative")
-    rows = [("a small dog", "the dog", "rain"), ("the moon", "the sky", "snow")]
-    lines = [json.dumps(dict(zip(names, row, strict=True))) for row in rows]
-    (files / "pairs.jsonl").write_text("\n".join(lines))
-    main([*command(files, tiny, "--max-score", "0.999"), "--pairs", str(files / "pairs.jsonl")])
-    captured = capsys.readouterr()
-    assert "only anchor and positive are read, not the 1 negatives of each row" in captured.err
-    lines = captured.out.splitlines()
+def test_negatives_of_an_earlier_mining_are_not_read(files, tiny, capsys):
+    """Mining again with another model begins with the pairs alone, and says so."""
+    path = files / "pairs.jsonl"
+    path.write_text(
+        '{"anchor": "a small dog", "positive": "the dog", "negative": "rain"}\n'
+        '{"anchor": "the moon", "positive": "the sky", "negative": "snow"}\n'
+    )
+    main(command(files, tiny, "--pairs", str(path)))
+    message = "only anchor and positive are read, not the 1 negatives of each row"
+    assert message in capsys.readouterr().err
+
+
+def test_the_summary(files, tiny, capsys):
+    """Counts first, then how near the negatives are, and what to do if they are too near."""
+    (files / "pairs.tsv").write_text("anchor\tpositive\na small dog\tthe dog\nthe moon\tthe sky\n")
+    main(command(files, tiny, "--max-score", "0.999"))
+    lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "2 anchors with 2 positives, 7 documents"
     assert any(line.endswith("candidates left out: max score") for line in lines)
     assert lines[-2].startswith("mean cosine similarity to the anchor: positives ")
@@ -87,31 +126,26 @@ def test_negatives_in_the_pairs_and_the_summary(files, tiny, capsys):
 
 def test_pairs_that_the_file_lacks_are_named(files, tiny, capsys):
     """No candidate is further from an anchor than the furthest text."""
-    texts, encoder = (
-        ["snow", "a man plays", "the guitar", "a small dog"],
-        SentenceEncoder.load(tiny),
-    )
-    (furthest,) = [
-        texts[i] for i in top_k(-encoder.encode(["the moon"]), encoder.encode(texts), 1)[1][0]
-    ]
+    texts = ["snow", "a man plays", "the guitar", "a small dog"]
+    encoder = SentenceEncoder.load(tiny)
+    _, indices = top_k(-encoder.encode(["the moon"]), encoder.encode(texts), 1)
+    furthest = texts[indices[0, 0]]
     (files / "corpus.txt").write_text("\n".join(texts))
     rows = f"a small dog\ta small dog\nthe moon\t{furthest}\nthe moon\tthe moon\n"
     (files / "pairs.tsv").write_text("anchor\tpositive\n" + rows)
+
     main(command(files, tiny, "--absolute-margin", "0.001", "--json"))
     captured = capsys.readouterr()
-    found = json.loads(captured.out)
-    assert (found["anchors_without_negative"], found["pairs_without_negative"], found["pairs"]) == (
-        1,
-        2,
-        3,
-    )
+    result = json.loads(captured.out)
+    assert result["anchors_without_negative"] == 1
+    assert result["pairs_without_negative"] == 2
+    assert result["pairs"] == 3
     message = (
         "2 of 3 pairs are not in the file, no candidate is left for their anchors: 'the moon'; "
         "relax the margins"
     )
     assert message in captured.err
-    rows = read_rows(files / "out.jsonl", Columns(3)).rows
-    assert {row[0] for row in rows} == {"a small dog"}
+    assert {row[0] for row in written(files)} == {"a small dog"}
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="this system has no /dev/fd")
@@ -121,9 +155,9 @@ def test_pairs_from_a_pipe_replace_an_old_file(files, tiny):
     os.write(writer, (files / "pairs.tsv").read_bytes())
     os.close(writer)
     (files / "out.jsonl").write_text("old")
-    main([*command(files, tiny), "--pairs", f"/dev/fd/{reader}"])
+    main(command(files, tiny, "--pairs", f"/dev/fd/{reader}"))
     os.close(reader)
-    assert len(read_rows(files / "out.jsonl", Columns(3)).rows) > 1
+    assert len(written(files)) > 1
 
 
 @pytest.mark.parametrize(
@@ -138,9 +172,10 @@ def test_pairs_from_a_pipe_replace_an_old_file(files, tiny):
     ],
 )
 def test_bad_input_is_an_error_and_keeps_the_old_file(files, tiny, more, message):
-    (files / "out.jsonl").write_text('["a cat", "the cat"]\n')
+    """The file may be the result of an hour."""
+    out = files / "out.jsonl"
+    out.write_text('["a cat", "the cat"]\n')
+    more = [text.replace("OUT", str(out)) for text in more]
     with pytest.raises(InputError, match=message):
-        main(
-            command(files, tiny, *(text.replace("OUT", str(files / "out.jsonl")) for text in more))
-        )
-    assert (files / "out.jsonl").read_text() == '["a cat", "the cat"]\n'
+        main(command(files, tiny, *more))
+    assert out.read_text() == '["a cat", "the cat"]\n'

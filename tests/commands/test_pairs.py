@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -26,54 +27,70 @@ def expected(tiny) -> list[tuple[float, int, int]]:
     vectors = SentenceEncoder.load(tiny).encode(SENTENCES).astype(np.float64)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = vectors @ vectors.T
-    return sorted(((cosines[i, j], i, j) for i in range(5) for j in range(i + 1, 5)), reverse=True)
+    scored = [(cosines[i, j], i, j) for i, j in combinations(range(len(SENTENCES)), 2)]
+    return sorted(scored, reverse=True)
 
 
-def test_pairs_are_printed_best_first_and_a_top_beyond_their_number_shows_all(
-    tiny, file, expected, capsys
-):
-    shown = [f"{score:8.4f}  {SENTENCES[i]}\n{'':8}  {SENTENCES[j]}\n" for score, i, j in expected]
-    assert shown[0] == "  1.0000  the dog\n          the dog\n"
+def test_pairs_are_printed_best_first(tiny, file, expected, capsys):
+    """The score, then the two texts below each other."""
     main([str(file), "--model", str(tiny), "--top", "4"])
-    assert capsys.readouterr().out == "".join(shown[:4])
+    lines = []
+    for score, i, j in expected[:4]:
+        lines.append(f"{score:8.4f}  {SENTENCES[i]}\n")
+        lines.append(f"{'':8}  {SENTENCES[j]}\n")
+    assert lines[:2] == ["  1.0000  the dog\n", "          the dog\n"]
+    assert capsys.readouterr().out == "".join(lines)
+
+
+def test_a_top_beyond_the_number_of_pairs_shows_all(tiny, file, capsys):
+    """It is said, because a user may have expected more."""
     main([str(file), "--model", str(tiny), "--top", "11"])
-    printed, said = capsys.readouterr()
-    assert len(printed.splitlines()) == 20
-    assert "--top 11: 5 sentences make only 10 pairs" in said
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 20
+    assert "--top 11: 5 sentences make only 10 pairs" in captured.err
 
 
-def test_pairs_as_json_and_only_those_above_a_score(tiny, file, expected, capsys):
+def check_json(tiny, out: str, expected: list[tuple[float, int, int]]) -> None:
+    content = json.loads(out)
+    assert content["model"] == str(tiny)
+    assert content["sentences"] == 5
+    for pair, (score, i, j) in zip(content["pairs"], expected, strict=True):
+        assert pair["score"] == pytest.approx(score, abs=1e-6)
+        assert pair["indices"] == [i, j]
+        assert pair["texts"] == [SENTENCES[i], SENTENCES[j]]
+
+
+def test_pairs_as_json(tiny, file, expected, capsys):
+    """With the numbers of the lines, from 0."""
+    main([str(file), "--model", str(tiny), "--top", "3", "--json"])
+    check_json(tiny, capsys.readouterr().out, expected[:3])
+
+
+def test_only_pairs_above_a_score(tiny, file, expected, capsys):
+    """How many were left out is said."""
     limit = (expected[1][0] + expected[2][0]) / 2
-    for options, count in ((["--top", "3"], 3), (["--min-score", str(limit)], 2)):
-        main([str(file), "--model", str(tiny), *options, "--json"])
-        captured = capsys.readouterr()
-        content = json.loads(captured.out)
-        assert (content["model"], content["sentences"]) == (str(tiny), 5)
-        for pair, (score, i, j) in zip(content["pairs"], expected[:count], strict=True):
-            assert pair.pop("score") == pytest.approx(score, abs=1e-6)
-            assert pair == {"indices": [i, j], "texts": [SENTENCES[i], SENTENCES[j]]}
+    main([str(file), "--model", str(tiny), "--min-score", str(limit), "--json"])
+    captured = capsys.readouterr()
+    check_json(tiny, captured.out, expected[:2])
     assert "2 of the 10 closest pairs have a score of at least" in captured.err
 
 
 def test_a_prompt_comes_before_each_sentence(tiny, file, tmp_path, capsys):
+    """By its text or its name, the scores are those of sentences that begin with it."""
     folder = shutil.copytree(tiny, tmp_path / "model")
     (folder / "config_sentence_transformers.json").write_text('{"prompts": {"same": "the sun "}}')
-    whole, found = tmp_path / "whole.txt", []
+    whole = tmp_path / "whole.txt"
     whole.write_text("".join(f"the sun {sentence}\n" for sentence in SENTENCES), encoding="utf-8")
-    for texts, *prompt in (
-        [whole],
-        [file, "--prompt", "the sun "],
-        [file, "--prompt-name", "same"],
-        [file],
-    ):
-        main([str(texts), "--model", str(folder), *prompt, "--json"])
-        found.append(
-            [
-                (pair["score"], pair["indices"])
-                for pair in json.loads(capsys.readouterr().out)["pairs"]
-            ]
-        )
-    assert found[0] == found[1] == found[2] != found[3]
+
+    def ranking(*arguments: object) -> list[tuple[float, list[int]]]:
+        main([*map(str, arguments), "--model", str(folder), "--json"])
+        pairs = json.loads(capsys.readouterr().out)["pairs"]
+        return [(pair["score"], pair["indices"]) for pair in pairs]
+
+    expected = ranking(whole)
+    assert ranking(file, "--prompt", "the sun ") == expected
+    assert ranking(file, "--prompt-name", "same") == expected
+    assert ranking(file) != expected
 
 
 @pytest.mark.parametrize(
@@ -85,6 +102,7 @@ def test_a_prompt_comes_before_each_sentence(tiny, file, tmp_path, capsys):
     ],
 )
 def test_invalid_input_is_an_error(tiny, tmp_path, content, arguments, message):
+    """Each is found before the sentences are encoded."""
     (tmp_path / "f.txt").write_text(content)
     with pytest.raises(InputError, match=message):
         main([str(tmp_path / "f.txt"), "--model", str(tiny), *arguments])

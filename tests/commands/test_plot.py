@@ -32,30 +32,35 @@ def run(tmp_path):
 
 
 def test_the_curves_of_a_run(run):
+    """A step that is logged twice counts once; a line that is cut off is left out."""
     title, curves = read_run(run)
     assert title == "cosine on tiny"
-    # the learning rate begins at 0
-    rates = {1: 0, 10: 0.001, 20: 0.002}
     assert curves == {
         "loss (cosine)": {10: 8, 20: 3},
         "dev spearman x 100": {0: 25, 20: 50},
-        "learning rate": rates,
+        "learning rate": {1: 0, 10: 0.001, 20: 0.002},  # it begins at 0
     }
+
+
+def test_curves_of_several_runs_share_their_axes(run):
+    """Losses have an axis for each kind; the others are compared on one."""
     pytest.importorskip("matplotlib", reason="needs the plots extra")
+    title, curves = read_run(run)
     other = {
         "loss (ranking)": {10: 1.0},
         "dev spearman x 100": {0: 20.0},
         "learning rate": {10: 0.1},
     }
     figure = draw_curves({"a": curves, "b": other}, title)
-    labels = ["loss (cosine)", "loss (ranking)", "dev spearman x 100", "learning rate"]
-    assert [axes.get_ylabel() for axes in figure.axes] == labels
-    assert [[len(line.get_xdata()) for line in axes.lines] for axes in figure.axes] == [
-        [2],
-        [1],
-        [2, 1],
-        [3, 1],
-    ]
+    points = {}
+    for axes in figure.axes:
+        points[axes.get_ylabel()] = [len(line.get_xdata()) for line in axes.lines]
+    assert points == {
+        "loss (cosine)": [2],
+        "loss (ranking)": [1],
+        "dev spearman x 100": [2, 1],
+        "learning rate": [3, 1],
+    }
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
 
 
@@ -63,48 +68,79 @@ def test_the_curves_of_a_run(run):
     ("ending", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
 )
 def test_the_command_writes_a_picture(run, ending, start):
+    """The ending chooses the format."""
     pytest.importorskip("matplotlib", reason="needs the plots extra")
-    main([str(run), str(run), "--out", str(run / "new" / f"both.{ending}")])
-    assert (run / "new" / f"both.{ending}").read_bytes().startswith(start)
+    path = run / "new" / f"both.{ending}"
+    main([str(run), str(run), "--out", str(path)])
+    assert path.read_bytes().startswith(start)
+
+
+def test_the_picture_of_one_run_is_in_its_folder(run):
+    """Without ``--out``."""
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
     main([str(run)])
     assert (run / "curves.png").is_file()
+
+
+def test_another_ending_is_refused(run):
+    """The message names the option."""
     with pytest.raises(InputError, match="--out"):
         main([str(run), "--out", "curves.jpg"])
 
 
-def test_what_is_no_run_is_refused(run, monkeypatch):
-    (run / "metrics.jsonl").write_text('{"step": 10}\n')
-    with pytest.raises(InputError, match=r"metrics\.jsonl, line 1: .*loss"):
+@pytest.mark.parametrize(
+    ("log", "message"),
+    [
+        ('{"step": 10}\n', r"metrics\.jsonl, line 1: .*loss"),
+        ("", "no losses"),
+        (None, r"metrics\.jsonl"),
+    ],
+)
+def test_what_is_no_run_is_refused(run, log, message):
+    """A damaged log, one without a loss yet, and none."""
+    path = run / "metrics.jsonl"
+    if log is None:
+        path.unlink()
+    else:
+        path.write_text(log)
+    with pytest.raises(InputError, match=message):
         read_run(run)
-    (run / "metrics.jsonl").write_text("")
-    with pytest.raises(InputError, match="no losses"):
-        read_run(run)
-    with pytest.raises(InputError, match=r"metrics\.jsonl"):
-        read_run(run / "nowhere")
-    monkeypatch.setitem(
-        sys.modules, "matplotlib.figure", None
-    )  # importing it fails, installed or not
+
+
+def test_a_missing_extra_is_told_before_the_run_is_read(run, monkeypatch):
+    """Importing matplotlib fails here, whether it is installed or not."""
+    (run / "metrics.jsonl").unlink()
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(InputError, match=r"\.\[plots\]"):
         main([str(run)])
 
 
 def test_every_length_is_in_a_bar():
+    """No text is lost at the edge of a bar."""
     pytest.importorskip("matplotlib", reason="needs the plots extra")
     lengths = [1, 1, 7, 150]
-    figure = draw_histograms(
-        {"a": lengths, "empty": []}, "tokens", {"a": [0.5, 4.0, 4.0], "empty": []}
-    )
+    figure = draw_histograms({"a": lengths}, "tokens", {"a": []})
+    bars = figure.axes[0].patches
+    assert len(bars) <= 100
+    for bar in bars:
+        low = bar.get_x()
+        high = low + bar.get_width()
+        assert bar.get_height() == sum(low < length < high for length in lengths)
+    assert sum(bar.get_height() for bar in bars) == 4
+
+
+def test_a_file_without_scores_has_no_axes_for_them():
+    """An empty picture would look like a mistake."""
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    lengths = {"a": [1, 1, 7, 150], "empty": []}
+    scores = {"a": [0.5, 4.0, 4.0], "empty": []}
+    figure = draw_histograms(lengths, "tokens", scores)
     assert [axes.get_visible() for axes in figure.axes] == [True, True, True, False]
     assert sum(bar.get_height() for bar in figure.axes[1].patches) == 3
-    axes = figure.axes[0]
-    bars = [(bar.get_x(), bar.get_x() + bar.get_width(), bar.get_height()) for bar in axes.patches]
-    assert len(bars) <= 100
-    for low, high, height in bars:
-        assert height == sum(low < length < high for length in lengths)
-    assert sum(height for _, _, height in bars) == 4
 
 
 def test_a_heat_map_shows_every_number_under_its_texts():
+    """A dollar sign is no formula, and a long text is cut."""
     pytest.importorskip("matplotlib", reason="needs the plots extra")
     matrix = np.array([[1.0, 0.25], [-0.5, 1.0]])
     figure = draw_heatmap(["costs $a$\nand $b$", "x" * 60], matrix, "cosine")
@@ -113,24 +149,28 @@ def test_a_heat_map_shows_every_number_under_its_texts():
     assert axes.images[0].get_clim() == (0, 1)
     for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
         assert [label.get_text() for label in labels] == ["costs $a$ and $b$", "x" * 45 + "..."]
-    cells = {(text.get_position()[::-1]): text.get_text() for text in axes.texts}
+    cells = {}
+    for text in axes.texts:
+        column, row = text.get_position()
+        cells[row, column] = text.get_text()
     assert cells == {(0, 0): "1.00", (0, 1): "0.25", (1, 0): "-0.50", (1, 1): "1.00"}
     figure.draw_without_rendering()
 
 
 def test_like_texts_are_beside_each_other():
-    """Two pairs and a text between them; each group turned so that the most alike are
-    neighbours.
-    """
-    matrix = np.eye(5)
-    for i, j, value in (
-        (0, 3, 0.9),
-        (1, 4, 0.8),
-        (0, 2, 0.5),
-        (1, 2, 0.1),
-        (2, 3, 0.2),
-        (2, 4, 0.3),
-    ):
-        matrix[i, j] = matrix[j, i] = value
+    """Two pairs and a text between them, each group turned so that like texts are neighbours."""
+    matrix = np.array(
+        [
+            [1.0, 0.0, 0.5, 0.9, 0.0],
+            [0.0, 1.0, 0.1, 0.0, 0.8],
+            [0.5, 0.1, 1.0, 0.2, 0.3],
+            [0.9, 0.0, 0.2, 1.0, 0.0],
+            [0.0, 0.8, 0.3, 0.0, 1.0],
+        ]
+    )
     assert by_likeness(matrix) in ([3, 0, 2, 4, 1], [1, 4, 2, 0, 3])
+
+
+def test_the_order_of_one_text():
+    """There is nothing to compare."""
     assert by_likeness(np.eye(1)) == [0]

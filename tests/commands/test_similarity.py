@@ -1,9 +1,8 @@
-"""A model trained for dot products is searched, evaluated and mined by them: by hand and against
-the reference.
-"""
+"""A model trained for dot products is searched, evaluated and mined by them."""
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,13 +21,13 @@ CORPUS = [
     "the cat",
 ]
 QUERIES = ["the dog", "snow"]
-NAMES = ("cosine", "dot", "euclidean", "manhattan")
 
 
 @pytest.fixture
 def folder(tiny, tmp_path):
-    """The tiny model without its last module, so that lengths differ, and with dot products as its
-    similarity.
+    """The tiny model with dot products as its similarity.
+
+    It lacks the last module, so that the lengths of vectors differ.
     """
     model = shutil.copytree(tiny, tmp_path / "model")
     modules = json.loads((model / "modules.json").read_text())
@@ -45,16 +44,20 @@ def corpus(tmp_path):
 
 def scores_of(name: str, u: np.ndarray, v: np.ndarray) -> np.ndarray:
     """All scores (Q, N) in float64."""
-    u, v = u.astype(np.float64), v.astype(np.float64)
+    u = u.astype(np.float64)
+    v = v.astype(np.float64)
     if name == "cosine":
-        u, v = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (u, v))
+        u /= np.linalg.norm(u, axis=1, keepdims=True)
+        v /= np.linalg.norm(v, axis=1, keepdims=True)
     if name in ("cosine", "dot"):
         return u @ v.T
-    return -np.linalg.norm(u[:, None] - v[None], axis=2, ord={"euclidean": 2, "manhattan": 1}[name])
+    order = {"euclidean": 2, "manhattan": 1}[name]
+    return -np.linalg.norm(u[:, None] - v[None], axis=2, ord=order)
 
 
 @pytest.mark.parametrize("chosen", [None, "cosine", "manhattan"])
 def test_search_ranks_and_names_the_similarity(folder, corpus, chosen, capsys):
+    """Without ``--similarity`` the model's own."""
     arguments = [str(corpus), "--model", str(folder), "--top", "6", "--json"]
     for query in QUERIES:
         arguments += ["--query", query]
@@ -62,31 +65,36 @@ def test_search_ranks_and_names_the_similarity(folder, corpus, chosen, capsys):
         arguments += ["--similarity", chosen]
     search.main(arguments)
     printed = capsys.readouterr()
-    found = json.loads(printed.out)
+    content = json.loads(printed.out)
     name = chosen or "dot"
-    assert found["similarity"] == name
+    assert content["similarity"] == name
     assert f"scored by {name}" in printed.err
+
     encoder = SentenceEncoder.load(folder)
     expected = scores_of(name, encoder.encode(QUERIES), encoder.encode(CORPUS))
-    for result, row in zip(found["results"], expected, strict=True):
-        assert [hit["index"] for hit in result["hits"]] == np.argsort(-row).tolist()
-        assert [hit["score"] for hit in result["hits"]] == pytest.approx(
-            np.sort(row)[::-1].tolist(), rel=1e-5
-        )
+    for result, row in zip(content["results"], expected, strict=True):
+        best_first = np.argsort(-row)
+        assert [hit["index"] for hit in result["hits"]] == best_first.tolist()
+        scores = [hit["score"] for hit in result["hits"]]
+        assert scores == pytest.approx(row[best_first].tolist(), rel=1e-5)
 
 
 def test_an_index_serves_every_similarity(folder, corpus, tmp_path, monkeypatch, capsys):
+    """The vectors are the same: encoding them again would cost an hour for nothing."""
     index = ["--model", str(folder), "--index", str(tmp_path / "i.safetensors"), "--json"]
     pairs.main([str(corpus), *index])
     assert json.loads(capsys.readouterr().out)["similarity"] == "dot"
-    monkeypatch.setattr(
-        SentenceEncoder, "encode", lambda *_, **__: pytest.fail("it was encoded again")
-    )
+
+    def encode_again(*_: object, **options: object) -> None:
+        pytest.fail("the texts were encoded again")
+
+    monkeypatch.setattr(SentenceEncoder, "encode", encode_again)
     pairs.main([str(corpus), *index, "--similarity", "cosine"])
     assert json.loads(capsys.readouterr().out)["similarity"] == "cosine"
 
 
 def test_bits_have_no_length(folder, corpus, tmp_path, capsys):
+    """Only the cosine ranks them, whatever the model's similarity is."""
     out = str(tmp_path / "bits.safetensors")
     encode.main(
         ["--file", str(corpus), "--model", str(folder), "--quantize", "binary", "--out", out]
@@ -101,56 +109,68 @@ def test_bits_have_no_length(folder, corpus, tmp_path, capsys):
 
 @pytest.fixture
 def retrieval(folder, tmp_path) -> list[str]:
-    """Files whose relevant document is the best by dot product and not the best by cosine, for both
-    queries.
-    """
+    """Files whose relevant documents are the best by dot product and not the best by cosine."""
     encoder = SentenceEncoder.load(folder)
     texts = [f"{first} {second}" for first in CORPUS for second in CORPUS]
-    vectors = encoder.encode(texts)
-    best = {
-        name: scores_of(name, encoder.encode(QUERIES), vectors).argmax(axis=1).tolist()
-        for name in NAMES
-    }
-    assert all(dot != cosine for dot, cosine in zip(best["dot"], best["cosine"], strict=True))
-    lines = {"queries": QUERIES, "corpus": texts}
-    arguments = ["--model", str(folder)]
-    for name, its_texts in lines.items():
-        rows = [json.dumps({"_id": str(i), "text": text}) for i, text in enumerate(its_texts)]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
-        arguments += [f"--{name}", str(tmp_path / f"{name}.jsonl")]
-    (tmp_path / "qrels.tsv").write_text(
-        "".join(f"{i}\t{row}\t1\n" for i, row in enumerate(best["dot"]))
-    )
-    return [*arguments, "--qrels", str(tmp_path / "qrels.tsv")]
+    queries = encoder.encode(QUERIES)
+    documents = encoder.encode(texts)
+    best = scores_of("dot", queries, documents).argmax(axis=1)
+    assert (best != scores_of("cosine", queries, documents).argmax(axis=1)).all()
+
+    write_texts(tmp_path / "queries.jsonl", QUERIES)
+    write_texts(tmp_path / "corpus.jsonl", texts)
+    qrels = "".join(f"{i}\t{row}\t1\n" for i, row in enumerate(best))
+    (tmp_path / "qrels.tsv").write_text(qrels)
+    return [
+        "--model",
+        str(folder),
+        "--queries",
+        str(tmp_path / "queries.jsonl"),
+        "--corpus",
+        str(tmp_path / "corpus.jsonl"),
+        "--qrels",
+        str(tmp_path / "qrels.tsv"),
+    ]
 
 
-def test_retrieval_is_perfect_by_the_models_own_similarity_alone(retrieval, capsys):
+def write_texts(path: Path, texts: list[str]) -> None:
+    """Write texts as BEIR has them, with their numbers as ids."""
+    rows = [json.dumps({"_id": str(i), "text": text}) for i, text in enumerate(texts)]
+    path.write_text("\n".join(rows))
+
+
+def test_retrieval_is_perfect_by_the_models_own_similarity(retrieval, capsys):
+    """The files were made so that dot products find everything."""
     evaluate.main([*retrieval, "--json"])
     assert json.loads(capsys.readouterr().out)["dot_ndcg@10"] == 1
+
+
+def test_retrieval_by_another_similarity_is_worse(retrieval, capsys):
+    """``--similarity`` changes the search, and the names of the results."""
     evaluate.main([*retrieval, "--similarity", "cosine", "--json"])
     assert json.loads(capsys.readouterr().out)["cosine_ndcg@10"] < 1
+
+
+def test_the_table_of_retrieval_names_the_similarity(retrieval, capsys):
+    """A score without it cannot be compared."""
     evaluate.main(retrieval)
     assert "exact search by dot" in capsys.readouterr().out
 
 
 def test_negatives_are_those_of_the_similarity(folder, corpus, tmp_path, capsys):
-    (tmp_path / "pairs.tsv").write_text("anchor\tpositive\nthe dog\ta small dog\n")
+    """The two documents with the largest dot products, apart from the positive."""
+    path = tmp_path / "pairs.tsv"
+    path.write_text("anchor\tpositive\nthe dog\ta small dog\n")
     out = tmp_path / "triplets.jsonl"
-    arguments = [
-        "--model",
-        str(folder),
-        "--pairs",
-        str(tmp_path / "pairs.tsv"),
-        "--corpus",
-        str(corpus),
-    ]
-    mine.main([*arguments, "--num-negatives", "2", "--out", str(out), "--json"])
-    found = json.loads(capsys.readouterr().out)
+    files = ["--pairs", str(path), "--corpus", str(corpus), "--out", str(out)]
+    mine.main(["--model", str(folder), *files, "--num-negatives", "2", "--json"])
+    content = json.loads(capsys.readouterr().out)
+
     encoder = SentenceEncoder.load(folder)
     scores = scores_of("dot", encoder.encode(["the dog"]), encoder.encode(CORPUS))[0]
-    ranked = [row for row in np.argsort(-scores) if row != 0][:2]
-    assert [json.loads(line)["negative"] for line in out.read_text().splitlines()] == [
-        CORPUS[row] for row in ranked
-    ]
-    means = {"positives": scores[0], "negatives": scores[ranked].mean()}
-    assert (found["similarity"], found["mean_score"]) == ("dot", pytest.approx(means, rel=1e-5))
+    best = [row for row in np.argsort(-scores) if row != 0][:2]
+    negatives = [json.loads(line)["negative"] for line in out.read_text().splitlines()]
+    assert negatives == [CORPUS[row] for row in best]
+    assert content["similarity"] == "dot"
+    means = {"positives": scores[0], "negatives": scores[best].mean()}
+    assert content["mean_score"] == pytest.approx(means, rel=1e-5)
