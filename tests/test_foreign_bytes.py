@@ -362,13 +362,6 @@ def ended_later(pipe: Path) -> Iterator[None]:
             writer.kill()
 
 
-def remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 @pytest.mark.parametrize("line", LINES)
 def test_what_is_no_file_or_another_one_is_refused_in_one_line(line, folder, monkeypatch, capfd):

@@ -150,8 +150,8 @@ def add_corpus_options(
         "--index",
         type=Path,
         metavar="F",
-        help="keep the vectors in F.safetensors and reuse them for the same model and texts; search "
-        "also reads what encode --quantize has written for the same texts",
+        help="keep the vectors in F.safetensors and reuse them for the same model and texts; "
+        "search also reads what encode --quantize has written for the same texts",
     )
     add_table_options(files, columns)
     add_json_option(files)
