@@ -108,8 +108,8 @@ class Family:
         return content
 
 
-# Keys in config.json that would make something else than an encoder of BERT and its relatives, with
-# the values that leave it one.
+# Keys in config.json that turn BERT and its relatives into something else than an encoder. Each is
+# here with the values that an encoder has.
 ENCODER_ONLY: dict[str, tuple] = {
     "is_decoder": (False,),
     "add_cross_attention": (False,),

@@ -76,7 +76,7 @@ class GemmaFeedForward(GatedFeedForward):
 
 
 class GemmaLayer(PreNormLayer):
-    """Attention, then feed-forward, each normalised before it and once more before it is added."""
+    """Attention, then feed-forward; the input of each is normalised, and its output once more."""
 
     def __init__(self, config: GemmaConfig):
         width = config.hidden_size
@@ -146,6 +146,7 @@ GEMMA = GemmaFamily(
     architecture="Gemma3TextModel",
     config=GemmaConfig,
     encoder=Gemma,
+    tables=QWEN3.tables,
     modules=QWEN3.modules
     | {
         "layers.{i}.attention_after": "layers.{i}.post_attention_layernorm",

@@ -274,8 +274,10 @@ def read_optional(raw: dict[str, Any], key: str, kind: type = dict) -> Any:
     value = raw.get(key)
     if value is None:
         return kind()
-    # A tuple is a list that ``Family.write`` has returned and that never was JSON.
-    if not isinstance(value, kind | tuple):
+    # ``Family.write`` returns lists as tuples, which JSON would turn into lists.
+    if isinstance(value, tuple):
+        value = list(value)
+    if not isinstance(value, kind):
         raise ValueError(f"{key} must be a JSON {kind.__name__}, not {one_line(value)}")
     return value
 

@@ -148,6 +148,7 @@ class RotaryAttention(AttentionHeads):
         else:
             context, probabilities = attention(query, key, value, mask, dropout)
         output = self.output(self.merge(context))  # (B, T, D)
+        # ModernBERT drops numbers of the output at the same rate.
         return nn.functional.dropout(output, dropout), probabilities
 
 
@@ -270,15 +271,18 @@ class ModernBertFamily(WindowedFamily):
     """ModernBERT's names and settings."""
 
     def write(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings with the key of older files, which every version reads.
+        """Return the settings with ``global_attn_every_n_layers``, which older files have.
 
-        It is right only for evenly spaced global layers. The ``layer_types`` are written too, and
-        versions that read them ignore the key.
+        Every version reads it. It is right only for evenly spaced global layers; the
+        ``layer_types`` are written too, and versions that read them ignore the older key.
         """
         kinds = config["layer_types"]
-        every = max(len(kinds), 1)
         if GLOBAL in kinds[1:]:
             every = kinds.index(GLOBAL, 1)  # the first global layer after layer 0
+        elif kinds:
+            every = len(kinds)  # only layer 0 is global
+        else:
+            every = 1  # all layers are global
         return super().write(config) | {"global_attn_every_n_layers": every}
 
 
@@ -287,8 +291,8 @@ MODERNBERT = ModernBertFamily(
     architecture="ModernBertModel",
     config=ModernBertConfig,
     encoder=ModernBert,
+    tables={"embeddings.word": "embeddings.tok_embeddings"},
     modules={
-        "embeddings.word": "embeddings.tok_embeddings",
         "embeddings.norm": "embeddings.norm",
         "layers.{i}.attention.qkv": "layers.{i}.attn.Wqkv",
         "layers.{i}.attention.output": "layers.{i}.attn.Wo",

@@ -119,12 +119,13 @@ class MPNet(OffsetEncoder):
 
     def __init__(self, config: MPNetConfig, pooler: bool = True):
         layers = [MPNetLayer(config) for _ in range(config.num_hidden_layers)]
-        # The pooler follows the table of biases, so the parent does not make it.
+        # The pooler comes after the table of biases among the parameters, so the parent does not
+        # make it.
         super().__init__(config, pooler=False, layers=layers)
         self.relative = nn.Embedding(BUCKETS, config.num_attention_heads)
         if pooler:
             self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
-        self.initialise()  # again, because the parent's call knew neither of the two
+        self.initialise()  # once more, because the parent's call came before these two
 
     def view(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[Tensor]:
         """Compute what each layer adds to its scores (B, H, T, T).
@@ -147,11 +148,13 @@ MPNET = Family(
     architecture="MPNetModel",
     config=MPNetConfig,
     encoder=MPNet,
-    modules={
+    tables={
         "embeddings.word": "embeddings.word_embeddings",
         "embeddings.position": "embeddings.position_embeddings",
-        "embeddings.norm": "embeddings.LayerNorm",
         "relative": "encoder.relative_attention_bias",
+    },
+    modules={
+        "embeddings.norm": "embeddings.LayerNorm",
         "layers.{i}.attention.query": "encoder.layer.{i}.attention.attn.q",
         "layers.{i}.attention.key": "encoder.layer.{i}.attention.attn.k",
         "layers.{i}.attention.value": "encoder.layer.{i}.attention.attn.v",

@@ -2,7 +2,8 @@
 
 A text's own tokens are the only ones that it may see, and its positions start at 0 wherever it is
 in its row. The other encoders take such a mask and such positions as arguments. The book's ``Bert``
-takes one text a row, so its embeddings and layers are called one by one here. Imports ``core``.
+takes one text a row, so its embeddings and layers are called one by one here. Imports ``core`` and
+the encoders beside this file.
 """
 
 from typing import Any
@@ -35,8 +36,9 @@ def states_by_view(
 ) -> Tensor:
     """Compute the hidden states (R, T, D) of BERT or a relative with one ``view`` for all layers.
 
-    It is what the attention reads besides x: a mask, or where the texts are in a row if a backend
-    has put another attention into the layers.
+    The view is what the attention reads besides x. ``packed_states`` gives BERT a mask. A backend
+    that has put its own attention into the layers, BERT's or a relative's, gives them the places of
+    the texts in their row.
     """
     if isinstance(encoder, Bert):
         x = embed(encoder.embeddings, ids, positions)

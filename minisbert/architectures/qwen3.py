@@ -85,7 +85,8 @@ def grouped_attention(
 ) -> tuple[Tensor, Tensor]:
     """Compute the book's ``attention`` with keys and values (B, G, T, K).
 
-    If ``causal``, and no ``mask`` says it already, a token attends only to itself and those before.
+    If ``causal``, a token attends only to itself and those before it. A ``mask`` that is given must
+    say so itself.
     """
     if causal and mask is None:
         mask = causal_mask(None, query.shape[2], query.device)
@@ -99,7 +100,8 @@ def grouped_attention(
 class DecoderConfig(RotaryConfig):
     """The settings of a Qwen3; names and defaults are those of its ``config.json``."""
 
-    num_key_value_heads: int = field(kw_only=True)  # G
+    # G; by keyword only, because a field without a default cannot follow those that have one.
+    num_key_value_heads: int = field(kw_only=True)
     head_dim: int = 128  # K
     max_position_embeddings: int = 32768
     rms_norm_eps: float = 1e-6
@@ -216,7 +218,8 @@ class DecoderLayer(PreNormLayer):
 class Decoder(ModernEncoder):
     """Qwen3 without its head for the next word; it has no pooler, whatever the argument says."""
 
-    causal = True  # tells the heads that read [CLS]: here the first token has seen no other
+    # ``PairModel`` refuses a head that reads the first token, which here has seen no other.
+    causal = True
 
     def __init__(self, config: DecoderConfig, pooler: bool = False):
         layers = [DecoderLayer(config) for _ in range(config.num_hidden_layers)]
@@ -256,8 +259,8 @@ QWEN3 = QwenFamily(
     architecture="Qwen3Model",
     config=DecoderConfig,
     encoder=Decoder,
+    tables={"embeddings.word": "embed_tokens"},
     modules={
-        "embeddings.word": "embed_tokens",
         "layers.{i}.attention_norm": "layers.{i}.input_layernorm",
         "layers.{i}.attention.query": "layers.{i}.self_attn.q_proj",
         "layers.{i}.attention.query_norm": "layers.{i}.self_attn.q_norm",

@@ -2,11 +2,12 @@
 
 bert         the book's encoder
 electra      BERT, trained as a discriminator, without a pooler; only those whose embeddings are as
-             wide as the hidden states
+             wide as the hidden states (the tables of others do not fit, and are refused)
 roberta      BERT's names; positions start after the padding index, one token type
 xlm-roberta  RoBERTa for many languages: only its own name differs
 camembert    RoBERTa for French: only its own name differs
-others       have their own encoders, each in its file
+
+DistilBERT, MPNet, ModernBERT, Qwen3 and Gemma 3 have their own encoders, each in its file.
 
 Imports ``core`` and the files beside this one.
 """
@@ -71,7 +72,7 @@ BERT = Family(
 
 
 class ElectraFamily(Family):
-    """ELECTRA's settings."""
+    """ELECTRA's settings: BERT's, and the width of the embeddings."""
 
     def write(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return BERT's fields, and the width of the embeddings: that of the hidden states.
@@ -82,7 +83,7 @@ class ElectraFamily(Family):
 
 
 class RobertaFamily(Family):
-    """RoBERTa's settings."""
+    """RoBERTa's settings: BERT's, and where positions start."""
 
     def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Return the settings, and the positions' offset, which follows from the padding index."""

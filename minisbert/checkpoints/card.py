@@ -61,6 +61,7 @@ def write_card(
     # The front matter, which the Hub reads.
     library = "sentence-transformers" if in_both else "minisbert"
     lines = ["---", f"library_name: {library}", f"pipeline_tag: {PIPELINE_TAGS[kind]}", "tags:"]
+    # The library may be minisbert itself: no tag is written twice.
     for tag in dict.fromkeys([library, CLASS_TAGS[kind], "minisbert"]):
         lines.append(f"- {tag}")
     if base_model:
@@ -93,7 +94,7 @@ def keep_own_card(folder: Path, former: Path | None) -> bool:
 
 
 def loading_section(package: str, call: str, kind: str) -> list[str]:
-    """The lines of a card that load the model with a function or class of a package."""
+    """Return the lines of a card that load the model with a function or class of a package."""
     opening = f'model = {call}("path/to/this/folder")  # or owner/name on the Hub'
     use = ENCODE
     if kind in ("CrossEncoder", "PairModel"):
@@ -107,8 +108,10 @@ def training_section(
     scores: Mapping[str, tuple[dict, dict]],
     gain: str = "",
 ) -> str:
-    """Describe a training run: its ``notes`` on the data, the scores before it and those of this
-    model by split, and what the gain on test is worth.
+    """Return the section of a card that describes a training run.
+
+    ``notes`` are about the data. ``scores`` are, for each split, those before the run and those of
+    this model. ``gain`` says what the gain on test is worth.
     """
     lines = ["## Training", "", "```", command, "```", ""]
     lines += [f"- {note}" for note in notes]
@@ -135,7 +138,7 @@ def is_own(path: Path) -> bool:
     if not path.is_file():
         return False
     content = path.read_text(encoding="utf-8", errors="replace")
-    beginning_of_last_line = LAST_LINE[:20]  # "<!-- written by mini"
+    beginning_of_last_line, _, _ = LAST_LINE.partition("{}")
     text, _, _ = content.rpartition(beginning_of_last_line)
     return content != text + LAST_LINE.format(digest(text))
 
@@ -150,7 +153,7 @@ def base_model_of(folder: Path) -> str | None:
             return part.removeprefix("models--").replace("--", "/", 1)
     if (folder / CARD).is_file():
         card = (folder / CARD).read_text("utf-8", "replace")
-        stated = re.search(r"^base_model: (\S+)$", card, re.MULTILINE)
-        if stated is not None:
-            return stated[1]
+        match = re.search(r"^base_model: (\S+)$", card, re.MULTILINE)
+        if match is not None:
+            return match[1]
     return None

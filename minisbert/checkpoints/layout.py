@@ -165,8 +165,11 @@ class JsonSettings:
         # Some authors write "no limit" as 1e30, and JSON has one type for all numbers.
         if kind is int and isinstance(value, float) and value.is_integer():
             value = int(value)
+        kinds = [kind]
+        if kind is float:
+            kinds = [float, int]
         # subtle: not isinstance, to which True is an integer
-        if type(value) is not kind and not (kind is float and type(value) is int):
+        if type(value) not in kinds:
             raise self.error(key, JSON_TYPES[kind])
         if items is not None:
             contents: Any = value
@@ -249,7 +252,8 @@ class ModelFolder:
     """What the files in a folder say about the model there. ``read_folder`` makes it."""
 
     files: JsonFiles
-    # the class and the subfolder of each module: ("Transformer", "."), ("Pooling", "1_Pooling")
+    # the class and the place of each module, which is its subfolder: ("Transformer", "."),
+    # ("Pooling", "1_Pooling")
     modules: list[tuple[str, str]]
     model_type: str  # the encoder's, such as "bert"
     architectures: list[str]  # the encoder's classes in transformers, of which the first counts
@@ -288,10 +292,10 @@ class ModelFolder:
     @cached_property
     def places(self) -> defaultdict[str, list[str]]:
         """The subfolders of each class of modules: an empty list for a class that is not there."""
-        places: defaultdict[str, list[str]] = defaultdict(list)
+        by_class: defaultdict[str, list[str]] = defaultdict(list)
         for name, place in self.modules:
-            places[name].append(place)
-        return places
+            by_class[name].append(place)
+        return by_class
 
     def json(self, name: str, kind: type = dict, needed: bool = False) -> Any:
         """Return the contents of a JSON file, as ``JsonFiles.read`` does."""
@@ -344,6 +348,7 @@ class ModelFolder:
     def normalize(self) -> bool:
         """True if vectors are scaled to length 1."""
         for place in self.places["Normalize"]:
+            # A module that scales anything but the text's vector is an ``InputError``.
             settings = self.json_settings(f"{place}/{CONFIG}")
             settings.choice("module_input_name", "sentence_embedding")
             settings.choice("module_output_name", "sentence_embedding")
@@ -423,22 +428,22 @@ def read_modules(files: JsonFiles) -> list[tuple[str, str]]:
     modules = []
     for module in files.read(MODULES_FILE, list):
         kind = None
-        subfolder = None
+        place = None
         if isinstance(module, dict):
             kind = module.get("type")
-            subfolder = module.get("path")
-        if not isinstance(kind, str) or not isinstance(subfolder, str):
+            place = module.get("path")
+        if not isinstance(kind, str) or not isinstance(place, str):
             raise InputError(
                 f"{path}: each module must state 'type' and 'path', not {one_line(module)}"
             )
-        place = Path(subfolder)
-        if place.is_absolute() or ".." in place.parts:
-            raise InputError(f"{path}: path {one_line(subfolder)} leads out of the folder")
+        subfolder = Path(place)
+        if subfolder.is_absolute() or ".." in subfolder.parts:
+            raise InputError(f"{path}: path {one_line(place)} leads out of the folder")
 
         # MLMTransformer is a Transformer with another head.
         name = MODULE_PREFIX.sub("", kind).removeprefix("MLM")
         if name != "Dropout":  # it changes no vector
-            modules.append((name, place.as_posix()))
+            modules.append((name, subfolder.as_posix()))
     return modules
 
 
@@ -492,7 +497,7 @@ def read_family_and_sizes(files: JsonFiles) -> tuple[Family, Any]:
     if not has_file(path):
         raise InputError(f"{files.folder} holds no model: it has no {CONFIG}")
     settings = files.settings(CONFIG)
-    # The families' configs check all sizes but this one.
+    # The families' configs check the sizes; most of them do not check this id.
     if not 0 <= settings.get("pad_token_id", int, 0) <= LARGEST_SIZE:
         raise settings.error("pad_token_id", "an integer from 0")
 
@@ -558,7 +563,7 @@ class EncoderSettings:
     def read(cls, folder: ModelFolder, **more: Any) -> Self:
         """Read the settings in a folder. ``more`` are the values of a subclass's fields."""
         include_prompt = read_include_prompt(folder)
-        # A MultiVectorEncoder always has these settings.
+        # A MultiVectorEncoder has these settings even if its config.json names a classifier.
         if not folder.described and folder.model_class != "MultiVectorEncoder":
             return cls(include_prompt=include_prompt, **more)
 
@@ -665,9 +670,9 @@ def find_model(model: str | Path) -> Path:
             raise InputError(f"{folder} is the folder of a run: its model is {folder / 'model'}")
         return folder
 
-    weights = {name: asset for name, asset in assets().items() if asset.kind == "weights"}
-    if model in weights:
-        return ensure(weights[model])
+    models = {name: asset for name, asset in assets().items() if asset.kind == "weights"}
+    if model in models:
+        return ensure(models[model])
     quoted = one_line(str(model))
     if os.path.lexists(model):
         raise InputError(f"no model {quoted}: a file or a broken link")
@@ -678,13 +683,13 @@ def find_model(model: str | Path) -> Path:
 
     # A repository of the manifest is that asset, at its fixed revision, unless another revision is
     # named.
-    for asset in weights.values():
+    for asset in models.values():
         if model in [source.get("hub") for source in asset.sources]:
             return ensure(asset)
     if is_hub_name(model):
         return download_model(model)
     raise InputError(
-        f"no model {quoted}: neither a folder nor one of {', '.join(weights)}; models on the "
+        f"no model {quoted}: neither a folder nor one of {', '.join(models)}; models on the "
         "Hugging Face Hub have an owner in their name, such as "
         "sentence-transformers/all-mpnet-base-v2"
     )

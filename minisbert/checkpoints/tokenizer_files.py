@@ -188,8 +188,8 @@ def read_text_settings(folder: ModelFolder) -> TextSettings:
         return TextSettings(JsonSettings((path, {})), {}, {})
     content = folder.json(TEXT_SETTINGS)
     # An old name beside today's is a leftover; alone, ignoring it would change the limit.
-    old = sorted(folder.path.glob(OLD_TEXT_SETTINGS))
-    if not content and old and old != [path]:
+    old = [file for file in sorted(folder.path.glob(OLD_TEXT_SETTINGS)) if file != path]
+    if old and not content:
         raise InputError(
             f"{old[0]} has the name of an old version and is not read: rename it to {TEXT_SETTINGS}"
         )
@@ -251,7 +251,7 @@ def read_limit(texts: TextSettings, options: JsonSettings, positions: int) -> in
 
 
 def check_limit(limit: Any, positions: int, folder: ModelFolder) -> None:
-    """Raise ``InputError`` unless a maximum number of tokens is an integer that the encoder has."""
+    """Raise ``InputError`` unless the limit is an integer from 1 to the encoder's ``positions``."""
     if isinstance(limit, bool) or not isinstance(limit, int | np.integer) or limit < 1:
         raise InputError(f"a maximum length must be an integer from 1, not {one_line(limit)}")
     if limit > positions:
@@ -295,7 +295,7 @@ def read_side(key: str, options: JsonSettings, stage: dict[str, Any] | None, usu
 def check_padding(folder: ModelFolder, options: JsonSettings, name: str, side: str) -> None:
     """Raise ``InputError`` for pads before a text, unless the encoder counts distances."""
     family, _ = folder.config
-    if side == "left" and not getattr(family, "relative", False):
+    if side == "left" and not family.relative:
         reason = "pads before a text move its positions"
         if name in LEFT_PADDING_CLASSES:
             reason += f" ({name} puts them there unless padding_side is right)"
@@ -373,6 +373,7 @@ def keep_for_saving(
     if folder.json(CONFIG).get("tokenizer_class"):
         settings["tokenizer_class"] = name
         if name == GENERIC_CLASS:
+            # This is the name of the generic class that older versions of transformers know, too.
             settings["tokenizer_class"] = "PreTrainedTokenizerFast"
 
     others = {TOKENIZER_CONFIG: settings, SPECIAL_TOKENS: folder.json(SPECIAL_TOKENS)}
@@ -412,7 +413,7 @@ def build_backend(
     """
     with reading(folder.path / TOKENIZER):
         backend = Backend.from_buffer(content)
-    # Only folders of versions before this key have their special tokens in special_tokens_map.json.
+    # Older folders have no ``added_tokens_decoder``, and their special tokens in another file.
     added_tokens = options.get("added_tokens_decoder", dict, items=dict)
     if added_tokens is None:
         files = [*files, (folder.path / SPECIAL_TOKENS, folder.json(SPECIAL_TOKENS))]
@@ -474,6 +475,7 @@ def check_unknown(folder: ModelFolder, name: str, special: "SpecialTokens") -> N
 
 def check_vocabulary(backend: Backend, rows: int, folder: Path, pad_id: int = 0) -> None:
     """Raise ``InputError`` for tokens whose ids are beyond the embedding table of ``rows`` rows."""
+    # The padding's id is looked up too; the message calls it by its key in config.json.
     ids = backend.get_vocab() | {"pad_token_id": pad_id}
     beyond = sorted((i, token) for token, i in ids.items() if i >= rows)
     if beyond:

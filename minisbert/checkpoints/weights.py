@@ -5,6 +5,7 @@ weights are refused. A module is built without random weights, since it gets tho
 once. Only safetensors are opened. What is loaded is a copy of the file's: a model may be saved over
 its own source, or its files changed in place by another program (``rsync --inplace``), while it is
 in use.
+
 The book reads BERT's in ``core/weights.py``. Imports ``core``, ``system``, ``architectures``, and
 the folder's layout.
 """
@@ -301,10 +302,10 @@ def write_safetensors(
     path.chmod(mode)
 
 
-def save_bert(bert: Encoder, folder: Path) -> None:
+def save_bert(encoder: Encoder, folder: Path) -> None:
     """Write the config and the float32 weights of any encoder, as files of its family have them."""
-    write_json(folder / CONFIG, stored_config(bert.config))
-    write_safetensors(named_tensors(bert), folder / WEIGHTS)
+    write_json(folder / CONFIG, stored_config(encoder.config))
+    write_safetensors(named_tensors(encoder), folder / WEIGHTS)
 
 
 def stored_config(config: Any) -> dict[str, Any]:
@@ -314,11 +315,11 @@ def stored_config(config: Any) -> dict[str, Any]:
     return content | family.write(dataclasses.asdict(config))
 
 
-def named_tensors(bert: Encoder) -> dict[str, Tensor]:
+def named_tensors(encoder: Encoder) -> dict[str, Tensor]:
     """Return the parameters in float32, under the names of the model's own family."""
-    family = ENCODER_FAMILIES[bert.config.model_type]
-    names = family.names(bert.config.num_hidden_layers, bert.pooler is not None)
+    family = ENCODER_FAMILIES[encoder.config.model_type]
+    names = family.names(encoder.config.num_hidden_layers, encoder.pooler is not None)
     tensors = {}
-    for ours, parameter in bert.named_parameters():
+    for ours, parameter in encoder.named_parameters():
         tensors[names[ours]] = parameter.float()
     return tensors

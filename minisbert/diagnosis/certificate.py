@@ -244,12 +244,13 @@ def better_scaling(
 ) -> tuple[bool, float]:
     """Return whether the computed vectors, (C, D) for each text, fit better if scaled to length 1.
 
-    The second result is the largest difference then. ``values`` and ``rounding`` (S, W) are those
-    of the texts. Stops at the first text that fits in neither way.
+    The second result is the largest difference, of the vectors that fit better. ``values`` and
+    ``rounding`` (S, W) are those of the texts; the computed vectors are cut to their W columns.
+    Stops at the first text that fits in neither way.
     """
     # Two numbers: the largest difference of the vectors as they are, and that of the scaled ones.
     left = np.zeros(2)
-    for candidates, value, rounded in zip(vectors, values, rounding, strict=False):
+    for candidates, value, rounded in zip(vectors, values, rounding, strict=True):
         both = torch.stack([candidates, normalize(candidates)])  # (2, C, D)
         both = both[:, :, : len(value)].double().cpu().numpy()  # (2, C, W)
         closest = row_differences(both, value, rounded).min(axis=1)  # (2,)

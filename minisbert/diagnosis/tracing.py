@@ -27,11 +27,11 @@ from minisbert.system.reading import reading
 
 TRACE_INPUTS = ("ids", "mask", "token_types")
 
-# A correct forward pass differs by 4e-6 in float32 and by 5e-15 in float64, the smallest real
-# mistake by 3e-4.
-HIDDEN = 2e-5  # the tolerance for hidden states in float32
-VECTOR = 2e-6  # that for vectors of length 1, whose numbers are smaller
-DOUBLE = 1e-10  # that for everything in float64
+# The tolerances. A correct forward pass differs by 4e-6 in float32 and by 5e-15 in float64, the
+# smallest real mistake by 3e-4.
+HIDDEN = 2e-5  # for hidden states in float32
+VECTOR = 2e-6  # for vectors of length 1 in float32: their numbers are smaller
+DOUBLE = 1e-10  # for everything in float64
 
 # For each kind of tensor, what is computed between the tensor before it and itself.
 PARTS = {
@@ -166,10 +166,10 @@ def check_comparable(ours: dict[str, Tensor], other: dict[str, Tensor], source: 
         raise InputError(f"{source} has none of the tensors that are compared, {', '.join(ours)}")
     wrong = ""
     for name in shared:
-        is_shape = tuple(other[name].shape)
-        should_be = tuple(ours[name].shape)
-        if is_shape != should_be:
-            wrong += f"\n  {name} is {is_shape}, should be {should_be}"
+        shape = tuple(other[name].shape)
+        expected = tuple(ours[name].shape)
+        if shape != expected:
+            wrong += f"\n  {name} is {shape}, should be {expected}"
     if wrong:
         raise InputError(f"{source} does not fit this model and these texts:{wrong}")
 
@@ -242,8 +242,8 @@ def explain(rows: list[Stage], names: Sequence[str]) -> str:
         equal = f"Equal: all {len(rows)} tensors agree."
         return f"{equal} The worst, {worst.name}, uses {percent} of its tolerance."
 
-    # The tensors from which the first to differ is computed, and itself. No other tensor is
-    # computed from the pooler.
+    # Each tensor is computed from those before it, but none from the pooler's output, so the pooler
+    # is left out unless it is itself the first to differ.
     chain = [name for name in names if name == first.name or name != "pooler"]
 
     # The mistake is in what is computed after the last one that agrees.

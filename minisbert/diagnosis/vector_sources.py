@@ -41,7 +41,7 @@ def as_matrix(array: np.ndarray) -> np.ndarray:
 
     Raises ``ValueError`` for anything but a matrix of real, finite numbers.
     """
-    if array.dtype.kind not in "fiub":
+    if array.dtype.kind not in "fiub":  # floats, integers, unsigned integers, booleans
         raise ValueError(f"vectors must be real numbers, not {array.dtype}")
     values = array.astype(np.float64)
     if values.ndim != 2 or not values.size:
@@ -106,8 +106,9 @@ def as_vector(numbers: Any) -> np.ndarray:
     """Return a list of numbers as a vector (D,); ``ValueError`` for base64, null and the like."""
     if isinstance(numbers, list):
         row = np.array(numbers)
+        is_numeric = row.dtype.kind in "fiu"  # floats, integers, unsigned integers
         has_bool = any(isinstance(number, bool) for number in numbers)  # numpy takes True for 1
-        if row.ndim == 1 and row.dtype.kind in "fiu" and not has_bool:
+        if row.ndim == 1 and is_numeric and not has_bool:
             return row
     needed = f"an embedding must be a list of numbers, not {one_line(numbers)}"
     raise ValueError(f"{needed}: ask for floats, not base64")

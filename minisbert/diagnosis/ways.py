@@ -60,7 +60,8 @@ def ways(
     file, because an engine may have padded to the length of any of them.
     """
 
-    # All poolings of one tokenization follow each other, so they share its forward passes.
+    # All poolings of one tokenization follow each other, so they share its forward passes. There is
+    # room for two tokenizations, because many texts have the same tokens in the next one, too.
     @lru_cache(maxsize=2 * len(texts))
     def layers(ids: tuple[int, ...]) -> list[Tensor]:
         return encoder.bert.hidden_states(torch.tensor([ids], device=encoder.device))[1:]
@@ -86,7 +87,7 @@ def tokenizations(
     encoder: SentenceEncoder, texts: Sequence[str], prompt: str
 ) -> Iterator[Tokenization]:
     """Yield the model's own tokens, then those of other limits, another case and other prompts."""
-    prompted, skip = with_prompt(texts, encoder.settings, encoder.tokenizer, prompt, None)
+    prompted, skip = with_prompt(texts, encoder.settings, encoder.tokenizer, prompt, name=None)
     right = encoder.tokenizer.encode(prompted).ids
     yield Tokenization([], right, skip)
     if skip:
@@ -109,13 +110,14 @@ def cut_elsewhere(
     tokenizer = encoder.tokenizer
     positions = encoder.bert.config.positions
     for limit in sorted({*USUAL_LIMITS, positions}):
+        # A tokenizer takes no limit below the length of its template for pairs.
         if not len(tokenizer.pair_template) <= limit <= positions:
             continue
         limited = copy.copy(tokenizer)
         limited.limit = limit
         ids = limited.encode(texts).ids
         longest = max(len(row) for row in ids)
-        if longest < limit:
+        if longest < limit:  # none of them is cut here
             clause = f"texts were not cut at {tokenizer.limit} tokens"
         else:
             clause = f"texts were cut at {limit} tokens, not at {tokenizer.limit}"
@@ -153,7 +155,7 @@ def with_other_prompts(
             clue = Clue("prompt missing", f"the prompt {prompt!r} is missing")
         else:
             clue = Clue("another prompt", f"the prompt was {other!r}, not {prompt!r}")
-        prompted, skip = with_prompt(texts, encoder.settings, encoder.tokenizer, other, None)
+        prompted, skip = with_prompt(texts, encoder.settings, encoder.tokenizer, other, name=None)
         yield Tokenization([clue], encoder.tokenizer.encode(prompted).ids, skip)
 
 
@@ -263,7 +265,7 @@ def in_padded_rows(
     pooled: bool,
     skip: int,
 ) -> Tensor:
-    """Pool a text in rows of each possible size -> (C, D).
+    """Pool a text in rows of each possible size P -> (C, D).
 
     ``masked`` hides the pads from attention, ``pooled`` pools them with the tokens.
     """
