@@ -87,8 +87,9 @@ def open_records(
 
     ``last_number`` is the number of the last column that is read of a table without a header; 0 is
     a table with one. ``is_text``: a file that is not called a table and is no JSON has a text in
-    each line. ``split`` selects from an archive or a saved data set. Without ``strict``, text may follow a
-    closing quotation mark. ``refuse`` takes rows that are no records; by default they are errors.
+    each line. ``split`` selects from an archive or a saved data set. Without ``strict``, text may
+    follow a closing quotation mark. ``refuse`` takes rows that are no records; by default they are
+    errors.
     """
     if is_saved_dataset(path):
         return saved_dataset(path, split)

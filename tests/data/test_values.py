@@ -110,7 +110,7 @@ def test_no_binary_label(value):
     ],
 )
 def test_a_class_is_a_string(value, expected):
-    """A column of numbers with a gap has 3.0 for 3 in pandas, and "-" is SNLI's for no agreement."""
+    """A column of numbers with a gap has 3.0 for 3 in pandas; "-" is SNLI's for no agreement."""
     assert parse_class(value) == expected
 
 

@@ -25,6 +25,7 @@ TUPLES = [
         ("a.tsv", put(SCORED, 14, "250\ta cat\ta dog"), "a scale above 100 must be given"),
         ("a.tsv", joined(["rating\tleft\tright", *SCORED[1:]]), "--columns left,right,rating"),
         ("a.tsv", b"", "a.tsv is empty"),
+        ("a.csv", b"anchor,positive\ncat,x\ncat,y\n", "all rows share the text 'cat'"),
     ],
 )
 def test_what_training_refuses_is_a_problem_with_its_place(tmp_path, file, content, problem):
@@ -84,6 +85,14 @@ def test_columns_are_part_of_the_command(tmp_path):
     assert "--columns 'left,right,Match (0-10)'" in training_command([found], None, None)
 
 
+def test_marks_that_are_text_are_text_in_training_too(tmp_path):
+    """Without the option the command would stop at the mark that is never closed."""
+    path = write(tmp_path, "a.tsv", b'anchor\tpositive\n"a\tb\nc\td\n')
+    found = inspect(path, quotes=False)
+    assert found.problems == []
+    assert "--no-quotes" in training_command([found], None, None)
+
+
 def test_rows_of_a_file_that_are_also_in_another(tmp_path):
     """Two copies, one of them the other way round; another case and punctuation make another
     text.
@@ -96,7 +105,7 @@ def test_rows_of_a_file_that_are_also_in_another(tmp_path):
         "2\tA cat, is 8!\ta dog is 8",
         *SCORED[40:],
     ]
-    dev = inspect(write(tmp_path, "b.tsv", joined(other)))
+    dev = inspect(write(tmp_path, "b.tsv", joined(other)), role="dev")
     assert overlap(train, dev) == {"file": str(dev.path), "with": str(train.path), "rows": 2}
     line = f"minisbert train --loss cosine --data {train.path} --dev {dev.path} --epochs 8"
     assert training_command([train, dev], None, None) == line
@@ -111,6 +120,12 @@ def test_rows_of_a_file_that_are_also_in_another(tmp_path):
         (
             "a.csv",
             b"is_duplicate,question1,question2\n1,a,b\n0,c,d\n",
+            "--loss binary --head concat",
+        ),
+        (
+            "a.jsonl",
+            b'{"sentence1": "a", "sentence2": "b", "label": true}\n'
+            b'{"sentence1": "c", "sentence2": "d", "label": false}\n',
             "--loss binary --head concat",
         ),
         ("a.jsonl", joined(NLI), "--loss softmax"),
