@@ -134,10 +134,12 @@ def inspect(
     """Read a file as training does that takes it as ``role``: train, dev or test.
 
     Unlike training it goes on after a row that is refused. Lengths in tokens are counted if there
-    is a tokenizer. Raises ``InputError`` only for a file that is missing.
+    is a tokenizer. Raises ``InputError`` only for a file that is missing, or a pipe.
     """
     if not path.exists():
         raise InputError(f"{path} does not exist")
+    if not path.is_file() and not path.is_dir():  # a folder may be a data set
+        raise InputError(f"{path} is a pipe, which can be read once only: save it as a file")
     file = InspectedFile(path, columns, scale, quotes, role)
     try:
         # The file is gone through twice: what its labels are can only be said after the last one.
@@ -240,6 +242,8 @@ def kind_of_labels(labels: set[str]) -> str:
 def check_whole(file: InspectedFile, table: Table) -> None:
     """Raise ``InputError`` for what training says of all rows together."""
     check_table(table)
+    if len(table.rows) == 1 and file.role == "train":
+        raise InputError(f"{table.name}: one row is too few to train on: give more")
     if table.columns.label == "class":
         check_classes(table)
     if table.columns.label == "score":
@@ -248,7 +252,12 @@ def check_whole(file: InspectedFile, table: Table) -> None:
             scale = choose_scale(file.scores, table.name)
         divide_scores(table, scale)  # for its errors: the scores are shown as they are
         table.scale = scale
-    if table.columns.label is None and table.columns.texts > 1:
+        if len(set(file.scores)) < 2:
+            raise InputError(
+                f"{table.name}: all rows have the score {file.scores[0]:g}, and a correlation "
+                f"needs different ones: give more rows"
+            )
+    if table.columns.label is None and table.columns.texts > 1 and file.role == "train":
         check_negatives(table)
 
 
@@ -259,11 +268,10 @@ def check_negatives(table: Table) -> None:
         shared.intersection_update(row)
         if not shared:
             return
-    if len(table.rows) > 1:
-        raise InputError(
-            f"{table.name}: all rows share the text {one_line(min(shared))}, so no batch has a "
-            f"negative: give other rows"
-        )
+    raise InputError(
+        f"{table.name}: all rows share the text {one_line(min(shared))}, so no batch has a "
+        f"negative: give other rows"
+    )
 
 
 def note_repeated(file: InspectedFile, table: Table) -> None:

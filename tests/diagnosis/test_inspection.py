@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,8 @@ TUPLES = [
         ("a.tsv", joined(["rating\tleft\tright", *SCORED[1:]]), "--columns left,right,rating"),
         ("a.tsv", b"", "a.tsv is empty"),
         ("a.csv", b"anchor,positive\ncat,x\ncat,y\n", "all rows share the text 'cat'"),
+        ("a.csv", b"anchor,positive\ncat,x\n", "one row is too few"),
+        ("a.csv", b"sentence1,sentence2,score\na,b,1\nc,d,1\n", "all rows have the score 1"),
     ],
 )
 def test_what_training_refuses_is_a_problem_with_its_place(tmp_path, file, content, problem):
@@ -143,3 +146,11 @@ def test_the_loss_of_each_kind_of_rows(tmp_path, file, content, options):
 def test_a_file_that_is_missing_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"missing\.tsv does not exist"):
         inspect(Path(tmp_path / "missing.tsv"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no pipes with names")
+def test_a_pipe_is_refused(tmp_path):
+    """It is read twice: the second time there would be nothing in it."""
+    os.mkfifo(tmp_path / "a.csv")
+    with pytest.raises(InputError, match=r"a\.csv is a pipe"):
+        inspect(tmp_path / "a.csv")
