@@ -32,14 +32,15 @@ def unique_batches(
         )
     order = torch.randperm(len(keys), generator=generator).tolist()
     batches: list[list[int]] = []
-    waiting: list[int] = []
+    waiting: list[int] = []  # rows that found no batch in the windows before
     while order:
-        # at least one fresh row: each window places at least one of the rows that wait
+        # The window is filled up with fresh rows. There is room for one at least, because the
+        # window before has placed at least one of its rows.
         fresh = batch_size * window - len(waiting)
         rows = sorted(waiting + order[:fresh], key=lambda row: lengths[row])
         order = order[fresh:]
 
-        # if most rows are waiting, a text is so frequent that waiting longer would only cost time
+        # If most rows are waiting, a text is so frequent that waiting longer would only cost time.
         most = len(rows)
         if order and 2 * len(waiting) < len(rows):
             most = window
@@ -54,14 +55,14 @@ def unique_batches(
 def fill_batches(
     rows: list[int], keys: Sequence[Sequence[Hashable]], batch_size: int, most: int
 ) -> tuple[list[list[int]], list[int]]:
-    """Put each row into the first batch with room after those that have its texts; return batches
-    and rows left over.
+    """Put each row into the first batch with room after those that have its texts.
 
+    Returns at most ``most`` batches, and the rows that are left over.
     With a batch size of 2, rows a, b, a, c, a of one text each give [a, b], [a, c], [a].
     """
     batches: list[list[int]] = [[] for _ in range(most)]
     left_over = []
-    after: dict[Hashable, int] = {}  # key -> the batch after the last one that contains it
+    after: dict[Hashable, int] = {}  # key -> the first batch behind all that have it
     for row in rows:
         at = max((after.get(key, 0) for key in keys[row]), default=0)
         # the rows of a window fill at most 50 batches, so few are passed
@@ -79,9 +80,7 @@ def fill_batches(
 def join_alone(
     batches: list[list[int]], keys: Sequence[Sequence[Hashable]], batch_size: int
 ) -> None:
-    """Move the row of each batch of one to another batch, or drop it, which leaves its batch
-    empty.
-    """
+    """Move the row of each batch of one to another batch, or drop it: its own is empty then."""
     texts: list[set[Hashable]] = []
     for batch in batches:
         texts_of_batch: set[Hashable] = set()

@@ -11,7 +11,7 @@ import csv
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
@@ -20,8 +20,8 @@ from minisbert.data.records import Record, Records
 from minisbert.data.values import number
 
 # ------------------------------------------------------------------------------ the table of names
-# Those that the files of sentence-transformers, Hugging Face, GLUE, SICK, SimCSE, FlagEmbedding and
-# Anserini have. Capital letters make no difference.
+# These are the names in the files of sentence-transformers, Hugging Face, GLUE, SICK, SimCSE,
+# FlagEmbedding and Anserini. Capital letters make no difference.
 
 FIRST_TEXTS = (
     "sentence1",
@@ -54,7 +54,8 @@ SECOND_TEXTS = (
     "summary",
     "simplified",
 )
-MORE_TEXTS = re.compile(r"(hard_)?neg(ative)?s?(_?\d+)?")  # negative, negative_2, hard_neg, neg
+# negatives: neg, negative, hard_neg, negatives, negative1, neg_2
+MORE_TEXTS = re.compile(r"(hard_)?neg(ative)?s?(_?\d+)?")
 LABELS = (
     "score",
     "similarity_score",
@@ -66,9 +67,11 @@ LABELS = (
     "is_duplicate",
 )
 
-COUNTS = {1: "a text", 2: "two texts", 3: "three texts"}
-LABEL_WORDS = {"score": "a score", "binary": "a label of 0 or 1", "class": "a class"}
-SAMPLE = 20  # records that a proposal looks at
+# how messages name what is needed
+TEXTS_IN_WORDS = {1: "a text", 2: "two texts", 3: "three texts"}
+LABEL_IN_WORDS = {"score": "a score", "binary": "a label of 0 or 1", "class": "a class"}
+SAMPLE_SIZE = 20  # records that a message looks at before it proposes columns
+LONGEST_COLUMN_NUMBER = 7  # digits
 
 
 def role_of(name: str) -> str:
@@ -90,11 +93,14 @@ def role_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class Columns:
-    """What a row must hold: so many texts, then maybe a label.
+    """What a loss or a command needs in each row: so many texts, then maybe a label.
 
     ``label`` is "score" (a number), "binary" (0 or 1), "class" (a word) or None. With
-    ``more_texts`` further texts may follow those that are needed: negatives. ``ignores_label``: a
-    label beside the texts changes nothing, for commands that only look at the texts.
+    ``more_texts`` further texts may follow those that are needed: negatives. ``ignores_label`` is
+    for commands that only look at the texts: a label beside them changes nothing.
+
+    Functions call a ``Columns`` a *need*. A command that can read rows of several kinds has
+    several needs, and the first that a file fits is the one that is read.
     """
 
     texts: int = 2
@@ -104,18 +110,21 @@ class Columns:
 
     def __str__(self) -> str:
         """``two texts and a score``."""
-        words = COUNTS[self.texts]
+        words = TEXTS_IN_WORDS[self.texts]
         if self.more_texts:
             words += " or more"
         if self.label:
-            words += f" and {LABEL_WORDS[self.label]}"
+            words += f" and {LABEL_IN_WORDS[self.label]}"
         return words
 
     def fits(self, count: int) -> bool:
-        """Whether so many columns can be those of a row."""
+        """Whether a row of so many columns can be what is needed."""
+        texts = count
         if self.label:
-            count -= 1
-        return count == self.texts or (self.more_texts and count > self.texts)
+            texts -= 1
+        if self.more_texts:
+            return texts >= self.texts
+        return texts == self.texts
 
 
 @dataclass(frozen=True)
@@ -125,10 +134,11 @@ class Choice:
     columns: Columns
     texts: list[str]
     label: str | None
-    is_named: bool  # by --columns
+    is_named: bool  # whether --columns named them
 
     @property
     def names(self) -> list[str]:
+        """The texts, then the label."""
         if self.label is None:
             return self.texts
         return [*self.texts, self.label]
@@ -137,7 +147,8 @@ class Choice:
 def choose_columns(records: Records, needs: Sequence[Columns], names: str | None = None) -> Choice:
     """Choose the columns to read, for the first of the needs that they fit.
 
-    Raises ``InputError`` with the header and the ``--columns`` that would read the file.
+    ``names`` is ``--columns``. Raises ``InputError`` with the header and the ``--columns`` that
+    would read the file.
     """
     if not records.names:
         raise InputError(f"{records.name} is empty: it has no rows")
@@ -147,20 +158,26 @@ def choose_columns(records: Records, needs: Sequence[Columns], names: str | None
     by_role: dict[str, list[str]] = {"first": [], "second": [], "more": [], "label": [], "": []}
     for name in records.names:
         by_role[role_of(name)].append(name)
-    refusal = None
+
+    first_doubt = None
     for need in needs:
         ways = ways_to_read(need, by_role)
         if not ways:
             continue
-        check_names_differ(records, ways[0])
-        unread = unread_with_role(need, by_role, ways[0])
+        way = ways[0]
+        check_names_differ(records, way)
+        unread = unread_with_role(need, by_role, way)
         if len(ways) == 1 and not unread:
-            return choice_of(need, ways[0])
-        if refusal is None:
-            refusal = undecided(records, need, ways, unread)
-    if refusal is None:
-        refusal = missing(records, needs)
-    raise refusal
+            return choice_of(need, way)
+
+        # A later need may fit without a doubt. If none does, the first doubt is what is told.
+        if first_doubt is None and len(ways) > 1:
+            first_doubt = several_ways(records, need, ways, unread)
+        elif first_doubt is None:
+            first_doubt = unread_column(records, need, way, unread)
+    if first_doubt is not None:
+        raise first_doubt
+    raise missing(records, needs)
 
 
 def choice_of(need: Columns, names: list[str], is_named: bool = False) -> Choice:
@@ -175,23 +192,37 @@ def choice_of(need: Columns, names: list[str], is_named: bool = False) -> Choice
 
 def ways_to_read(need: Columns, by_role: Mapping[str, list[str]]) -> list[list[str]]:
     """All choices of columns for a need among those that have a role: the texts, then the label."""
+    texts = choices_of_texts(need, by_role)
+    if not need.label:
+        return texts
     ways = []
-    negatives = by_role["more"]
-    if need.texts == 1:
-        for text in texts_with_role(by_role):
-            ways.append([text])
-    else:
-        for first in by_role["first"]:
-            for second in by_role["second"]:
-                if need.more_texts and 2 + len(negatives) >= need.texts:
-                    ways.append([first, second, *negatives])
-                elif need.texts == 2:
-                    ways.append([first, second])
-                elif not need.more_texts:
-                    ways += [[first, second, negative] for negative in negatives]
-    if need.label:
-        ways = [[*way, label] for way in ways for label in by_role["label"]]
+    for way in texts:
+        for label in by_role["label"]:
+            ways.append([*way, label])
     return ways
+
+
+def choices_of_texts(need: Columns, by_role: Mapping[str, list[str]]) -> list[list[str]]:
+    """A single text has any of the names; of several a first, a second, and negatives."""
+    if need.texts == 1:
+        return [[text] for text in texts_with_role(by_role)]
+    choices = []
+    for first in by_role["first"]:
+        for second in by_role["second"]:
+            for negatives in choices_of_negatives(need, by_role["more"]):
+                choices.append([first, second, *negatives])
+    return choices
+
+
+def choices_of_negatives(need: Columns, negatives: list[str]) -> list[list[str]]:
+    """Which negatives may follow anchor and positive: all of them, none, or any one."""
+    if need.more_texts:
+        if 2 + len(negatives) < need.texts:
+            return []
+        return [negatives]
+    if need.texts == 2:
+        return [[]]
+    return [[negative] for negative in negatives]
 
 
 def texts_with_role(by_role: Mapping[str, list[str]]) -> list[str]:
@@ -211,29 +242,37 @@ def unread_with_role(
     return [name for name in columns if name not in way]
 
 
-def undecided(
+def several_ways(
     records: Records, need: Columns, ways: list[list[str]], unread: list[str]
 ) -> InputError:
-    """Several ways to read a file, or a column that may change what its rows mean."""
-    start = f"{records.name}: {listed_names(unread)} beside {listed_names(ways[0])}"
+    """Columns have the names of one need in several ways."""
     first = proposal(records.unit, ways[0])
-    if len(ways) > 1:
-        second = proposal(records.unit, ways[1])
-        return InputError(f"{start}, and this needs {need}: choose by {first} or {second}")
-    other = [*ways[0], *unread]
-    if need.label:  # the label stays last
-        other = [*ways[0][:-1], *unread, ways[0][-1]]
-    second = proposal(records.unit, other)
+    second = proposal(records.unit, ways[1])
     return InputError(
-        f"{start} is not read for {need}: {first} leaves it out, {second} is for what reads "
-        f"{words_for(other)}"
+        f"{records.name}: {listed_names(unread)} beside {listed_names(ways[0])}, and this needs "
+        f"{need}: choose by {first} or {second}"
+    )
+
+
+def unread_column(records: Records, need: Columns, way: list[str], unread: list[str]) -> InputError:
+    """A column that would not be read may change what the rows mean."""
+    if need.label:
+        *texts, label = way
+        whole = [*texts, *unread, label]
+    else:
+        whole = [*way, *unread]
+    without = proposal(records.unit, way)
+    with_all = proposal(records.unit, whole)
+    return InputError(
+        f"{records.name}: {listed_names(unread)} beside {listed_names(way)} is not read for "
+        f"{need}: {without} leaves it out, {with_all} is for what reads {words_for(whole)}"
     )
 
 
 def words_for(names: Sequence[str]) -> str:
     """What these columns are, in words: ``two texts and a label``."""
     texts = [name for name in names if role_of(name) != "label"]
-    words = COUNTS.get(len(texts), f"{len(texts)} texts")
+    words = TEXTS_IN_WORDS.get(len(texts), f"{len(texts)} texts")
     if len(texts) < len(names):
         words += " and a label"
     return words
@@ -252,13 +291,18 @@ def parse_names(names: str) -> list[str]:
 
 
 def last_number(names: str | None) -> int:
-    """The largest of the numbers that ``--columns`` gives for a table without a header; else 0."""
+    """The largest of the numbers that ``--columns`` gives for a table without a header; else 0.
+
+    ``last_number("6,7,5") = 7``, ``last_number("left,2") = 0``.
+    """
     if names is None:
         return 0
-    wanted = parse_names(names)
-    if not wanted or not all(re.fullmatch("[1-9][0-9]{0,6}", name) for name in wanted):
-        return 0
-    return max(int(name) for name in wanted)
+    largest = 0
+    for name in parse_names(names):
+        if not re.fullmatch("[1-9][0-9]*", name) or len(name) > LONGEST_COLUMN_NUMBER:
+            return 0  # columns have names
+        largest = max(largest, int(name))
+    return largest
 
 
 def has_columns(records: Records, names: str) -> bool:
@@ -288,11 +332,14 @@ def named_columns(records: Records, needs: Sequence[Columns], wanted: list[str])
     if len(set(chosen)) < len(chosen):
         raise InputError(f"{records.name}: {asked} names a column twice")
     check_names_differ(records, chosen)
-    # three columns may be two texts and a score, or a triplet: the name of a text is no score
+
+    # Three columns may be two texts and a score, or a triplet. A column that has the name of a
+    # text is no score.
     need = fitting[0]
     if role_of(chosen[-1]) in ("first", "second", "more"):
-        unlabelled = [one for one in fitting if one.label is None]
-        need = [*unlabelled, need][0]
+        unlabelled = [need for need in fitting if need.label is None]
+        if unlabelled:
+            need = unlabelled[0]
     if need.label:
         check_label_is_last(records, chosen)
     return choice_of(need, chosen, is_named=True)
@@ -310,10 +357,11 @@ def check_names_differ(records: Records, chosen: Sequence[str]) -> None:
 
 
 def check_label_is_last(records: Records, chosen: Sequence[str]) -> None:
-    """Raise ``InputError`` if the name of a label stands before the texts: it would be one."""
-    *texts, label = chosen
-    labels = [name for name in texts if role_of(name) == "label"]
-    if labels and role_of(label) != "label":
+    """Raise ``InputError`` if a column with the name of a label would be read as a text."""
+    if role_of(chosen[-1]) == "label":
+        return
+    labels = [name for name in chosen if role_of(name) == "label"]
+    if labels:
         in_order = [name for name in chosen if name != labels[0]]
         in_order.append(labels[0])
         raise InputError(
@@ -332,41 +380,51 @@ def missing(records: Records, needs: Sequence[Columns]) -> InputError:
         header += ", separated by semicolons"
     needed = f"{records.name}: {header}; needed: {either(needs)}"
 
-    least = min(need.texts + bool(need.label) for need in needs)
-    if len(records.names) < least:
+    fitting = [need for need in needs if columns_of(need) <= len(records.names)]
+    if not fitting:
         return InputError(f"{needed}: a column is missing")
+
+    # the best advice is columns that hold what is needed
     sample = first_records(records)
     for need in needs:
-        example = proposed_columns(records.names, sample, need)
-        if example:
-            advice = f"give {proposal(records.unit, example)}"
+        names = proposed_columns(records.names, sample, need)
+        if names:
+            advice = f"give {proposal(records.unit, names)}"
             if records.separator:
-                numbers = [str(1 + records.names.index(name)) for name in example]
+                numbers = [str(1 + records.names.index(name)) for name in names]
                 advice += f"; if the first line is a row, {proposal(records.unit, numbers)}"
             return InputError(f"{needed}: {advice}")
-    advice = "name them in this order by --columns"
+
     if records.unit == "index":
-        advice = "name them in this order by columns="
-    elif records.separator:
-        numbers = [str(i) for i in range(1, 1 + least)]
-        advice += f", without a header by numbers: {proposal(records.unit, numbers)}"
+        return InputError(f"{needed}: name them in this order by columns=")
+    advice = "name them in this order by --columns"
+    if records.separator:
+        numbers = [str(i) for i in range(1, 1 + columns_of(fitting[0]))]
+        advice += f", without a header by numbers, such as {proposal(records.unit, numbers)}"
     return InputError(f"{needed}: {advice}")
 
 
+def columns_of(need: Columns) -> int:
+    """How many columns a row has at least."""
+    if need.label:
+        return need.texts + 1
+    return need.texts
+
+
 def either(needs: Sequence[Columns]) -> str:
-    """``two texts and a score or three texts``."""
+    """``two texts and a score, or three texts``."""
     words = []
     for need in needs:
         if str(need) not in words:
             words.append(str(need))
-    return " or ".join(words)
+    return ", or ".join(words)
 
 
 def first_records(records: Records) -> list[Record]:
     """A few records. A broken row ends them: what is wrong with the header is told first."""
     sample: list[Record] = []
     try:
-        for _, record in islice(records.items, SAMPLE):
+        for _, record in islice(records.items, SAMPLE_SIZE):
             sample.append(record)
     except InputError:
         pass
@@ -376,23 +434,33 @@ def first_records(records: Records) -> list[Record]:
 def proposed_columns(
     all_names: Sequence[str], sample: Sequence[Record], need: Columns
 ) -> list[str]:
-    """Columns that a message may propose: the longest texts, and as the label a number, or the
-    words with the fewest different values. [] if there are not enough. Nothing is read by this.
+    """Columns that a message may propose, by what the sample holds; [] if there are not enough.
+
+    The texts are the longest columns of texts. The label is a column of numbers, or for a class
+    the column with the fewest different values. Nothing is read by this.
     """
     values = {}
+    texts = []
+    numbers = []
     for name in dict.fromkeys(all_names):
         column = [record.get(name) for record in sample]
-        values[name] = [value for value in column if value not in (None, "")]
-    numbers = [name for name in values if name and holds_numbers(values[name])]
-    texts = [name for name in values if name and holds_texts(values[name])]
-    texts = [name for name in texts if name not in numbers]
+        column = [value for value in column if value not in (None, "")]
+        values[name] = column
+        if not name:
+            continue  # --columns cannot name it
+        if holds_numbers(column):
+            numbers.append(name)
+        elif holds_texts(column):
+            texts.append(name)
 
     texts.sort(key=lambda name: mean_length(values[name]), reverse=True)
-    chosen = sorted(texts[: need.texts], key=all_names.index)
+    chosen = texts[: need.texts]
     if len(chosen) < need.texts:
         return []
+    chosen.sort(key=all_names.index)
     if not need.label:
         return chosen
+
     labels = [name for name in numbers if not is_running(values[name])]
     if need.label == "class":
         labels += texts[need.texts :]
@@ -419,15 +487,19 @@ def mean_length(texts: Sequence[str]) -> float:
 
 def is_running(column: Sequence[object]) -> bool:
     """Whether values count the rows, as an id does: ``is_running(["7", "8", "9"])``."""
-    values = [number(value, comma=True) or 0.0 for value in column]
+    values = []
+    for value in column:
+        parsed = number(value, comma=True)
+        if parsed is None:
+            return False
+        values.append(parsed)
     steps = {after - before for before, after in pairwise(values)}
     return steps == {1.0}
 
 
-def listed_names(names: Iterable[str], most: int = 8) -> str:
+def listed_names(names: Collection[str], most: int = 8) -> str:
     """The first few names as they stand there: ``id, text and 3 more``."""
-    names = list(names)
-    listed = ", ".join(plain_name(name) for name in names[:most])
+    listed = ", ".join(plain_name(name) for name in islice(names, most))
     if len(names) > most:
         listed += f" and {len(names) - most:,} more"
     return listed

@@ -49,6 +49,13 @@ def stsb_records(folder: Path, split: str) -> Records:
     return Records("stsb", list(STSB_COLUMNS), items())
 
 
+def is_published(data: object) -> bool:
+    """Whether a name is that of a published data set, or several as in ``snli,multinli``."""
+    if not isinstance(data, str):
+        return False
+    return all(name in PUBLISHED for name in data.split(","))
+
+
 def check_no_asset(name: str | Path) -> None:
     """Raise ``InputError`` for the name of a model, or of a data set of another kind."""
     if name == "":  # a variable of the shell that is not set

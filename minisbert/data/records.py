@@ -24,8 +24,8 @@ SPLIT_NAMES = {
 }
 
 Record = dict[str, Any]
-# called with the number of a row that cannot be read, and with what is wrong; if it returns, the
-# next row is read
+# Called with the number of a row that cannot be read, and with what is wrong. If it returns, the
+# next row is read.
 Refuse = Callable[[int, str], object]
 
 
@@ -81,8 +81,8 @@ def object_records(
     The first is read at once, because its keys are the names of the columns.
     """
     refuse = refuse or refusal(name, unit)
-    names: list[str] = []
-    known: set[str] = set()
+    names: list[str] = []  # of Records: grows as records with other keys are met
+    known: set[str] = set()  # the same, to look up
 
     def items() -> Iterator[tuple[int, Record]]:
         for number, value in values:
@@ -123,11 +123,12 @@ def python_records(rows: Any, name: str) -> Records:
     if isinstance(rows, Mapping):
         rows = rows_of_columns(rows, name)
 
+    # the first row says of which kind all are
     values = iter(rows)
     first = next(values, None)
-    numbered = enumerate(chain([first], values))
     if first is None:
         return Records(name, [], iter(()), "index")
+    numbered = enumerate(chain([first], values))
     if isinstance(first, list | tuple):
         return tuple_records(name, len(first), numbered)
     if not isinstance(first, Mapping):
@@ -181,7 +182,7 @@ def dataset_records(dataset: Any, name: str, unit: str = "row") -> Records:
 
     def items() -> Iterator[tuple[int, Record]]:
         number = 0 if unit == "index" else 1
-        # by columns: a data set takes long to give a single row
+        # A data set takes long to give a single row, so many are taken by their columns.
         for batch in dataset.iter(ROWS_AT_A_TIME):
             for values in zip(*batch.values(), strict=True):
                 yield number, dict(zip(batch, values, strict=True))

@@ -5,6 +5,7 @@ line or a cell is in ``tables``; ``Table.note`` is the one line that says what w
 not.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,7 +39,7 @@ from minisbert.system.console import say
 
 SCALES = (1, 5, 10, 100)  # the highest scores that are usual
 SPLITS = ("train", "dev", "test")
-NLI_ROWS = Columns(2, "class")  # premise, hypothesis, and a word
+NLI_ROWS = Columns(2, "class")  # premise, hypothesis, and the name of a class
 
 
 @dataclass
@@ -61,6 +62,7 @@ class Table:
     total: int = 0  # rows before some were held out
     is_named: bool = False  # the columns were named by the user, not found by their names
     split: str = ""  # the rows of the column split that were read, if there is one
+    parts: list["Table"] = field(default_factory=list)  # of several files that were joined
 
     def note(self) -> str:
         """``pairs.csv: 300 rows; sentence1, sentence2, score / 5; not read: id, genre``."""
@@ -89,7 +91,11 @@ class Table:
         return parts
 
     def place(self, index: int) -> str:
-        """``pairs.csv, line 7``: where a row stands."""
+        """``pairs.csv, line 7``: where a row stands, of several files in its own."""
+        for part in self.parts:
+            if index < len(part.rows):
+                return part.place(index)
+            index -= len(part.rows)
         return place_of(self.name, self.unit, self.places[index])
 
     def classes(self) -> list[str]:
@@ -117,38 +123,38 @@ def read_rows(
     """Read the rows of a file, a folder saved by ``datasets``, a published data set (``stsb``,
     ``snli``, ``multinli``, ``quora``), several of these as ``snli,multinli``, or rows from Python.
 
+    ``columns`` is what a row must hold; of several the first is read whose columns the file has.
     ``names`` is ``--columns``: ``"left,right,stars"``, texts first, then the label; numbers from 1
-    for a table without a header. Scores are as they stand there. Of several ``columns`` the first
-    counts whose columns the header has. Of a column called split those rows are read that have this
-    ``split``. ``limit`` counts skipped rows too. With ``names_may_lack`` a file that lacks
-    ``names`` is read by the names that it has. Raises ``InputError`` with file, line and what would
-    do.
+    for a table without a header. With ``names_may_lack`` a file without these columns is read by
+    the table of names, as if they were not given. If there is a column called split, only rows of
+    this ``split`` are read. ``limit`` counts skipped rows too. Scores are as they stand there.
+    Raises ``InputError`` with file, line and what would do.
     """
     needs = as_needs(columns)
     if not isinstance(data, str | Path):
         return as_rows(data, needs, names)
 
-    parts = [data]
+    sources = [data]
     if isinstance(data, str) and "," in data and not Path(data).exists():
-        parts = [part for part in data.split(",") if part]
+        sources = [source for source in data.split(",") if source]
+
     tables: list[Table] = []
-    for part in parts:
-        read = 0
-        for table in tables:
-            read += len(table.rows) + len(table.skipped)
-        if limit is not None and tables and read >= limit:
+    left = limit  # how many rows may still be read
+    for source in sources:
+        if tables and left is not None and left <= 0:
             break
-        left = None if limit is None else limit - read
-        if part in PUBLISHED:
-            table = read_published(str(part), needs, split, left)
+        if source in PUBLISHED:
+            table = read_published(str(source), needs, split, left)
         else:
-            table = read_file(part, needs, names, split, quotes, left, names_may_lack)
+            table = read_file(source, needs, names, split, quotes, left, names_may_lack)
         tables.append(check_table(table))
+        if left is not None:
+            left -= len(table.rows) + len(table.skipped)
     return joined(tables, str(data))
 
 
 def read_published(name: str, needs: Sequence[Columns], split: str, limit: int | None) -> Table:
-    """Read a published data set, of which everybody knows what it holds beside the rows."""
+    """Read a published data set. What else it holds is well known, and not named as unread."""
     records = open_published(name, split or "train")
     if needs[0].texts == 1:
         table = each_text_once(rows_of(records, [Columns(ignores_label=True)], limit=limit))
@@ -169,7 +175,7 @@ def read_file(
     limit: int | None,
     names_may_lack: bool,
 ) -> Table:
-    """Read one file."""
+    """Read one file, as ``read_rows`` says."""
     check_no_asset(path)
     records = open_records(
         path,
@@ -199,7 +205,8 @@ def joined(tables: list[Table], name: str) -> Table:
     first = tables[0]
     if len(tables) == 1:
         return first
-    whole = replace(first, name=name, rows=[], places=[], skipped=[], unread=[])
+    whole = replace(first, name=name, rows=[], places=[], skipped=[], unread=[], remarks=[])
+    whole.parts = tables
     for table in tables:
         if table.columns != first.columns:
             raise InputError(
@@ -209,6 +216,11 @@ def joined(tables: list[Table], name: str) -> Table:
         whole.places += table.places
         whole.skipped += table.skipped
         whole.unread += [column for column in table.unread if column not in whole.unread]
+
+        # the line names the columns of the first file, and others only where they differ
+        if table.names != first.names:
+            whole.remarks.append(f"of {table.name} {listed_names(table.names)}")
+        whole.remarks += [remark for remark in table.remarks if remark not in whole.remarks]
     if first.columns.more_texts:
         cut_to_fewest(whole)
     return whole
@@ -225,11 +237,12 @@ def as_rows(
     needs = as_needs(columns)
     records = python_records(rows, name)
     if records.is_numbered:
-        # tuples have no names: their columns are taken in order
+        # Tuples have no names: their columns are taken in order, and the first tuple says which of
+        # the needs they are.
         number, first = next(records.items)
-        records = replace(records, items=chain([(number, first)], records.items))
         needs = [need_of_tuple(records, tuple(first.values()), needs)]
         names = ",".join(records.names)
+        records = replace(records, items=chain([(number, first)], records.items))
     return check_table(rows_of(records, needs, names))
 
 
@@ -238,8 +251,12 @@ def need_of_tuple(records: Records, row: tuple, needs: Sequence[Columns]) -> Col
     for need in needs:
         if not need.fits(len(row)):
             continue
+        if need.label == "class":  # a word or a number
+            return need
         ends_with_text = isinstance(row[-1], str | list)
-        if need.label == "class" or ends_with_text == (need.label is None):
+        if ends_with_text and need.label is None:
+            return need
+        if not ends_with_text and need.label is not None:
             return need
     place = place_of(records.name, records.unit, 0)
     raise InputError(f"{place}: needed: {either(needs)}; not {one_line(row)}")
@@ -264,8 +281,11 @@ def rows_of(
     choice = choose_columns(records, needs, names)
     table = Table(records.name, choice.columns, [], unit=records.unit, names=choice.names)
     table.is_named = choice.is_named
-    split_column = split_column_of(records, choice) if split else None
-    other_splits: Counter[str] = Counter()
+
+    split_column = None
+    if split:
+        split_column = split_column_of(records, choice)
+    other_splits: Counter[str] = Counter()  # the rows of other splits, counted as they are passed
     if split_column is not None:
         items = items_of_split(records.items, split_column, split, other_splits)
         records = replace(records, items=items)
@@ -366,13 +386,15 @@ def check_table(table: Table) -> Table:
 
 
 def check_nli_numbers(table: Table) -> None:
-    """Refuse 0, 1 and 2 under a name that may be that of classes: publishers number them in other
-    orders, and scores of 0 to 2 are rare.
+    """Raise ``InputError`` for 0, 1 and 2 under a name that NLI's classes have.
+
+    Publishers number them in different orders, and scores of 0 to 2 are rare.
     """
     if table.names[-1].lower() not in ("label", "labels", "gold_label"):
         return
     labels = {row[-1] for row in table.rows}
-    if labels - {"-1", -1.0} in ({"0", "1", "2"}, {0.0, 1.0, 2.0}):
+    labels -= {"-1", -1.0}  # a row on which people did not agree
+    if labels == {"0", "1", "2"} or labels == {0.0, 1.0, 2.0}:
         raise InputError(
             f"{table.name}: 0, 1 and 2 in the column {table.names[-1]} may be the classes of NLI, "
             f"and publishers number them in different orders (0 is entailment at Hugging Face, "
@@ -382,14 +404,18 @@ def check_nli_numbers(table: Table) -> None:
 
 
 def read_record(record: Record, choice: Choice, parse_label: Callable[[Any], Any]) -> list[tuple]:
-    """The rows of a record: one, none if a text or its label is empty, or one for each positive of
-    a list. ``ValueError`` says what is wrong.
+    """The rows of a record: one, none if a text or its label is empty, or one for each positive.
+
+    Raises ``ValueError`` that says what is wrong.
     """
+    label = None
     try:
         values = [record[name] for name in choice.texts]
-        label = record[choice.label] if choice.label is not None else None
+        if choice.label is not None:
+            label = record[choice.label]
     except KeyError as error:
         raise ValueError(f"no {error}; the keys are {listed_names(record)}") from error
+
     if choice.label is None and len(values) > 1 and any(type(value) is list for value in values):
         return read_lists(values)
 
@@ -411,8 +437,9 @@ def read_lists(values: list[Any]) -> list[tuple]:
     """A row for each positive of an anchor, each with all negatives of their lists."""
     lists = []
     for value in values:
-        items = value if isinstance(value, list) else [value]
-        lists.append([parse_text(item) for item in items])
+        if not isinstance(value, list):
+            value = [value]
+        lists.append([parse_text(item) for item in value])
     anchors, positives, *others = lists
     if len(anchors) != 1:
         raise ValueError(f"one anchor is needed, not {len(anchors)}")
@@ -443,23 +470,33 @@ def cut_to_fewest(table: Table) -> None:
 def label_parser(choice: Choice, records: Records) -> Callable[[Any], Any]:
     """The function that reads a label; it returns None for a row without one."""
     kind = choice.columns.label
-    names = records.classes.get(choice.label or "", ())
-    comma = records.separator == ";"
-
-    def parse_numbered_class(value: Any) -> str | None:
-        """The name of a number, as a ``datasets.Dataset`` has it; -1 is no class."""
-        if isinstance(value, int):
-            return names[value] if value >= 0 else None
-        return parse_class(value)
+    if kind == "binary":
+        return parse_binary
+    if kind == "class":
+        class_names = records.classes.get(choice.label or "", ())
+        return class_parser(class_names)
 
     def parse_score_with_comma(value: Any) -> float | None:
         return parse_score(value, comma=True)
 
-    if kind == "binary":
-        return parse_binary
-    if kind == "class":
-        return parse_numbered_class if names else parse_class
-    return parse_score_with_comma if comma else parse_score
+    if records.separator == ";":
+        return parse_score_with_comma
+    return parse_score
+
+
+def class_parser(class_names: Sequence[str]) -> Callable[[Any], str | None]:
+    """The function that reads a class; its number if a ``datasets.Dataset`` has names for them."""
+
+    def parse_numbered_class(value: Any) -> str | None:
+        if not isinstance(value, int):
+            return parse_class(value)
+        if value < 0:  # -1 is no class
+            return None
+        return class_names[value]
+
+    if class_names:
+        return parse_numbered_class
+    return parse_class
 
 
 # -------------------------------------------------------------------------------------- scales
@@ -483,8 +520,10 @@ def choose_scale(scores: Iterable[float], name: str = "rows") -> float:
 def divide_scores(table: Table, scale: float) -> Table:
     """The table with its scores divided by the scale, so in 0 to 1 or -1 to 1.
 
-    Raises ``InputError`` with the line of a score that is beyond it.
+    Raises ``InputError`` with the line of a score that is beyond it, and for a scale that is none.
     """
+    if not 0 < scale < math.inf:
+        raise InputError(f"--scale {scale:g}: the highest score is needed, a number above 0")
     rows = []
     for index, row in enumerate(table.rows):
         if abs(row[-1]) > scale:
@@ -500,19 +539,19 @@ def divide_scores(table: Table, scale: float) -> Table:
 
 
 def nli_triplets(table: Table) -> Table:
-    """Make (premise, entailment, contradiction) of every premise that has both; neutral does not
-    count.
+    """Make (premise, entailment, contradiction) of every premise that has both.
 
     Each premise gives one triplet, with its first entailment and its first contradiction, in the
-    order in which premises first appear. The first 100,000 rows of SNLI's training file give
-    27,195.
+    order in which premises first appear; neutral does not count. The first 100,000 rows of SNLI's
+    training file give 27,195.
     """
-    premises: dict[str, dict[str, str]] = {}
+    premises: dict[str, dict[str, str]] = {}  # premise -> class -> its first hypothesis
     places: dict[str, int] = {}
     for row, place in zip(table.rows, table.places, strict=True):
         premise, hypothesis, label = row
         premises.setdefault(premise, {}).setdefault(label, hypothesis)
         places.setdefault(premise, place)
+
     triplets: list[tuple] = []
     kept = []
     for premise, hypotheses in premises.items():
@@ -584,25 +623,28 @@ def every_text(
 ) -> Iterator[str]:
     """Yield the text of each row, stripped; text i is in the i-th line or row.
 
-    A file that is no table and no JSON has a text in each line. At the end one line tells what was
-    read, unless the user ``is_told`` already. Raises ``InputError`` for a blank text, unless
-    ``blanks`` are wanted, which are "", and for a file without a text. With ``names_may_lack`` a
-    file that lacks ``names`` is read by the names that it has.
+    A file that is no table and no JSON has a text in each line. ``names`` is ``--columns``; with
+    ``names_may_lack`` a file without these columns is read as if they were not given. At the end
+    one line tells what was read, unless the user ``is_told`` already. Raises ``InputError`` for a
+    blank text, unless ``blanks`` are wanted, which are "", and for a file without a text.
     """
     is_text = names is None or names_may_lack
     records = open_records(path, quotes=quotes, last_number=last_number(names), is_text=is_text)
     if names is not None and names_may_lack and not has_columns(records, names):
         names = None
     choice = choose_columns(records, [Columns(1)], names)
-    table = Table(records.name, choice.columns, [], unit=records.unit, names=choice.names)
+    parse_label = label_parser(choice, records)
+
     count = 0
     is_empty = True
     for number, record in records.items:
         try:
-            rows = read_record(record, choice, parse_class)
+            rows = read_record(record, choice, parse_label)
         except ValueError as error:
             records.fail(number, str(error))
-        text = rows[0][0] if rows else ""
+        text = ""
+        if rows:
+            (text,) = rows[0]
         if not text and not blanks:
             records.fail(number, "an empty line has no text to encode; remove it")
         count += 1
@@ -612,5 +654,6 @@ def every_text(
     if is_empty:
         raise InputError(f"{records.name} is empty: it holds no text")
     if not records.is_text and not is_told:
+        table = Table(records.name, choice.columns, [], unit=records.unit, names=choice.names)
         describe(table, records, choice, None)
         say("; ".join([f"{records.name}: {count:,} rows", *table.described()]))

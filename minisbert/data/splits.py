@@ -15,13 +15,17 @@ import torch
 
 from minisbert.core import InputError, one_line
 from minisbert.data.columns import Columns, listed_names
-from minisbert.data.published import PUBLISHED
+from minisbert.data.published import PUBLISHED, is_published
 from minisbert.data.rows import Table, as_needs, choose_scale, divide_scores, read_rows
 
-SHARE = 0.1  # of the training rows that dev and test get
-FEWEST = 50  # rows that say something about a gain
-MOST = 2000  # rows of dev or test; more say little more, and take time at each evaluation
-ENOUGH = 4 * FEWEST  # rows of which dev and test may be held out, and half is left to train on
+# the sizes of dev and test that are held out by default
+SHARE = 0.1  # of the rows
+FEWEST = 50  # rows: fewer say nothing about a gain
+MOST = 2000  # rows: more say little more, and take time at each evaluation
+ENOUGH = 4 * FEWEST  # rows of the file: when both are held out, half is left to train on
+FEWEST_OF_DEV = 20  # rows, where there are not enough for a test
+
+PURPOSES = {"dev": "they choose the step", "test": "they report the gain"}
 
 
 @dataclass
@@ -82,8 +86,9 @@ def read_splits(
         if isinstance(source, str) and not source:  # a variable of the shell that is not set
             raise InputError("--data, --dev or --test is empty: name a file or a data set")
     table = training_table(data, columns, names, scale, quotes, limit)
-    # what dev and test may hold: the same as the training rows, or what else they are judged by;
-    # a text alone says nothing of what it should be near to
+
+    # Dev and test may hold what the training rows hold, or what else they are judged by. A text
+    # alone says nothing of what it should be near to.
     needs = [*judged_by]
     if table.columns.texts > 1 and judges_itself:
         needs = [*as_needs(columns), *judged_by]
@@ -106,36 +111,54 @@ def split_table(
     if table.columns.label == "class":
         splits.classes = table.classes()
 
-    sources = {"dev": dev, "test": test}
-    defaults = default_sources(table.name, dev, table.columns)
+    sources = default_sources(table.name, dev, table.columns)
+    if dev is not None:
+        sources["dev"] = dev
+    if test is not None:
+        sources["test"] = test
+
+    # each split is none, a share of the training rows (None is the default share), or a table
     shares: dict[str, float | None] = {}
     tables: dict[str, Table] = {}
-    for split in sources:
-        source = sources[split]
-        if source is None:
-            source = defaults[split]
+    for split, source in sources.items():
+        if is_none(source):
+            continue
         share = held_out_share(source)
         if source is None or share is not None:
             shares[split] = share
-        elif not is_none(source):
+        else:
             other = read_rows(source, needs, names, split=split, quotes=quotes, names_may_lack=True)
             tables[split] = checked_like(other, table, split)
 
-    warnings = take_held_out(splits, table, shares, seed)
+    remarks = take_held_out(splits, table, shares, seed)
     for split, other in tables.items():
         splits.rows[split] = other.rows
         splits.columns[split] = other.columns
         splits.described[split] = other.note()
-        shared = shared_rows(splits.train, other.rows)
-        if shared:
-            warnings.append(
-                f"warning: {shared:,} rows of {split} are training rows too, so its score is too "
-                f"high: drop them"
-            )
+        remarks += overlap_remarks(table, other, split, shared_rows(splits.train, other.rows))
+
     for split in splits.rows:
-        splits.notes.append(f"{split:<6} {splits.described.setdefault(split, 'none')}")
-    splits.notes += warnings
+        if split not in splits.described:
+            splits.described[split] = "none"
+        splits.notes.append(f"{split:<6} {splits.described[split]}")
+    splits.notes += remarks
     return splits
+
+
+def overlap_remarks(train: Table, other: Table, split: str, count: int) -> list[str]:
+    """What to say if rows of dev or test are training rows too: where they can be dropped, if they
+    can, or that they are published so.
+    """
+    if not count:
+        return []
+    start = f"{count:,} rows of {split} are training rows too"
+    if not is_published(other.name):
+        return [f"warning: {start}, so its score is too high: drop them"]
+    if not is_published(train.name):
+        return [f"warning: {start}, so its score is too high: drop them from {train.name}"]
+    if other.name == train.name:
+        return [f"{start}: {other.name} is published so"]
+    return [f"{start}: {other.name} and {train.name} are published so"]
 
 
 def training_table(
@@ -199,7 +222,10 @@ def held_out_share(source: Any) -> float | None:
 
 
 def checked_like(table: Table, train: Table, split: str) -> Table:
-    """Rows of dev or test that can be judged: on the scale and with the classes of training."""
+    """Rows of dev or test on the scale of training.
+
+    Raises ``InputError`` for classes that training lacks, and for scores that are all the same.
+    """
     label = table.columns.label
     if label == "score":
         if train.scale is not None:
@@ -238,12 +264,23 @@ def check_classes(table: Table) -> None:
 def take_held_out(
     splits: Splits, table: Table, shares: dict[str, float | None], seed: int
 ) -> list[str]:
-    """Move rows of the training file to the splits that get a share of them; return warnings."""
-    count = len(table.rows)
-    purposes = {"dev": "they choose the step", "test": "they report the gain"}
+    """Move rows of the training file to the splits that get a share of them; return remarks."""
+    if not shares:
+        splits.described["train"] = table.note()
+        return []
+
     is_labelled = table.columns.label is not None
-    groups = linked_rows(table.rows, is_labelled) if shares else []
-    sizes, warnings = held_out_sizes(free_rows(groups), shares)
+    groups = linked_rows(table.rows, is_labelled)
+    count = len(table.rows)
+    kind = "rows"
+    free = free_rows(groups)
+    if count / 3 <= free < count:
+        # The largest group stays in training. If it is larger than this, it has to be divided, and
+        # all rows count.
+        count = free
+        kind = "rows that share no text"
+
+    sizes = held_out_sizes(count, shares)
     if sizes:
         parts, remark = hold_out(table.rows, sizes, seed, is_labelled, groups)
         splits.rows.update(parts)
@@ -256,48 +293,42 @@ def take_held_out(
                     f"different ones: give more rows, or --{split} FILE or none"
                 )
             splits.columns[split] = table.columns
-            splits.described[split] = f"{held_out}; {purposes[split]}"
-        table = replace(table, rows=splits.train, total=count)
+            splits.described[split] = f"{held_out}; {PURPOSES[split]}"
+        table = replace(table, rows=splits.train, total=len(table.rows))
     splits.described["train"] = table.note()
-    return warnings
+
+    if "test" in shares and "test" not in sizes:
+        return [
+            f"{count:,} {kind} are too few to hold out a test: a gain on dev, which chooses the "
+            f"step, cannot be told from chance; {ENOUGH} rows would do, or --test FILE"
+        ]
+    return []
 
 
 def free_rows(groups: Sequence[list[tuple]]) -> int:
-    """How many rows can be held out: all but the largest group of rows that share texts.
-
-    If that is most of the rows, the group has to be divided, and all rows count.
-    """
+    """How many rows can be held out without leakage: all but the largest group of linked rows."""
     sizes = [len(group) for group in groups]
-    count = sum(sizes)
-    free = count - max(sizes, default=1) + 1
-    if free < count / 3:
-        return count
-    return free
+    return sum(sizes) - max(sizes) + 1
 
 
-def held_out_sizes(count: int, shares: dict[str, float | None]) -> tuple[dict[str, int], list[str]]:
-    """How many of ``count`` rows each split gets, and what to say if they are too few.
+def held_out_sizes(count: int, shares: dict[str, float | None]) -> dict[str, int]:
+    """How many of ``count`` rows each split gets.
 
     A share of None is the default: a tenth, at least 50 and at most 2,000 rows. Of fewer than 200
     rows there is no test, and dev gets 20 rows, or a third of fewer than 60.
     """
     sizes = {}
-    warnings = []
     for split, share in shares.items():
-        few = max(1, min(20, count // (2 + len(shares))))
         if share is not None:
-            sizes[split] = max(round(share * count), few)
+            # a part for each of the splits, and as much as two of them for training
+            part = count // (2 + len(shares))
+            fewest = max(1, min(FEWEST_OF_DEV, part))
+            sizes[split] = max(round(share * count), fewest)
         elif count >= ENOUGH:
             sizes[split] = min(max(round(SHARE * count), FEWEST), MOST)
         elif split == "dev":
-            sizes[split] = max(1, min(20, count // 3))
-        else:
-            warnings.append(
-                f"{count:,} rows that share no text are too few to hold out a test: a gain on dev, "
-                f"which chooses the step, cannot be told from chance; {ENOUGH} rows would do, or "
-                f"--test FILE"
-            )
-    return sizes, warnings
+            sizes[split] = max(1, min(FEWEST_OF_DEV, count // 3))
+    return sizes
 
 
 def hold_out(
@@ -311,11 +342,12 @@ def hold_out(
 
     If rows hang together by texts that they share, so that this cannot be, only copies of a row
     stay on one side, and the remark that is returned says so. The same seed holds out the same.
-    The last value of a row is no text if it ``is_labelled``; ``groups`` are its ``linked_rows``,
-    if they are known. Raises ``InputError`` if a split would
-    be empty.
+    The last value of a row is no text if it ``is_labelled``; ``groups`` are the ``linked_rows`` if
+    they are known. Raises ``InputError`` if a split would be empty.
     """
-    parts = divide_groups(groups or linked_rows(rows, is_labelled), sizes, seed)
+    if not groups:
+        groups = linked_rows(rows, is_labelled)
+    parts = divide_groups(groups, sizes, seed)
     remark = ""
     if not are_filled(parts, sizes, len(rows)):
         copies: dict[frozenset[str], list[tuple]] = {}
@@ -339,7 +371,8 @@ def divide_groups(
 
     A group that is larger than a split stays in training.
     """
-    parts: dict[str, list[tuple]] = {split: [] for split in (*sizes, "train")}
+    parts: dict[str, list[tuple]] = {split: [] for split in sizes}
+    parts["train"] = []
     order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed)).tolist()
     for i in order:
         side = "train"
@@ -352,7 +385,7 @@ def divide_groups(
 
 
 def are_filled(parts: dict[str, list[tuple]], sizes: dict[str, int], count: int) -> bool:
-    """Whether each split has enough rows, and training a third of them."""
+    """Whether each split has its rows, and training at least a third of all."""
     full = all(len(parts[split]) >= size for split, size in sizes.items())
     return full and len(parts["train"]) >= count / 3
 
@@ -376,6 +409,7 @@ def linked_rows(rows: Sequence[tuple], is_labelled: bool = False) -> list[list[t
         for other in others:
             parent.setdefault(other, other)
             parent[root(other)] = root(first)
+
     groups: dict[str, list[tuple]] = {}
     for row in rows:
         groups.setdefault(root(row[0]), []).append(row)

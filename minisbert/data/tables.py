@@ -42,22 +42,23 @@ from minisbert.system.files import decode, listed, open_bytes
 
 LONGEST_LINE = 2**22  # bytes; tokenizing a text takes over a hundred times its size
 LARGEST_ARRAY = 2**30  # bytes of a .json, which is read whole
-# Text shrinks to a third or a twentieth in a .gz. One that grows by more than this, to more than
-# that many bytes, was made to fill a memory.
+# Text shrinks to a third or a twentieth in a .gz. A file that grows 300 times when it is unpacked,
+# to more than 8 MiB, was made to fill a memory.
 LARGEST_GROWTH = 300
-LARGEST_SURPRISE = 2**23
+UNCHECKED_GROWTH = 2**23  # bytes
 
 SEPARATORS = {"\t": "tabs", ";": "semicolons", ",": "commas"}  # in the order of preference
 TABLE_ENDINGS = (".csv", ".tsv")
 JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
-# a first line of JSON in a file of another name, such as a pipe; "[1] a note" is text
+# The first line says that a file of another name, such as a pipe, is JSON: "{", "[", "[{", an
+# object with a key, or an array of texts or arrays. "[1] a note" is text.
 JSON_START = re.compile(r'\[?\s*(\{\s*("|$)|$)|\[\s*[\["].*\]$')
 ARRAY_START = re.compile(r"\ufeff?\s*\[")
 # MultiNLI has two dev files, and the labels of its test files are secret
 TWO_DEVS = {"dev": "dev_matched", "test": "dev_mismatched"}
 
-# files whose bytes may be text but that hold no texts: how they begin, what they are, what to do
-MARKS = {
+# Files whose bytes may be text but that hold no texts: how they begin, what they are, what to do.
+NO_TEXTS = {
     b"\xff\xfe": "UTF-16: save it as UTF-8",
     b"\xfe\xff": "UTF-16: save it as UTF-8",
     b"<!doctype html": "a web page: fetch the file itself, or extract the texts",
@@ -69,6 +70,7 @@ MARKS = {
 }
 
 Lines = Iterator[tuple[int, str]]  # the number and the text of each line
+TableRows = Iterator[tuple[int, list[str]]]  # the number of each row's first line, and its cells
 
 
 def open_records(
@@ -83,10 +85,11 @@ def open_records(
 ) -> Records:
     """Open a file once, look at its beginning, and return its records.
 
-    Above 0, ``last_number`` says that a table has no header, and how many cells a row needs.
-    ``is_text``: a file that is not called a table and is no JSON has a text in each line.
-    ``split`` selects from an archive or a saved data set. Without ``strict``, text may follow a
-    closing quotation mark. ``refuse`` takes rows that are no records; by default they are errors.
+    ``last_number`` is the number of the last column that is read of a table without a header; 0 is
+    a table with one. ``is_text``: a file that is not called a table and is no JSON has a text in
+    each line. ``split`` selects from an archive or a saved data set. Without ``strict``, text may
+    follow a closing quotation mark. ``refuse`` takes rows that are no records; by default they are
+    errors.
     """
     if is_saved_dataset(path):
         return saved_dataset(path, split)
@@ -97,7 +100,7 @@ def open_records(
     if ending == ".json" and ARRAY_START.match(stream.peek(512).decode(errors="replace")):
         return object_records(name, array_values(stream, name), "item", refuse)
 
-    # the first line that is not blank says what the file holds; no other has to be looked at
+    # The first line that is not blank says what the file holds.
     lines = read_lines(stream, name)
     first_number, first_line = first_of(lines, name)
     lines = all_lines(first_number, first_line, lines)
@@ -106,12 +109,10 @@ def open_records(
     if ending in JSON_ENDINGS or (not is_table and JSON_START.match(first_line.strip())):
         return object_records(name, json_values(lines, name), "line", refuse)
     if is_text and not is_table:
-        items = ((number, {"text": line}) for number, line in lines)
-        return Records(name, ["text"], items, is_text=True)
+        return text_records(name, lines)
+
     separator = separator_of(first_line, quotes)
-    rows = bare_rows(lines, separator)
-    if quotes:
-        rows = quoted_rows(lines, separator, name, strict)
+    rows = table_rows(lines, separator, name, quotes, strict)
     refuse = refuse or refusal(name)
     if last_number:
         return numbered_records(name, rows, separator, last_number, refuse)
@@ -135,11 +136,24 @@ def first_of(lines: Lines, name: str) -> tuple[int, str]:
 
 
 def all_lines(first_number: int, first_line: str, rest: Lines) -> Lines:
-    """All lines of a file whose first that is not blank has been looked at."""
+    """All lines of a file whose first that is not blank has been looked at.
+
+    The blank ones before it count too: text i of a file of texts is in line i.
+    """
     for number in range(1, first_number):
         yield number, ""
     yield first_number, first_line
     yield from rest
+
+
+def text_records(name: str, lines: Lines) -> Records:
+    """A text in each line."""
+
+    def items() -> Iterator[tuple[int, Record]]:
+        for number, line in lines:
+            yield number, {"text": line}
+
+    return Records(name, ["text"], items(), is_text=True)
 
 
 # -------------------------------------------------------------------------------- bytes and lines
@@ -168,7 +182,7 @@ def open_stream(path: str | Path, split: str = "") -> tuple[Any, str]:
         start = stream.peek(64).lower()
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise damaged(name, error) from error
-    for mark, meaning in MARKS.items():
+    for mark, meaning in NO_TEXTS.items():
         if start.startswith(mark):
             raise InputError(f"{name} is {meaning}")
     return stream, name
@@ -183,8 +197,10 @@ def open_member(stream: Any, name: str, split: str) -> tuple[Any, str]:
     for member in archive.namelist():
         if not member.startswith("__MACOSX/") and not member.endswith("/"):
             files.append(member)
-    endings = (f"_{split}.jsonl", f"_{TWO_DEVS.get(split)}.jsonl")
-    chosen = [member for member in files if member.endswith(endings)]
+    endings = [f"_{split}.jsonl"]
+    if split in TWO_DEVS:
+        endings.append(f"_{TWO_DEVS[split]}.jsonl")
+    chosen = [member for member in files if member.endswith(tuple(endings))]
     if len(chosen) != 1:
         raise InputError(
             f"{name} has {listed(files, 5)}, not one file of a split {one_line(split)}: unpack it, "
@@ -214,8 +230,9 @@ def read_lines(stream: Any, name: str, longest: int = LONGEST_LINE) -> Lines:
             while content := stream.readline(longest + 1):
                 number += 1
                 total += len(content)
-                if total > LARGEST_SURPRISE:
+                if total > UNCHECKED_GROWTH:
                     check_growth(stream, total, name)
+                # few lines have one of these, and most of those are no error
                 if b"\0" in content or len(content) > longest or b"\r" in content[:-2]:
                     check_line(content, place_of(name, "line", number), number, longest)
                 line = decode(content, name, number).removesuffix("\n").rstrip("\r")
@@ -251,9 +268,7 @@ def check_growth(stream: Any, total: int, name: str) -> None:
 # ----------------------------------------------------------------------------------------- tables
 
 
-def table_records(
-    name: str, rows: Iterator[tuple[int, list[str]]], separator: str, refuse: Refuse
-) -> Records:
+def table_records(name: str, rows: TableRows, separator: str, refuse: Refuse) -> Records:
     """The rows of a table by the names in its header."""
     _, header = next(rows)  # there is one: the first line is not blank
 
@@ -271,30 +286,35 @@ def table_records(
 
 
 def numbered_records(
-    name: str,
-    rows: Iterator[tuple[int, list[str]]],
-    separator: str,
-    last_number: int,
-    refuse: Refuse,
+    name: str, rows: TableRows, separator: str, last_number: int, refuse: Refuse
 ) -> Records:
-    """The rows of a table without a header, by number. Only cells that are read must be there."""
-    first = next(rows)
-    # Between tabs a row may be longer than the first, as in the STS Benchmark's own files; a comma
-    # in a text that is not quoted would shift the columns.
-    most = len(first[1])
-    if separator == "\t":
-        most = LONGEST_LINE
-    names = [str(i) for i in range(1, 1 + max(len(first[1]), last_number))]
+    """The rows of a table without a header, whose columns are called "1", "2" and so on.
+
+    A row must have the cells that are read; others may lack.
+    """
+    first_number, first_cells = next(rows)  # there is one: the first line is not blank
+    width = len(first_cells)
+    names = [str(i) for i in range(1, 1 + max(width, last_number))]
+
+    def fits(cells: list[str]) -> bool:
+        """Whether a row has the cells that are read, where the first row has them.
+
+        Between tabs a row may be longer than the first, as in the STS Benchmark's own files; a
+        comma in a text that is not quoted would shift the columns.
+        """
+        if len(cells) < last_number:
+            return False
+        return len(cells) <= width or separator == "\t"
 
     def items() -> Iterator[tuple[int, Record]]:
-        for number, cells in chain([first], rows):
-            if last_number <= len(cells) <= most:
+        for number, cells in chain([(first_number, first_cells)], rows):
+            if fits(cells):
                 yield number, dict(zip(names, cells, strict=False))
             else:
                 refuse(
                     number,
                     f"{len(cells)} cells between {SEPARATORS[separator]}; the first line has "
-                    f"{len(first[1])}, --columns needs {last_number}",
+                    f"{width}, --columns needs {last_number}",
                 )
 
     return Records(name, names, items(), separator=separator, is_numbered=True)
@@ -313,17 +333,25 @@ def separator_of(header: str, quotes: bool = True) -> str:
     return ","
 
 
-def bare_rows(lines: Iterable[tuple[int, str]], separator: str) -> Iterator[tuple[int, list[str]]]:
+def table_rows(lines: Lines, separator: str, name: str, quotes: bool, strict: bool) -> TableRows:
+    """The rows of a table, whose quotation marks enclose cells or are text."""
+    if quotes:
+        return quoted_rows(lines, separator, name, strict)
+    return bare_rows(lines, separator)
+
+
+def bare_rows(lines: Iterable[tuple[int, str]], separator: str) -> TableRows:
     """Yield line number and cells of each row; quotation marks are text."""
     for number, line in lines:
-        if separator in line or line.strip(" \t"):
+        if separator in line or line.strip(" \t"):  # a line of tabs is a row of empty cells
             yield number, [cell.strip() for cell in line.split(separator)]
 
 
 class RowLines:
     """The lines of a table for ``csv.reader``, which tell where the current row begins.
 
-    Between rows a blank line is nothing, in a cell it is text.
+    Whoever reads calls ``start_row`` before each row: between rows a blank line is skipped, within
+    a cell it is text.
     """
 
     def __init__(self, lines: Iterable[tuple[int, str]], separator: str, longest: int):
@@ -331,21 +359,25 @@ class RowLines:
         self.separator = separator
         self.longest = longest
         self.begin = 0  # the number of the first line of the row
-        self.size = 0  # the length of its lines so far; 0 between rows
+        self.size = 0  # the length of its lines so far
+
+    def start_row(self) -> None:
+        self.size = 0
 
     def __iter__(self) -> "RowLines":
         return self
 
     def __next__(self) -> str:
         number, line = next(self.lines)
-        if self.size == 0:
+        if self.size == 0:  # the row begins
             while self.separator not in line and not line.strip(" \t"):
                 number, line = next(self.lines)
             self.begin = number
         self.size += len(line) + 1
         if self.size > self.longest:
             raise csv.Error(f"a row longer than {self.longest:,} characters")
-        # with its end, or the last word of one line of a cell would run into the first of the next
+        # The end of the line is part of a cell that goes on: without it the last word of the line
+        # would run into the first of the next.
         return line + "\n"
 
 
@@ -355,16 +387,14 @@ def quoted_rows(
     name: str,
     strict: bool = True,
     longest: int = LONGEST_LINE,
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield for each row the number of its first line and its cells. A cell in quotation marks may
-    span several lines.
-    """
+) -> TableRows:
+    """Yield the number of each row's first line and its cells, which may span several lines."""
     csv.field_size_limit(max(csv.field_size_limit(), longest))  # 128 KiB by default
     row_lines = RowLines(lines, separator, longest)
     reader = csv.reader(row_lines, delimiter=separator, strict=strict)
-    is_told = not strict
+    looks_for_swallowed_rows = strict
     while True:
-        row_lines.size = 0
+        row_lines.start_row()
         try:
             cells = next(reader, None)
         except csv.Error as error:
@@ -378,8 +408,8 @@ def quoted_rows(
         if cells is None:
             return
         cells = [cell.strip() for cell in cells]
-        if not is_told and may_have_swallowed_rows(cells):
-            is_told = True
+        if looks_for_swallowed_rows and may_have_swallowed_rows(cells):
+            looks_for_swallowed_rows = False  # told once
             say(
                 f"{name}, line {row_lines.begin}: a cell in quotation marks holds a tab and a line "
                 f"end; give --no-quotes if marks are text in this file"
@@ -409,7 +439,7 @@ def array_values(stream: Any, name: str) -> Iterator[tuple[int, Any]]:
         with stream:
             while chunk := stream.read(2**24):
                 content += chunk
-                if len(content) > LARGEST_SURPRISE:
+                if len(content) > UNCHECKED_GROWTH:
                     check_growth(stream, len(content), name)
                 if len(content) > LARGEST_ARRAY:
                     raise InputError(
@@ -427,7 +457,7 @@ def parse_json(text: str, name: str, number: int) -> Any:
     try:
         value = json.loads(text)
         if "\\u" in text:
-            # a lone surrogate, which JSON can escape and no UTF-8 has
+            # UnicodeEncodeError for a lone surrogate, which JSON can escape and no UTF-8 has
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         line = number + getattr(error, "lineno", 1) - 1
@@ -435,8 +465,10 @@ def parse_json(text: str, name: str, number: int) -> Any:
         if isinstance(error, UnicodeEncodeError):
             reason = f"a lone surrogate, \\u{ord(error.object[error.start]):x}"
         elif getattr(error, "pos", 0) >= len(text.rstrip()):
-            reason = "the line ends within a row; write each row in one line, or all in one array"
-            reason += " of a .json"
+            reason = (
+                "the line ends within a row; write each row in one line, or all in one array of a "
+                ".json"
+            )
         raise InputError(f"{name}, line {line}: not valid JSON: {reason}") from error
     return value
 

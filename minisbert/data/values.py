@@ -62,7 +62,10 @@ def number(value: Any, comma: bool = False) -> float | None:
 
 
 def parse_score(value: Any, comma: bool = False) -> float | None:
-    """A score, which is any number: ``parse_score("4.5") = 4.5``."""
+    """A score, which is any number: ``parse_score("4.5") = 4.5``.
+
+    NaN is an error, unlike in a column of texts: there pandas writes it for nothing.
+    """
     if value is None or value == "":
         return None
     score = number(value, comma)
@@ -75,9 +78,11 @@ def parse_binary(value: Any) -> int | None:
     """0 or 1, also as ``1.0`` or ``True``."""
     if value is None or value == "":
         return None
+    if str(value).lower() == "true":
+        return 1
+    if str(value).lower() == "false":
+        return 0
     label = number(value)
-    if str(value).lower() in ("true", "false"):
-        label = float(str(value).lower() == "true")
     if label not in (0.0, 1.0):
         raise ValueError(f"the label {one_line(value)} is not 0 or 1")
     return int(label)

@@ -1,5 +1,7 @@
-"""Inspect files of training data: what the rule of ``data.columns`` makes of them, what training
-refuses and skips, what repeats, and what files share.
+"""Inspect files of training data.
+
+What the rule of ``data.columns`` makes of them, what training refuses and skips, what repeats, and
+what files share.
 """
 
 import copy
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from minisbert.checkpoints.model_tokenizer import ModelTokenizer
-from minisbert.core import InputError
+from minisbert.core import InputError, one_line
 from minisbert.data.columns import Columns, choose_columns, last_number
 from minisbert.data.records import Records, Refuse
 from minisbert.data.rows import Table, check_table, choose_scale, divide_scores, rows_of
@@ -22,7 +24,8 @@ from minisbert.data.tables import open_records
 from minisbert.data.values import number
 from minisbert.models.batching import chunks
 
-FEW = 500  # rows, of which one epoch is too few steps to learn: docs/training.md
+# Of fewer rows than this one epoch is too few steps to learn: docs/training.md.
+FEW = 500
 TEXTS = Columns(1)
 PAIRS = Columns(2, more_texts=True)
 # what the label of two texts is -> the options of the command that is suggested
@@ -36,14 +39,16 @@ LOSSES = {
 
 @dataclass
 class InspectedFile:
-    """A file, and the rows that training takes. Places are strings such as "line 7"."""
+    """A file, how it is read, and what was found in it."""
 
     path: Path
     columns: str | None = None  # --columns
     scale: float | None = None  # --scale
-    table: Table | None = None  # None if the file cannot be read at all
-    problems: list[str] = field(default_factory=list)  # for which training stops, with their places
-    repeated: list[str] = field(default_factory=list)  # places of rows that are copies of others
+    quotes: bool = True  # False: --no-quotes
+    role: str = "train"  # or dev or test: what the rows are read for
+    table: Table | None = None  # the rows that training takes; None if the file cannot be read
+    problems: list[str] = field(default_factory=list)  # "line 7: ...", for which training stops
+    repeated: list[str] = field(default_factory=list)  # "line 7, as line 2"
     limit: int = 0  # of the model, in tokens
     tokens: list[int] = field(default_factory=list)  # of each text, before it is cut
 
@@ -72,14 +77,30 @@ class InspectedFile:
 
     def summary(self) -> dict[str, Any]:
         """Return counts and findings as plain values, for JSON."""
-        content: dict[str, Any] = {"path": str(self.path), "rows": len(self.rows)}
-        content["read"] = self.table.note() if self.table else None
-        content |= {"texts": len(self.texts), "distinct_texts": len(set(self.texts))}
+        read = None
+        unread: list[str] = []
+        skipped: list[str] = []
+        if self.table:
+            read = self.table.note()
+            unread = self.table.unread
+            skipped = [f"{self.table.unit} {place}" for place in self.table.skipped]
+
+        content: dict[str, Any] = {
+            "path": str(self.path),
+            "rows": len(self.rows),
+            "read": read,
+            "texts": len(self.texts),
+            "distinct_texts": len(set(self.texts)),
+        }
         if self.tokens:
             median, p95 = np.percentile(self.tokens, (50, 95), method="higher").tolist()
-            cut = sum(length > self.limit for length in self.tokens)
-            content["tokens"] = {"median": median, "p95": p95, "longest": max(self.tokens)}
-            content["tokens"] |= {"limit": self.limit, "cut": cut}
+            content["tokens"] = {
+                "median": median,
+                "p95": p95,
+                "longest": max(self.tokens),
+                "limit": self.limit,
+                "cut": sum(length > self.limit for length in self.tokens),
+            }
         content["labels"] = {}
         if self.scores:
             content["scores"] = {
@@ -89,18 +110,16 @@ class InspectedFile:
             }
         elif self.label:
             content["labels"] = counted(row[-1] for row in self.rows)
-        skipped = []
-        if self.table:
-            skipped = [f"{self.table.unit} {place}" for place in self.table.skipped]
-        return content | {
-            "unread": self.table.unread if self.table else [],
-            "problems": self.problems,
-            "skipped": skipped,
-            "repeated": self.repeated,
-        }
+
+        content["unread"] = unread
+        content["problems"] = self.problems
+        content["skipped"] = skipped
+        content["repeated"] = self.repeated
+        return content
 
 
 def counted(labels: Iterable[str | int]) -> dict[str, int]:
+    """How often each label occurs, sorted by label."""
     return {str(label): count for label, count in sorted(Counter(labels).items())}
 
 
@@ -112,45 +131,38 @@ def inspect(
     quotes: bool = True,
     columns: str | None = None,
 ) -> InspectedFile:
-    """Read a file as training does that takes it as ``role``, train, dev or test; go on after a row
-    that it refuses.
+    """Read a file as training does that takes it as ``role``: train, dev or test.
 
-    Lengths in tokens are counted if there is a tokenizer. Raises ``InputError`` only for a file
-    that is missing.
+    Unlike training it goes on after a row that is refused. Lengths in tokens are counted if there
+    is a tokenizer. Raises ``InputError`` only for a file that is missing, or a pipe.
     """
     if not path.exists():
         raise InputError(f"{path} does not exist")
-    found = InspectedFile(path, columns, scale)
+    if not path.is_file() and not path.is_dir():  # a folder may be a data set
+        raise InputError(f"{path} is a pipe, which can be read once only: save it as a file")
+    file = InspectedFile(path, columns, scale, quotes, role)
     try:
-        needs = needs_of(open_file(found, role, quotes, pass_over), columns)
-        found.table = read_all(found, needs, role, quotes)
-        note_repeated(found, found.table)
-        if not found.problems:
-            check_whole(found, found.table)
+        # The file is gone through twice: what its labels are can only be said after the last one.
+        needs = needs_of(open_file(file, pass_over), columns)
+        file.table = read_all(file, needs)
+        note_repeated(file, file.table)
+        if not file.problems:
+            check_whole(file, file.table)
     except InputError as error:
-        found.problems.append(str(error))
+        file.problems.append(str(error))
     if tokenizer is not None:
-        uncut = copy.copy(tokenizer)
-        found.limit, uncut.limit = tokenizer.limit, 2**31
-        for chunk in chunks(found.texts):  # all ids of a large file would not fit in memory
-            found.tokens += map(len, uncut.encode(chunk).ids)
-    return found
+        count_tokens(file, tokenizer)
+    return file
 
 
-def open_file(
-    found: InspectedFile,
-    role: str,
-    quotes: bool,
-    refuse: Refuse | None = None,
-    is_text: bool = False,
-) -> Records:
-    """Open the file, as a table if it may be one. ``refuse`` takes rows that are broken."""
+def open_file(file: InspectedFile, refuse: Refuse, is_text: bool = False) -> Records:
+    """Open the file. ``refuse`` takes rows that are broken."""
     return open_records(
-        found.path,
-        quotes=quotes,
-        last_number=last_number(found.columns),
-        is_text=is_text and found.columns is None,
-        split=role,
+        file.path,
+        quotes=file.quotes,
+        last_number=last_number(file.columns),
+        is_text=is_text and file.columns is None,
+        split=file.role,
         refuse=refuse,
     )
 
@@ -159,67 +171,120 @@ def pass_over(place: int, message: str) -> None:
     """Leave out a row that is broken: it is told when the rows are read."""
 
 
-def read_all(found: InspectedFile, needs: Sequence[Columns], role: str, quotes: bool) -> Table:
+def read_all(file: InspectedFile, needs: Sequence[Columns]) -> Table:
     """Read the rows, and go on after each that is refused."""
     broken: list[tuple[int, str]] = []  # the place of a row, and what is wrong with it
 
     def refuse(place: int, message: str) -> None:
         broken.append((place, message))
 
-    records = open_file(found, role, quotes, refuse, is_text=needs[-1] == TEXTS)
+    records = open_file(file, refuse, is_text=needs[-1] == TEXTS)
     try:
-        return rows_of(records, needs, found.columns, split=role, refuse=refuse)
+        return rows_of(records, needs, file.columns, split=file.role, refuse=refuse)
     finally:
         for place, message in broken:
-            found.problems.append(f"{records.unit} {place}: {message}")
+            file.problems.append(f"{records.unit} {place}: {message}")
+
+
+def count_tokens(file: InspectedFile, tokenizer: ModelTokenizer) -> None:
+    """Count the tokens of each text, as if no limit cut it."""
+    uncut = copy.copy(tokenizer)
+    uncut.limit = 2**31
+    file.limit = tokenizer.limit
+    for chunk in chunks(file.texts):  # all ids of a large file would not fit in memory
+        file.tokens += [len(ids) for ids in uncut.encode(chunk).ids]
 
 
 def needs_of(records: Records, columns: str | None) -> list[Columns]:
-    """What the rows of a file may be: its label is what all of its values are."""
+    """What the rows of a file may be; the values of a label say what kind of label it is."""
     try:
         choice = choose_columns(records, [Columns(2, "class"), PAIRS, TEXTS], columns)
     except InputError:
-        return [Columns(2, "score"), PAIRS, TEXTS]  # which says what is wrong
+        return [Columns(2, "score"), PAIRS, TEXTS]  # reading the rows says what is wrong
     if choice.label is None:
         return [choice.columns]
+    name = choice.label.lower()
+    if "score" in name or "similarity" in name:
+        return [Columns(2, "score")]
+    return [Columns(2, kind_of_labels(labels_of(records, choice.label)))]
+
+
+def labels_of(records: Records, column: str) -> set[str]:
+    """The different labels of a file, as strings."""
     labels = set()
     for _, record in records.items:
-        labels.add(str(record.get(choice.label) or "0"))
-    numbers = {number(label.replace(",", ".")) for label in labels}
-    is_score = "score" in choice.label.lower() or "similarity" in choice.label.lower()
-    if not is_score and numbers <= {0.0, 1.0}:
-        return [Columns(2, "binary")]
-    # a few words among numbers are mistakes
-    words = [label for label in labels if number(label.replace(",", ".")) is None]
-    if is_score or len(words) < len(labels) / 2:
-        return [Columns(2, "score")]
-    return [Columns(2, "class")]
+        label = record.get(column)
+        if not label:  # False, 0, or none: such a row is skipped, and may be of any kind
+            label = 0
+        elif label is True:
+            label = 1
+        labels.add(str(label))
+    return labels
 
 
-def check_whole(found: InspectedFile, table: Table) -> None:
+def kind_of_labels(labels: set[str]) -> str:
+    """What these are: "binary" (0 and 1 alone), "class" (most are words) or "score"."""
+    numbers = set()
+    words = 0
+    for label in labels:
+        value = number(label, comma=True)
+        if value is None:
+            words += 1
+        else:
+            numbers.add(value)
+    if not words and numbers <= {0.0, 1.0}:
+        return "binary"
+    if words < len(labels) / 2:  # a few words among numbers are mistakes
+        return "score"
+    return "class"
+
+
+def check_whole(file: InspectedFile, table: Table) -> None:
     """Raise ``InputError`` for what training says of all rows together."""
     check_table(table)
+    if len(table.rows) == 1 and file.role == "train":
+        raise InputError(f"{table.name}: one row is too few to train on: give more")
     if table.columns.label == "class":
         check_classes(table)
     if table.columns.label == "score":
-        scale = abs(found.scale or choose_scale(found.scores, table.name))
-        divide_scores(table, scale)
+        scale = file.scale
+        if scale is None:
+            scale = choose_scale(file.scores, table.name)
+        divide_scores(table, scale)  # for its errors: the scores are shown as they are
         table.scale = scale
+        if len(set(file.scores)) < 2:
+            raise InputError(
+                f"{table.name}: all rows have the score {file.scores[0]:g}, and a correlation "
+                f"needs different ones: give more rows"
+            )
+    if table.columns.label is None and table.columns.texts > 1 and file.role == "train":
+        check_negatives(table)
 
 
-def note_repeated(found: InspectedFile, table: Table) -> None:
+def check_negatives(table: Table) -> None:
+    """Raise ``InputError`` if all rows share a text: then none can be a negative of another."""
+    shared = set(table.rows[0])
+    for row in table.rows:
+        shared.intersection_update(row)
+        if not shared:
+            return
+    raise InputError(
+        f"{table.name}: all rows share the text {one_line(min(shared))}, so no batch has a "
+        f"negative: give other rows"
+    )
+
+
+def note_repeated(file: InspectedFile, table: Table) -> None:
     """Note the rows that are copies of earlier ones."""
     first: dict[tuple, int] = {}  # row -> its place
     for row, place in zip(table.rows, table.places, strict=True):
         earlier = first.setdefault(row, place)
         if earlier != place:
-            found.repeated.append(f"{table.unit} {place}, as {table.unit} {earlier}")
+            file.repeated.append(f"{table.unit} {place}, as {table.unit} {earlier}")
 
 
 def overlap(train: InspectedFile, other: InspectedFile) -> dict[str, Any]:
-    """Count the rows of ``other`` whose first two texts share a row of ``train``, in either
-    order.
-    """
+    """Count the rows of ``other`` whose first two texts are those of a row of ``train``."""
     rows = shared_rows(train.rows, other.rows)
     return {"file": str(other.path), "with": str(train.path), "rows": rows}
 
@@ -227,8 +292,9 @@ def overlap(train: InspectedFile, other: InspectedFile) -> dict[str, Any]:
 def training_command(
     files: Sequence[InspectedFile], model: str | None, max_length: int | None
 ) -> str | None:
-    """Write the command that trains on the first file, with dev and test; None if one of them has
-    problems.
+    """Write the command that trains on the first file; the next are its dev and test.
+
+    Returns None if one of them has problems.
     """
     first = files[0]
     if first.table is None or any(file.problems for file in files):
@@ -237,10 +303,12 @@ def training_command(
     if first.table.columns.texts == 1:
         loss = ["--loss", "simcse"]
     words = [*loss, "--data", str(first.path)]
-    for flag, file in zip(("--dev", "--test"), files[1:], strict=False):
-        words += [flag, str(file.path)]
+    for file in files[1:]:
+        words += [f"--{file.role}", str(file.path)]
     if first.columns:
         words += ["--columns", first.columns]
+    if not first.quotes:
+        words.append("--no-quotes")
     if len(first.rows) < FEW:
         words += ["--epochs", "8"]
     if first.scale is not None:

@@ -45,11 +45,12 @@ class Retrieval:
 def load_retrieval(
     queries: str | Path, corpus: str | Path, qrels: str | Path, ignore_identical_ids: bool = False
 ) -> Retrieval:
-    """Read three files in BEIR's layout:
+    """Read three files in BEIR's layout.
 
-    - queries: a line is an object with ``_id`` and ``text`` - corpus: the same, and maybe a
-    ``title``, which is put before the text - qrels: tab-separated query-id, corpus-id, score, with
-    such a header or without; scores are whole numbers
+    - ``queries``: each line is an object with ``_id`` and ``text``.
+    - ``corpus``: the same, and maybe a ``title``, which is put before the text.
+    - ``qrels``: query-id, corpus-id and score, separated by tabs, with this header or without;
+      scores are whole numbers.
 
     ``ignore_identical_ids`` excludes the document with the query's own id from its ranking, for
     data whose queries are documents themselves. A judged document that the corpus lacks counts as
@@ -61,12 +62,15 @@ def load_retrieval(
     documents = texts_by_id(corpus)
     rows = {identity: row for row, identity in enumerate(documents)}
     grades = read_qrels(qrels, texts, rows)
-    missing = len(rows) - len(documents)  # read_qrels has given them rows after the corpus
+
+    # read_qrels has given documents that the corpus lacks rows after it, where no search finds them
+    missing = len(rows) - len(documents)
     if missing:
         say(
             f"{qrels}: {missing:,} judged documents are not in the corpus; they count as never "
             f"found, as in trec_eval"
         )
+
     judged = []
     for identity in texts:
         of_query = grades.get(identity, {})
@@ -74,6 +78,7 @@ def load_retrieval(
             judged.append(identity)
     if not judged:
         raise InputError(f"{qrels}: no query has a relevant document (a score above 0)")
+
     skipped: list[int | None] = [None] * len(judged)
     if ignore_identical_ids:
         skipped = [rows.get(identity) for identity in judged]
@@ -102,10 +107,10 @@ def load_retrieval_folder(folder: str | Path) -> dict[str, Retrieval | None]:
 
 
 def retrieval_from_pairs(pairs: Iterable[Sequence[str]]) -> Retrieval:
-    """Make a search for each anchor's positive among all positives; a row is (anchor, positive,
-    ...).
+    """Make a search for each anchor's positive among all positives.
 
-    Equal anchors are one query with several relevant documents, equal positives one document.
+    A row is (anchor, positive, ...). Equal anchors are one query with several relevant documents,
+    equal positives one document.
     ``[("a", "x"), ("b", "y"), ("a", "y")]`` has the queries a and b and the documents x and y; y is
     relevant to both.
     """
@@ -121,9 +126,7 @@ def retrieval_from_pairs(pairs: Iterable[Sequence[str]]) -> Retrieval:
 
 
 def texts_by_id(path: str | Path) -> dict[str, str]:
-    """Read the texts of a .jsonl by their ``_id``, in the order of the file, each after its
-    ``title`` if it has one.
-    """
+    """Read the texts of a .jsonl by their ``_id``, each after its ``title`` if it has one."""
     texts: dict[str, str] = {}
     records = open_records(path)
     if records.separator:
@@ -134,18 +137,19 @@ def texts_by_id(path: str | Path) -> dict[str, str]:
         )
     with reading(path) as at:
         for at.line, fields in records.items:
-            identity, text, title = (fields.get(name) for name in ("_id", "text", "title"))
+            identity: Any = fields.get("_id")
+            text = fields.get("text")
+            title = fields.get("title") or ""
             if type(identity) is int:
                 identity = str(identity)
-            if not all(isinstance(value, str) for value in (identity, text, title or "")):
+            if not all(isinstance(value, str) for value in (identity, text, title)):
                 raise ValueError(
                     f"_id, text and maybe title are needed, all strings, not {one_line(fields)}"
                 )
-            identity, text = str(identity).strip(), f"{title or ''} {text}".strip()
-            f"{identity}{text}".encode()  # ValueError for a lone surrogate, which JSON can escape
+            identity = identity.strip()
             if identity in texts:
                 raise ValueError(f"the _id {one_line(identity)} occurs twice")
-            texts[identity] = text
+            texts[identity] = f"{title} {text}".strip()
     if not texts:
         raise InputError(
             f'{path} is empty: a line like {{"_id": "7", "text": "..."}} is needed for each text'
@@ -161,27 +165,23 @@ def read_qrels(
     Documents that ``rows`` lacks are added to it: they get the rows after the corpus.
     """
     grades: dict[str, dict[int, int]] = {}
+    is_first = True
     with reading(path) as at:
-        for index, (at.line, cells) in enumerate(bare_rows(file_lines(path), "\t")):
+        for line_number, cells in bare_rows(file_lines(path), "\t"):
+            at.line = line_number
             if len(cells) != len(QRELS):
-                hint = (
-                    "; an id and a text are queries, as in MS MARCO's queries.tsv"
-                    if len(cells) == 2
-                    else ""
-                )
-                raise ValueError(
-                    f"{len(cells)} columns; {', '.join(QRELS)} are needed, separated by tabs{hint}"
-                )
-            if index == 0 and tuple(cells) == QRELS:
+                raise ValueError(no_judgement(cells))
+            query, document, score = cells
+            grade = number(score)
+            if is_first and grade is None:
+                check_header(cells)
+                is_first = False
                 continue
-            query, document, grade = cells[0], cells[1], number(cells[2])
-            if grade is None and index == 0:
-                raise ValueError(
-                    f"the header {', '.join(map(one_line, cells))} must be {', '.join(QRELS)}"
-                )
+            is_first = False
+
             if grade is None or grade % 1 or abs(grade) >= 2**31:
                 raise ValueError(
-                    f"the score {one_line(cells[2])} is not a whole number, or far too large"
+                    f"the score {one_line(score)} is not a whole number, or far too large"
                 )
             if query not in queries:
                 raise ValueError(f"{one_line(query)} is not an _id of the queries")
@@ -192,6 +192,25 @@ def read_qrels(
                 )
             grades[query][row] = int(grade)
     return grades
+
+
+def check_header(cells: Sequence[str]) -> None:
+    """Raise ``ValueError`` for a header with other names than BEIR's."""
+    if tuple(cells) != QRELS:
+        names = ", ".join(one_line(cell) for cell in cells)
+        raise ValueError(f"the header {names} must be {', '.join(QRELS)}")
+
+
+def no_judgement(cells: Sequence[str]) -> str:
+    """What is wrong with a line of qrels that has not three cells."""
+    needed = f"{', '.join(QRELS)} are needed, separated by tabs"
+    if len(cells) == 2:
+        needed += "; an id and a text are queries, as in MS MARCO's queries.tsv"
+    elif len(cells) == 4:
+        needed += ": leave out the second column of TREC's qrels"
+    elif len(cells) == 1 and len(cells[0].split()) == 4:
+        needed += ": leave out the second column of TREC's qrels, and write tabs for the spaces"
+    return f"{len(cells)} columns; {needed}"
 
 
 def retrieval_scores(
@@ -262,7 +281,8 @@ def ranked_grades(
 
 def padded(rows: list[list[int]]) -> np.ndarray:
     """Fill ragged rows up with 0: (Q, longest)."""
-    longest = max([1] + [len(values) for values in rows])
+    longest = max((len(values) for values in rows), default=0)
+    longest = max(longest, 1)  # metrics need a column
     result = np.zeros((len(rows), longest), dtype=np.int64)
     for row, values in enumerate(rows):
         result[row, : len(values)] = values

@@ -1,9 +1,9 @@
 """Evaluate on the STS suite, as the papers since SBERT report it.
 
-STS12 to STS16, the STS Benchmark and SICK-R.
-The score of a year is Spearman's correlation over all pairs of its sets together ("all"; Gao et al.
-2021, appendix B, compare it with the mean of the sets). SICK-R is given twice: for the 4,927 pairs
-of its test split, as papers report it, and for all 9,927 pairs, as MTEB does.
+The suite is STS12 to STS16, the STS Benchmark and SICK-R. The score of a year is Spearman's
+correlation over all pairs of its sets together ("all"; Gao et al. 2021, appendix B, compare it with
+the mean of the sets). SICK-R is given twice: for the 4,927 pairs of its test split, as papers
+report it, and for all 9,927 pairs, as MTEB does.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ SICK_FILES = {
     "trial": "SICK_trial.txt",
 }
 AVERAGED = (*YEARS, "STS-B", "SICK-R")  # the tasks of SimCSE's table, in its order
-# The asset that each of them is read from.
+# the name of a task -> the asset with its files
 SOURCES = {
     "STS12": "sts12",
     "STS13": "sts13",
@@ -46,7 +46,7 @@ SOURCES = {
     "STS-B": "stsb",
     "SICK-R": "sick",
 }
-HIGHEST_SCORE = 5
+HIGHEST_SCORE = 5  # in all of them
 SICK_ALL = "SICK-R, all"
 
 
@@ -60,11 +60,14 @@ class Task:
 
     @property
     def pairs(self) -> list[ScoredPair]:
-        return [pair for pairs in self.sets.values() for pair in pairs]
+        """The pairs of all sets, one set after the other."""
+        everything = []
+        for pairs in self.sets.values():
+            everything += pairs
+        return everything
 
 
-# -------------------------------------------------------------------------------------------
-# reading
+# ---------------------------------------------------------------------------------------- reading
 
 
 def load_suite() -> tuple[list[Task], dict[str, str]]:
@@ -130,26 +133,26 @@ def read_pairs(
     """
     rows = [line.split("\t") for _, line in file_lines(path)]
     if gold is not None:
+        scores = [line for _, line in file_lines(gold)]
         with reading(path):
-            rows = [
-                [score, *cells] for (_, score), cells in zip(file_lines(gold), rows, strict=True)
-            ]
+            rows = [[score, *cells] for score, cells in zip(scores, rows, strict=True)]
+
     pairs = []
     with reading(gold or path) as at:
         for at.line, cells in enumerate(rows[header:], header + 1):
             if len(cells) <= max(columns):
                 raise ValueError(f"{len(cells)} columns; a score and two sentences are needed")
-            score, first, second = (cells[i].strip() for i in columns)
+            score, first, second = [cells[i].strip() for i in columns]
             value = parse_score(score)
-            if value is not None and not 0 <= value <= HIGHEST_SCORE:
+            if value is None:
+                continue
+            if not 0 <= value <= HIGHEST_SCORE:
                 raise ValueError(f"the score {score} is not on the scale of 0 to {HIGHEST_SCORE}")
-            if value is not None:
-                pairs.append(ScoredPair(first, second, value))
+            pairs.append(ScoredPair(first, second, value))
     return pairs
 
 
-# ----------------------------------------------------------------------------------------
-# evaluation
+# ------------------------------------------------------------------------------------- evaluation
 
 
 def evaluate_suite(
@@ -181,7 +184,7 @@ def evaluate_suite(
 
 
 def task_scores(task: Task, values: np.ndarray, similarity: str) -> dict[str, Any]:
-    """Score one task whose pairs have these similarities, (N,)."""
+    """Score one task whose pairs, in the order of ``task.pairs``, have these similarities, (N,)."""
     what = f"{task.name}: {similarity} similarity against the scores"
     human = np.array([pair.score for pair in task.pairs])  # (N,)
     sets = {}

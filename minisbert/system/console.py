@@ -179,14 +179,14 @@ def bounded(kind: type, least: float, below: float = math.inf) -> Callable[[str]
 
 
 def score_scale(text: str) -> float:
-    """Convert the value of ``--scale``: S if scores are 0 to S, -S if they are -S to S."""
+    """Convert the value of ``--scale``, the highest score."""
     scale = float(text)
-    if not 1e-4 <= abs(scale) < math.inf:
+    if not 1e-4 <= scale < math.inf:
         raise ValueError
     return scale
 
 
-score_scale.__name__ = "scale, such as 1, 5 or -1"  # argparse shows this in its error
+score_scale.__name__ = "scale, such as 1 or 5"  # argparse shows this in its error
 
 
 def check_usage(*cases: tuple[object, str]) -> None:

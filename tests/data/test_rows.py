@@ -189,7 +189,7 @@ def test_several_files_one_after_the_other(write):
 
 
 def test_lists_of_positives_and_negatives(write):
-    """FlagEmbedding's files: a row for each positive, as many negatives as in the shortest list."""
+    """FlagEmbedding's files: a row for each positive, as many negatives as the shortest list."""
     lines = [
         '{"query": "a", "pos": ["p", "q"], "neg": ["n", "m"]}',
         '{"query": "b", "pos": ["r"], "neg": ["k"]}',
@@ -287,6 +287,13 @@ def test_scores_are_divided_and_the_line_says_it():
     assert divided.note() == "a.csv: 2 rows; x, y, s / 5"
 
 
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_scale_that_is_none(scale):
+    """Scores that are divided by it would be no numbers, which nothing notices."""
+    with pytest.raises(InputError, match="a number above 0"):
+        divide_scores(Table("a.csv", SCORED, [("a", "b", 0.0)], places=[2]), scale)
+
+
 def test_a_score_beyond_the_scale_names_its_line(write):
     table = read_rows(write("a.csv", "sentence1,sentence2,score\na,b,1\nc,d,6\n"), SCORED)
     with pytest.raises(InputError, match=r"a\.csv, line 3: the score 6 is beyond the scale of 5"):
@@ -331,6 +338,16 @@ def test_a_file_as_snli_writes_it_gives_triplets(write):
     assert table.note().endswith(
         "1 rows; premise, entailment, contradiction; made of 3 rows of NLI"
     )
+
+
+def test_a_row_of_several_files_is_named_by_its_own(write):
+    """Line 2 of both says nothing."""
+    first = write("a.csv", "anchor,positive\nq,p\n")
+    second = write("b.csv", "query,answer\nr,s\n")
+    table = read_rows(f"{first},{second}", PAIR)
+    assert table.place(0) == f"{first}, line 2"
+    assert table.place(1) == f"{second}, line 2"
+    assert table.note().endswith(f"2 rows; anchor, positive; of {second} query, answer")
 
 
 def test_rows_of_nli_without_a_triplet(write):

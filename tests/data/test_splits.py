@@ -13,6 +13,7 @@ from minisbert.data.splits import (
     held_out_sizes,
     hold_out,
     linked_rows,
+    overlap_remarks,
     read_splits,
     shared_rows,
 )
@@ -53,22 +54,28 @@ def scored_file(write, count: int, name: str = "scored.csv", scale: int = 5):
 )
 def test_how_many_rows_are_held_out_by_default(count, sizes):
     """A tenth, at least 50 and at most 2,000; of fewer than 200 rows there is no test."""
-    assert held_out_sizes(count, {"dev": None, "test": None})[0] == sizes
+    assert held_out_sizes(count, {"dev": None, "test": None}) == sizes
 
 
-def test_too_few_rows_are_told_how_many_would_do():
+def test_too_few_rows_are_told_how_many_would_do(write):
     """Otherwise a gain on the rows that chose the step is taken for one."""
-    _, warnings = held_out_sizes(100, {"dev": None, "test": None})
-    assert warnings == [
-        "100 rows that share no text are too few to hold out a test: a gain on dev, which chooses "
-        "the step, cannot be told from chance; 200 rows would do, or --test FILE"
+    assert read_splits(pairs_file(write, 100), columns=PAIR).notes[3:] == [
+        "100 rows are too few to hold out a test: a gain on dev, which chooses the step, cannot be "
+        "told from chance; 200 rows would do, or --test FILE"
     ]
-    assert held_out_sizes(200, {"dev": None, "test": None})[1] == []
+    assert read_splits(pairs_file(write, 200), columns=PAIR).notes[3:] == []
+
+
+def test_rows_that_all_share_a_text_are_not_said_to_share_none(write):
+    """A group of linked rows has to be divided, and all rows count."""
+    lines = ["anchor,positive", *(f"one question,answer {i}" for i in range(20))]
+    splits = read_splits(write("a.csv", "\n".join(lines)), columns=PAIR)
+    assert splits.notes[3].startswith("20 rows are too few to hold out a test")
 
 
 def test_a_share_that_the_user_gives():
-    assert held_out_sizes(1_000, {"dev": 0.2})[0] == {"dev": 200}
-    assert held_out_sizes(100, {"dev": 0.01, "test": 0.01})[0] == {"dev": 20, "test": 20}
+    assert held_out_sizes(1_000, {"dev": 0.2}) == {"dev": 200}
+    assert held_out_sizes(100, {"dev": 0.01, "test": 0.01}) == {"dev": 20, "test": 20}
 
 
 @pytest.mark.parametrize(
@@ -201,7 +208,24 @@ def test_rows_that_dev_shares_with_training_are_counted(write):
     """A pair that was trained on says little about new ones."""
     data = pairs_file(write, 300)
     splits = read_splits(data, data, "none", PAIR)
-    assert splits.notes[-1].startswith("warning: 300 rows of dev are training rows too")
+    assert splits.notes[-1] == (
+        "warning: 300 rows of dev are training rows too, so its score is too high: drop them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "remark"),
+    [
+        ("a.csv", "stsb", "warning: {}, so its score is too high: drop them from a.csv"),
+        ("stsb", "b.csv", "warning: {}, so its score is too high: drop them"),
+        ("stsb", "stsb", "{}: stsb is published so"),
+        ("snli,multinli", "stsb", "{}: stsb and snli,multinli are published so"),
+    ],
+)
+def test_nobody_is_told_to_drop_rows_of_a_published_data_set(train, dev, remark):
+    """It is as it is, and scores on it are compared with those of others."""
+    remarks = overlap_remarks(Table(train, SCORED, []), Table(dev, SCORED, []), "dev", 7)
+    assert remarks == [remark.format("7 rows of dev are training rows too")]
 
 
 def test_rows_from_python(write):

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,9 @@ TUPLES = [
         ("a.tsv", put(SCORED, 14, "250\ta cat\ta dog"), "a scale above 100 must be given"),
         ("a.tsv", joined(["rating\tleft\tright", *SCORED[1:]]), "--columns left,right,rating"),
         ("a.tsv", b"", "a.tsv is empty"),
+        ("a.csv", b"anchor,positive\ncat,x\ncat,y\n", "all rows share the text 'cat'"),
+        ("a.csv", b"anchor,positive\ncat,x\n", "one row is too few"),
+        ("a.csv", b"sentence1,sentence2,score\na,b,1\nc,d,1\n", "all rows have the score 1"),
     ],
 )
 def test_what_training_refuses_is_a_problem_with_its_place(tmp_path, file, content, problem):
@@ -84,6 +88,14 @@ def test_columns_are_part_of_the_command(tmp_path):
     assert "--columns 'left,right,Match (0-10)'" in training_command([found], None, None)
 
 
+def test_marks_that_are_text_are_text_in_training_too(tmp_path):
+    """Without the option the command would stop at the mark that is never closed."""
+    path = write(tmp_path, "a.tsv", b'anchor\tpositive\n"a\tb\nc\td\n')
+    found = inspect(path, quotes=False)
+    assert found.problems == []
+    assert "--no-quotes" in training_command([found], None, None)
+
+
 def test_rows_of_a_file_that_are_also_in_another(tmp_path):
     """Two copies, one of them the other way round; another case and punctuation make another
     text.
@@ -96,7 +108,7 @@ def test_rows_of_a_file_that_are_also_in_another(tmp_path):
         "2\tA cat, is 8!\ta dog is 8",
         *SCORED[40:],
     ]
-    dev = inspect(write(tmp_path, "b.tsv", joined(other)))
+    dev = inspect(write(tmp_path, "b.tsv", joined(other)), role="dev")
     assert overlap(train, dev) == {"file": str(dev.path), "with": str(train.path), "rows": 2}
     line = f"minisbert train --loss cosine --data {train.path} --dev {dev.path} --epochs 8"
     assert training_command([train, dev], None, None) == line
@@ -111,6 +123,12 @@ def test_rows_of_a_file_that_are_also_in_another(tmp_path):
         (
             "a.csv",
             b"is_duplicate,question1,question2\n1,a,b\n0,c,d\n",
+            "--loss binary --head concat",
+        ),
+        (
+            "a.jsonl",
+            b'{"sentence1": "a", "sentence2": "b", "label": true}\n'
+            b'{"sentence1": "c", "sentence2": "d", "label": false}\n',
             "--loss binary --head concat",
         ),
         ("a.jsonl", joined(NLI), "--loss softmax"),
@@ -128,3 +146,11 @@ def test_the_loss_of_each_kind_of_rows(tmp_path, file, content, options):
 def test_a_file_that_is_missing_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"missing\.tsv does not exist"):
         inspect(Path(tmp_path / "missing.tsv"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no pipes with names")
+def test_a_pipe_is_refused(tmp_path):
+    """It is read twice: the second time there would be nothing in it."""
+    os.mkfifo(tmp_path / "a.csv")
+    with pytest.raises(InputError, match=r"a\.csv is a pipe"):
+        inspect(tmp_path / "a.csv")

@@ -1,4 +1,4 @@
-"""Retrieval: the metrics against slow loops and reference libraries, the readers, the command."""
+"""Retrieval: the metrics against loops and the reference libraries, the readers, the command."""
 
 import json
 import math
@@ -112,6 +112,8 @@ def test_what_the_files_hold(texts):
             "line 1.*columns.*queries",
         ),  # MS MARCO's queries.tsv
         ("qrels", "query\tanswer\tscore\n", "line 1.*answer"),
+        ("qrels", "q1 0 d1 1\n", "line 1: 1 columns.*TREC.*spaces"),
+        ("qrels", "q1\t0\td1\t1\n", "line 1: 4 columns.*leave out the second column of TREC"),
         ("qrels", "q9\td1\t1\n", "line 1.*'q9'"),
         ("qrels", "q1\td1\t0.5\n", "line 1.*'0.5'"),
         ("qrels", "q1\td1\t1\nq1\td1\t1\n", "line 2.*'d1'"),
