@@ -146,8 +146,9 @@ def split_table(
 
 
 def overlap_remarks(train: Table, other: Table, split: str, count: int) -> list[str]:
-    """What to say if rows of dev or test are training rows too: where they can be dropped, if they
-    can, or that they are published so.
+    """What to say of ``count`` rows of dev or test that are training rows too.
+
+    Nobody can drop a row of a published data set.
     """
     if not count:
         return []
@@ -189,8 +190,9 @@ def training_table(
 
 
 def default_sources(data: str, dev: Any, columns: Columns) -> dict[str, Any]:
-    """What dev and test are if nobody says it: a data set's name, "none", or None, which holds rows
-    out.
+    """What dev and test are if nobody says it: a data set's name, "none", or None.
+
+    None holds out a part of the training rows.
     """
     names = [name for name in data.split(",") if name in PUBLISHED]
     if columns.texts == 1 or (names and columns.label is None):
@@ -275,8 +277,8 @@ def take_held_out(
     kind = "rows"
     free = free_rows(groups)
     if count / 3 <= free < count:
-        # The largest group stays in training. If it is larger than this, it has to be divided, and
-        # all rows count.
+        # The largest group stays in training. Where less than a third of the rows would be free, it
+        # is divided instead, and all rows count.
         count = free
         kind = "rows that share no text"
 

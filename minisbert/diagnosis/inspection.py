@@ -214,7 +214,7 @@ def labels_of(records: Records, column: str) -> set[str]:
     labels = set()
     for _, record in records.items:
         label = record.get(column)
-        if not label:  # False, 0, or none: such a row is skipped, and may be of any kind
+        if not label:  # False is 0; a row without a label is skipped, and fits any kind
             label = 0
         elif label is True:
             label = 1
@@ -303,7 +303,7 @@ def training_command(
     if first.table.columns.texts == 1:
         loss = ["--loss", "simcse"]
     words = [*loss, "--data", str(first.path)]
-    for file in files[1:]:
+    for file in files[1:3]:
         words += [f"--{file.role}", str(file.path)]
     if first.columns:
         words += ["--columns", first.columns]

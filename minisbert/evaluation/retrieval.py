@@ -110,9 +110,8 @@ def retrieval_from_pairs(pairs: Iterable[Sequence[str]]) -> Retrieval:
     """Make a search for each anchor's positive among all positives.
 
     A row is (anchor, positive, ...). Equal anchors are one query with several relevant documents,
-    equal positives one document.
-    ``[("a", "x"), ("b", "y"), ("a", "y")]`` has the queries a and b and the documents x and y; y is
-    relevant to both.
+    equal positives one document. ``[("a", "x"), ("b", "y"), ("a", "y")]`` has the queries a and b
+    and the documents x and y; y is relevant to both.
     """
     corpus: dict[str, int] = {}
     grades: dict[str, dict[int, int]] = {}
