@@ -268,7 +268,7 @@ def scores_to_add(best: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]
     limit = score_to_beat(best, highest)  # (R,)
     group_queries, group_numbers = (highest > limit).T.nonzero(as_tuple=True)  # (n,) each
 
-    # The m scores in these groups: each is at a line and a column of the groups' table of values.
+    # The m scores in these groups, by their line and column in ``values``.
     values = groups[group_numbers, :, group_queries]  # (n, GROUP)
     line, column = (values > limit[group_queries, None]).nonzero(as_tuple=True)  # (m,) each
     queries = group_queries[line]

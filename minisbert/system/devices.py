@@ -99,7 +99,7 @@ def choose_device(name: str | torch.device) -> torch.device:
             name = "mps"
         else:
             name = "cpu"
-    # Every model is given a device before it computes, so this is early enough.
+    # Here, because a model's device is chosen before the model computes.
     call_mkl_alone()
     try:
         # A round trip: the meta device accepts tensors but cannot copy them back.
