@@ -25,20 +25,21 @@ from minisbert.evaluation.retrieval import encode_both
 from minisbert.models.properties import similarity_pairwise
 from minisbert.models.text_encoder import TextEncoder
 
-# what a file that is evaluated may hold: the first whose columns it has
+# What the rows of a file may be. A file is read as the first of these whose columns it has.
 EVALUATED = (Columns(2, "score"), Columns(3), Columns(2))
 
 
 def load_rows(
     data: str, split: str = "", columns: str | None = None, quotes: bool = True
 ) -> tuple[str, Table]:
-    """Read ``data``: a name for what its rows are, and the rows.
+    """Read ``data``, which is stsb, quora or a file: the kind of its rows, and the rows.
 
-    ``data`` is stsb, quora or a file: of triplets, of pairs without scores, of labels of 0 and 1
-    under another name than a score's, or of scored pairs, on any scale. Raises ``InputError`` with
-    file and line for rows that cannot be read.
+    The kinds are "triplets", "pairs without scores", "labelled pairs" (of 0 and 1, in a column that
+    is not called a score), and "pairs" with scores on any scale. Raises ``InputError`` with file
+    and line for rows that cannot be read.
     """
     table = read_rows(data, EVALUATED, columns, split=split, quotes=quotes)
+    # The splits of stsb are files, not a column.
     if split and not table.split and data != "stsb":
         raise InputError(f"{data} has no column called split, so --split {split} selects nothing")
     if not split and "split" in table.unread:
@@ -219,7 +220,8 @@ class BinaryClassificationEvaluator(Evaluator):
             f1_threshold, _ = metrics.best_threshold(scores, labels)
             predicted = scores >= f1_threshold
             precision, recall, f1 = metrics.precision_recall_f1(predicted, labels)
-            # Matthews' correlation is Pearson's of predictions and labels.
+            # Matthews' correlation is Pearson's of predictions and labels. It is 0 by convention if
+            # all predictions are equal.
             mcc = 0.0
             if 0 < predicted.sum() < len(labels):
                 mcc = pearson(predicted, labels)

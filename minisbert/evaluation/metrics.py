@@ -58,10 +58,10 @@ def best_threshold(scores: ArrayLike, labels: ArrayLike, metric: str = "f1") -> 
     """
     check_one_of("metric", metric, ["f1", "accuracy"])
     scores, labels, last = _cuts(scores, labels)
-    # What each cut calls 1, and how many of these are 1: (G + 1,) each, because there is one more
-    # cut, above all scores.
-    predicted_ones = np.append(0, last + 1)
-    true_positives = np.append(0, labels.cumsum()[last])
+    # For each cut, how many rows are above it, and how many of these have label 1. ``last`` (G,)
+    # has a cut below each of the G different scores; here the cut above all scores comes first.
+    predicted_ones = np.append(0, last + 1)  # (G + 1,)
+    true_positives = np.append(0, labels.cumsum()[last])  # (G + 1,)
     if metric == "f1":
         values = 2 * true_positives / (predicted_ones + _count_ones(labels))
     else:
@@ -69,12 +69,13 @@ def best_threshold(scores: ArrayLike, labels: ArrayLike, metric: str = "f1") -> 
         true_negatives = (~labels).sum() - false_positives
         values = (true_positives + true_negatives) / len(labels)
 
-    # The threshold of a cut between two scores is the middle of them, (G - 1,).
+    # The threshold of a cut between two scores is the middle of them, (G - 1,). Each is halved
+    # before the sum, which could overflow.
     above = scores[last[:-1]]
     below = scores[last[1:]]
     middle = above / 2 + below / 2
-    # subtle: two adjacent floats have no midpoint; the upper one gives the same cut. All in the
-    # dtype of the scores, or a float32 score could fall on the other side of a float64 threshold
+    # subtle: two adjacent floats have no midpoint; the upper one gives the same cut. Thresholds
+    # keep the dtype of the scores: a float32 score could fall on the other side of a float64 one
     middle = np.where((below < middle) & (middle <= above), middle, above)
     above_all = np.nextafter(scores[0], np.inf, dtype=scores.dtype)
     thresholds = np.concatenate([[above_all], middle, scores[-1:]])  # (G + 1,)
@@ -95,8 +96,8 @@ def average_precision(scores: ArrayLike, labels: ArrayLike) -> float:
     predicted_ones = last + 1  # (G,)
     true_positives = labels.cumsum()[last]  # (G,)
     gained = np.diff(true_positives, prepend=0)  # (G,) ones that each cut adds
-    sums = (gained * true_positives / predicted_ones).sum()
-    return float(sums / _count_ones(labels))
+    total = (gained * true_positives / predicted_ones).sum()
+    return float(total / _count_ones(labels))
 
 
 def _cuts(scores: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -133,8 +134,9 @@ def _count_ones(labels: np.ndarray) -> int:
 
 # ---------------------------------------------------------------------------------------- rankings
 
-# Grades of Q queries: those of the documents in the order of their ranks, ``ranked`` (Q, R), and
-# those of all that were judged, ``judged`` (Q, J). A document is relevant if its grade is above 0.
+# For each of Q queries, ``ranked`` (Q, R) are the grades of the documents that were found, in the
+# order of their ranks, and ``judged`` (Q, J) the grades of all documents that people have judged. A
+# document is relevant if its grade is above 0.
 
 
 def accuracy_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:

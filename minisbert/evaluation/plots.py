@@ -13,8 +13,8 @@ import numpy as np
 from minisbert.core import InputError
 from minisbert.system.files import atomic_file
 
-# What a picture's file says of when and by which program it was made is left out, so that equal
-# pictures have equal files.
+# A picture's file does not say when and by which program it was made, so that equal pictures have
+# equal files.
 METADATA = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 MAX_NUMBERS = 15  # a heat map of more texts has no numbers: in its small cells they would overlap
 
@@ -29,7 +29,8 @@ def require() -> Any:
 
 
 def new_figure(width: float, height: float) -> Any:
-    return require()(figsize=(width, height), dpi=200, layout="constrained")
+    figure_class = require()
+    return figure_class(figsize=(width, height), dpi=200, layout="constrained")
 
 
 def draw_histograms(
@@ -100,9 +101,9 @@ def by_likeness(matrix: np.ndarray) -> list[int]:
     Average linkage: the two closest groups merge, again and again, until one is left. A group is as
     close to another as their members are on average.
     """
-    # (N, N), of the groups. Minus infinity stands between a group and itself, and between any group
-    # and one that has merged into another.
-    closeness = matrix.astype(np.float64)
+    # At first each text is a group. Minus infinity stands between a group and itself, and between
+    # any group and one that has merged into another.
+    closeness = matrix.astype(np.float64)  # (N, N), of each group to each other
     np.fill_diagonal(closeness, -np.inf)
     groups = [[i] for i in range(len(matrix))]
     for _ in range(len(matrix) - 1):
@@ -141,7 +142,7 @@ def draw_curves(runs: Mapping[str, Mapping[str, Mapping[int, float]]], title: st
     lines = []
     for number, curves in enumerate(runs.values()):
         for label, curve in curves.items():
-            # A few points are marked: those of a warm-up, or of an evaluation at each epoch.
+            # A curve of few points, such as one evaluation an epoch, shows them as dots.
             marker = "." if len(curve) < 60 else None
             panel = panels[labels.index(label)]
             (line,) = panel.plot(list(curve), list(curve.values()), f"C{number}", marker=marker)

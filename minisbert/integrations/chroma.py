@@ -1,6 +1,8 @@
 """Chroma: an embedding function, by which a collection stores and searches texts.
 
-client.create_collection("texts", embedding_function=MinisbertEmbeddingFunction())
+Example:
+
+    client.create_collection("texts", embedding_function=MinisbertEmbeddingFunction())
 """
 
 from typing import Any

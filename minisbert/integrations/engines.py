@@ -23,7 +23,9 @@ from minisbert.loading import Encoder, load_encoder
 from minisbert.system.devices import use_threads
 
 MOST_MODELS = 3  # a worker keeps so many in memory, as Spark's predict_batch_udf does
-IMPORTED_IN = os.getpid()  # another number in a forked process, which imports nothing again
+# The process that has imported this file. A forked process has another number, and does not import
+# again: so it finds out that it is one.
+IMPORTED_IN = os.getpid()
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,9 @@ class WorkerSettings:
     pooling: str | None
     device: str
     max_seq_length: int | None
-    # The path, size and time of each file in the model's folder. They tell a model that was trained
-    # anew into the same folder from the old one: to workers that still have that in memory, and to
-    # the cache of ``datasets``, which knows a function by its pickled bytes.
+    # The path, size and time of each file in the model's folder. They change when a new model is
+    # saved there. Then workers do not take the old one, which they have in memory, nor ``datasets``
+    # the old vectors from its cache, which knows a function by its pickled bytes.
     files: tuple[tuple[str, int, int], ...]
 
 

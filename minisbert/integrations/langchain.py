@@ -1,6 +1,8 @@
 """LangChain: embeddings for its vector stores, and a reranker of what these find.
 
-InMemoryVectorStore(MinisbertEmbeddings("all-MiniLM-L6-v2"))
+Example:
+
+    InMemoryVectorStore(MinisbertEmbeddings("all-MiniLM-L6-v2"))
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,8 @@
 """LlamaIndex: an embedding model and a reranker.
 
-Settings.embed_model = MinisbertEmbedding(model_name="all-MiniLM-L6-v2")
+Example:
+
+    Settings.embed_model = MinisbertEmbedding(model_name="all-MiniLM-L6-v2")
 """
 
 import asyncio

@@ -59,7 +59,8 @@ def as_sentence_transformer(model: str | Encoder, **options: Any) -> SentenceTra
     """
     encoder = load_dense(model, **options)
     settings = encoder.settings
-    similarity: Any = settings.similarity_fn_name  # one of their names
+    # A ``str`` to us. Their signature wants a ``Literal`` of the names, which are the same.
+    similarity: Any = settings.similarity_fn_name
     return MinisbertTransformer(
         modules=[EncoderModule(encoder)],
         device="cpu",

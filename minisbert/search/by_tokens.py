@@ -229,29 +229,32 @@ def late_top_k(
 
 def rank(
     scores: Callable[[int], np.ndarray],
-    queries: tuple[int, int],
-    corpus: tuple[int, int],
+    query_shape: tuple[int, int],
+    corpus_shape: tuple[int, int],
     k: int,
     progress: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the k highest scores of each query and their documents, (Q, k) each.
 
     Best first, ties by index. ``scores(i)`` returns those of query i with all N documents.
-    ``queries`` and ``corpus`` are shapes, (Q, V) and (N, V); raises ``InputError`` if their widths
-    differ, and if k exceeds N.
+    The shapes are those of all queries, (Q, columns), and of the corpus, (N, columns). Raises
+    ``InputError`` if their widths differ, and if k exceeds N.
     """
-    if queries[1] != corpus[1]:
+    query_count, query_width = query_shape
+    document_count, corpus_width = corpus_shape
+    if query_width != corpus_width:
         raise InputError(
-            f"queries have width {queries[1]} and the corpus {corpus[1]}: the widths must be equal"
+            f"queries have width {query_width} and the corpus {corpus_width}: the widths must be "
+            f"equal"
         )
-    check_k(k, corpus[0], "the corpus size")
-    best = np.empty((queries[0], k), np.float32)
-    places = np.empty((queries[0], k), np.int64)
-    for i in Bar(range(queries[0]), desc="searching", unit=" queries", shown=progress):
+    check_k(k, document_count, "the corpus size")
+    best = np.empty((query_count, k), np.float32)
+    places = np.empty((query_count, k), np.int64)
+    for i in Bar(range(query_count), desc="searching", unit=" queries", shown=progress):
         # Sorts of NumPy ascend, so the best is the lowest of the negative scores.
         negative = -scores(i)  # (N,)
         kth = np.partition(negative, k - 1)[k - 1]
-        # Only the k best and their ties are sorted. Not negative <= kth, which leaves out NaN.
+        # Only the k best and their ties are sorted. (``negative <= kth`` would leave out NaN.)
         candidates = np.flatnonzero(~(negative > kth))
         order = np.argsort(negative[candidates], kind="stable")
         places[i] = candidates[order[:k]]

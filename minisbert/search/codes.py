@@ -59,7 +59,7 @@ def from_codes(tensors: Mapping[str, Tensor], count: int, width: int) -> "Decode
     check_codes(codes, (count, width), torch.int8)
     ranges = tensors["ranges"].float().numpy()
     lows_and_steps(ranges, width)  # raises ValueError for ranges of another width
-    # They stay codes in memory: a block becomes float32 when the search reads it.
+    # Vectors stay codes in memory: a block becomes float32 when the search reads it.
     return Decoded(codes.numpy(), ranges)
 
 

@@ -24,13 +24,16 @@ from minisbert.system.torch_internals import laid_out, products
 BLOCK = 1024  # vectors compared at a time
 # ``top_k`` takes the corpus in blocks that are this many times as large: 16 MiB of scores.
 CORPUS_FACTOR = 4
-MOST_RESULTS = 2**21  # a block of queries has at most so many: ``add_scores`` makes tables of them
+# A block of queries has at most so many results in all, because ``add_scores`` copies them into
+# tables.
+MOST_RESULTS = 2**21
 GROUP = 16  # neighbouring rows of the corpus that are skipped at once if their highest score is low
 
 # The scores of the results are computed again in float64, pair by pair. So many pairs are in memory
 # at a time: their vectors stay in the cache.
 EXACT_PAIRS = 128
-EXACT_COST = 64  # one of these scores takes as long as about this many of a product of blocks
+# Such a score takes about as long as this many scores of a matrix product.
+EXACT_COST = 64
 
 # In float32 a vector and its copy have at least this cosine. It takes the place of all higher ones.
 HIGHEST_COSINE = 1 - 2**-20
@@ -77,6 +80,7 @@ class Vectors:
         names = ("cosine", "dot", *DISTANCES)
         if similarity not in names:
             raise InputError(f"similarity must be one of {', '.join(names)}, got {similarity!r}")
+        # Errors of the conversion, and of a wrong shape, become an ``InputError`` with the name.
         with reading(f"the {name}"):
             if isinstance(source, Tensor):
                 source = source.detach().cpu()
@@ -259,25 +263,28 @@ def scores_to_add(best: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]
     groups = scores.view(-1, GROUP, len(best))  # (G, GROUP, R)
     highest = groups.amax(dim=1)  # (G, R)
 
-    # The n groups that hold such a score: for which query, and the number of the group.
+    # The n groups that hold such a score: for which query, and the number of the group. ``nonzero``
+    # goes row by row, so that of the transposed table the queries ascend.
     limit = score_to_beat(best, highest)  # (R,)
     group_queries, group_numbers = (highest > limit).T.nonzero(as_tuple=True)  # (n,) each
 
-    # The m scores in these groups.
+    # The m scores in these groups, by their line and column in ``values``.
     values = groups[group_numbers, :, group_queries]  # (n, GROUP)
-    group, member = (values > limit[group_queries, None]).nonzero(as_tuple=True)  # (m,) each
-    queries = group_queries[group]
-    places = GROUP * group_numbers[group] + member
-    return queries, places, values[group, member]
+    line, column = (values > limit[group_queries, None]).nonzero(as_tuple=True)  # (m,) each
+    queries = group_queries[line]
+    places = GROUP * group_numbers[line] + column
+    return queries, places, values[line, column]
 
 
 def score_to_beat(best: Tensor, highest: Tensor) -> Tensor:
     """Return what a score must exceed to be among a query's k best, (R,).
 
     It is the k-th best so far, the last column of ``best`` (R, k). A score that only equals it
-    stays out: its row comes later, and of equal scores the earlier row wins. In the first blocks
-    nearly all scores exceed that. But if more than k groups do, the k-th of their ``highest``
-    (G, R) is a bound, too: k scores of this block reach it.
+    stays out: its row comes later, and of equal scores the earlier row wins.
+
+    In the first blocks nearly all scores exceed the k-th best so far. There a second bound helps:
+    if more than k groups have such scores, the k-th of the groups' ``highest`` (G, R), because k
+    scores of this block reach it.
     """
     k = best.shape[1]
     limit = best[:, -1]
@@ -305,7 +312,8 @@ def add_scores(
     changed, line, counts = queries.unique_consecutive(return_inverse=True, return_counts=True)
     # In a line the k best come first: its first new score goes into column k, the next into k + 1.
     k = best.shape[1]
-    first = counts.cumsum(0) - counts  # (L,), the number among the m of each line's first
+    # Where the new scores of each line begin among the m.
+    first = counts.cumsum(0) - counts  # (L,)
     column = k + torch.arange(len(queries)) - first[line]  # (m,)
 
     # Shorter lines are filled up with minus infinity.

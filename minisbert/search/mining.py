@@ -69,8 +69,8 @@ class Rules:
     def depth(self, most_positives: int) -> int:
         """Return how many ranks to search, so that enough negatives will probably be among them.
 
-        ``most_positives`` is the largest number of positives of any anchor, which take ranks, too.
-        The numbers are sentence-transformers'.
+        ``most_positives`` is that of ``Candidates``: positives take ranks, too. The numbers are
+        sentence-transformers'.
         """
         if self.range_max is not None:
             return self.range_max + most_positives
@@ -102,16 +102,18 @@ class Rules:
 
 @dataclass(frozen=True)
 class Candidates:
-    """A anchors and N documents, no text twice in either.
+    """The anchors, and the documents among which their negatives are sought.
 
-    Documents are a corpus, then the positives that it lacks.
+    Neither has a text twice. Documents are a corpus, then the positives that it lacks.
     """
 
     anchors: list[str]
     documents: list[str]
     positives: RowLists
     copies: RowLists  # near-duplicates of the anchor or its positives
-    most_positives: int  # the largest number of pairs that an anchor is in
+    # The largest number of pairs that an anchor is in. A pair that is given twice counts twice, as
+    # in sentence-transformers.
+    most_positives: int
 
 
 def candidates_of(pairs: Sequence[tuple[str, str]], corpus: Sequence[str] = ()) -> Candidates:
@@ -152,11 +154,12 @@ def candidates_of(pairs: Sequence[tuple[str, str]], corpus: Sequence[str] = ()) 
 
 def check_pairs(pairs: object) -> None:
     """Raise ``InputError`` for anything but pairs."""
+    needed = "pairs of anchor and positive are needed"
     if not isinstance(pairs, Iterable):
-        pairs = [pairs]
+        raise InputError(f"{needed}, not {one_line(pairs)}")
     for pair in pairs:
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
-            raise InputError(f"pairs of anchor and positive are needed, not {one_line(pair)}")
+            raise InputError(f"{needed}, not {one_line(pair)}")
 
 
 def plain(text: str) -> str:
@@ -226,9 +229,9 @@ def mine(
         # the search.
         rank = remaining.cumsum(axis=1) - 1
         remaining &= (rank >= rules.range_min) & (rank < rules.range_min + rules.num_negatives)
-        for row, row_scores, chosen in zip(rows, scores, remaining, strict=True):
-            mined.negatives.append(row[chosen].tolist())
-            mined.scores.append(row_scores[chosen].tolist())
+        for own_rows, own_scores, chosen in zip(rows, scores, remaining, strict=True):
+            mined.negatives.append(own_rows[chosen].tolist())
+            mined.scores.append(own_scores[chosen].tolist())
         mined.positive_scores += [own_scores.tolist() for own_scores in positive_scores]
     return mined
 

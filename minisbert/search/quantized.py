@@ -26,7 +26,7 @@ from minisbert.system.console import say
 
 INT8_STEPS = 255  # between the lowest and the highest of 256 codes
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")  # sentence-transformers' names
-CALIBRATED = 100  # vectors that ranges need: those of fewer are a matter of chance
+CALIBRATED = 100  # vectors that ranges need: the ranges of fewer are a matter of chance
 # How many bits are set in each of the 256 bytes.
 BITS_SET = np.array([byte.bit_count() for byte in range(256)], dtype=np.uint8)
 
@@ -115,7 +115,7 @@ def quantize(vectors: ArrayLike, precision: str) -> np.ndarray:
 
     Like sentence-transformers' ``quantize_embeddings`` without ranges: "int8" and "uint8" divide
     the ranges of these very vectors, at least two, so that codes of two calls cannot be compared.
-    "binary" is "ubinary" less 128.
+    "binary" is "ubinary" less 128. The caller checks that ``precision`` is one of them.
     """
     if precision == "float32":
         return as_floats(vectors)
@@ -231,8 +231,8 @@ def lows_and_steps(ranges: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarr
 
     ``ValueError`` unless ``ranges`` are (2, D), the lowest and the highest values.
     """
-    is_finite = np.shape(ranges) == (2, width) and np.isfinite(ranges).all()
-    if not is_finite or (ranges[0] > ranges[1]).any():
+    has_shape = np.shape(ranges) == (2, width)
+    if not has_shape or not np.isfinite(ranges).all() or (ranges[0] > ranges[1]).any():
         raise ValueError(
             f"the ranges must be (2, {width}), lowest and highest of each column, from calibrate"
         )

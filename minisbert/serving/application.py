@@ -176,7 +176,8 @@ class Server:
         app.add_api_route("/health", health, response_class=PlainTextResponse)
         app.add_api_route("/metrics", self.metrics, response_class=PlainTextResponse)
 
-        # What is added last comes first: a browser asks without the key whether it may send one.
+        # What is added last sees a request first. CORS must come before the key: a browser asks,
+        # without the key, whether it may send one.
         app.add_middleware(limit_body)
         app.middleware("http")(self.check_key_and_count)
         if self.origins:

@@ -254,7 +254,8 @@ class Interrupts:
         # Only the main thread can set signal handlers.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                # A shell's background job ignores Ctrl-C, and goes on ignoring it.
+                # A shell's background job ignores Ctrl-C, and goes on ignoring it. None stands for
+                # a handler in C, which Python could not put back.
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self.replaced[number] = signal.signal(number, self._handle)
         return self

@@ -99,6 +99,7 @@ def choose_device(name: str | torch.device) -> torch.device:
             name = "mps"
         else:
             name = "cpu"
+    # Here, because a model's device is chosen before the model computes.
     call_mkl_alone()
     try:
         # A round trip: the meta device accepts tensors but cannot copy them back.
@@ -116,8 +117,9 @@ def choose_device(name: str | torch.device) -> torch.device:
 def move_to(model: Model, bert: nn.Module, name: str | torch.device) -> Model:
     """Move a model to a device by name.
 
-    Apple's GPU, which no test covers, must give a batch the CPU's hidden states. If it does not,
-    ``auto`` stays on the CPU, and "mps" raises ``InputError``.
+    Apple's GPU, which no test covers, must compute the CPU's hidden states of a batch by ``bert``,
+    the part of the model that makes them. If it does not, ``auto`` stays on the CPU, and "mps"
+    raises ``InputError``.
     """
     place = choose_device(name)
     if place.type != "mps":
@@ -226,7 +228,11 @@ def fitting_tokens(device: torch.device, width: int) -> int:
 def too_little_memory(
     device: torch.device, tokens: int, width: int, text_tokens: int
 ) -> InputError:
-    """Say which batch size fits where a GPU lacks the memory for a batch of ``tokens``."""
+    """Return the error of a GPU without memory for a batch of ``tokens``, and which size would fit.
+
+    A batch size counts texts of ``text_tokens`` tokens each; ``width`` is D of the encoder.
+    """
+    # Half of the batch at most, whatever the estimate says: the whole has just failed.
     fits = min(fitting_tokens(device, width), tokens // 2) // text_tokens
     if fits:
         advice = f"batch_size={fits} fits"

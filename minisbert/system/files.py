@@ -75,9 +75,10 @@ def write_json(path: Path, content: object) -> None:
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Name the file ``path`` in errors of this block that name none, or a hidden new file.
+    """Make errors of this block name the file ``path``, if they would help nobody otherwise.
 
-    The error of a full or broken disk names none, and nobody knows the names of hidden files.
+    The error of a full or broken disk names no file. Others name the hidden file that is being
+    written, whose name nobody knows.
     """
     try:
         yield
@@ -104,8 +105,8 @@ def check_output(out: str | Path | None, *inputs: str | Path | None) -> None:
         if not path or not os.path.exists(path):  # an option without a value, a model by its name
             continue
         source = Path(os.path.realpath(path))
-        # samefile finds hard links, and names that differ in case on a disk that ignores it. A
-        # pipe, /dev/fd/63, can only be opened by the name that was given.
+        # samefile finds hard links, and names that differ in case on a disk that ignores it. It
+        # gets the path as it was given: a pipe, /dev/fd/63, cannot be looked up by another name.
         same = target.exists() and os.path.samefile(target, path)
         if same or target.is_relative_to(source) or source.is_relative_to(target):
             raise InputError(
@@ -254,7 +255,7 @@ def private_group() -> int | None:
     with suppress(KeyError):  # a container may run under a number that has no name
         user = pwd.getpwuid(os.getuid())
         group = grp.getgrgid(user.pw_gid)
-        others = {*group.gr_mem} - {user.pw_name}
+        others = set(group.gr_mem) - {user.pw_name}
         if group.gr_name == user.pw_name and not others:
             return group.gr_gid
     return None

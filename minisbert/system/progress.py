@@ -56,7 +56,10 @@ class Bar(tqdm):
 
     @staticmethod
     def format_meter(*numbers: Any, **options: Any) -> str:
-        """Write tqdm's line without the space of a unit in "3.40s/ steps"; "5 steps/s" needs it."""
+        """Write tqdm's line, with "3.40s/steps" where it has "3.40s/ steps".
+
+        The unit begins with a space because "5 steps" needs one.
+        """
         return tqdm.format_meter(*numbers, **options).replace("s/ ", "s/")
 
 

@@ -68,6 +68,7 @@ class OneDNNLinear(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, arguments: Any = (), options: Any = None
     ) -> Any:
+        # ``nn.Linear`` passes its bias, or None, by position; other calls stay as they are.
         if function is nn.functional.linear and len(arguments) == 3:
             x, weight, bias = arguments
             if onednn_may_multiply(x, weight):
@@ -124,6 +125,8 @@ def package_runner(path: Path) -> Callable[..., Sequence[Tensor]]:
     The public function does the same, but imports the whole compiler first, which takes seconds.
     """
     try:
+        # In this order: the path, the model's name in the package, whether all runs are in one
+        # thread, how many may run at once, and the index of the device, -1 for the default.
         loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
     except (AttributeError, TypeError):  # another version of torch
         package = torch._inductor.aoti_load_package(str(path))
@@ -147,9 +150,10 @@ def ragged_attention(query: Tensor) -> Callable[..., Tensor] | None:
     """Return attention within texts that follow each other in a row, or None.
 
     It is a function of query, key, value, the texts' edges (N + 1,) int32 and the longest text, to
-    (S, H, K), for a query (S, H, K) like this one. The kernel is for half precision on a GPU from
-    Ampere on, and for heads whose width is a multiple of 8; torch 2.10 has a function for it, older
-    versions the operation behind it.
+    (S, H, K), for a query (S, H, K) like this one; S counts the tokens of all texts.
+
+    The kernel is for half precision on a GPU from Ampere on, and for heads whose width is a
+    multiple of 8; torch 2.10 has a function for it, older versions the operation behind it.
     """
     if query.dtype not in (torch.bfloat16, torch.float16) or query.device.type != "cuda":
         return None
@@ -174,6 +178,7 @@ def ragged_operation(
     query: Tensor, key: Tensor, value: Tensor, edges: Tensor, longest: int
 ) -> Tensor:
     """Compute the attention of ``ragged_attention`` by the operation of older versions of torch."""
+    # The last three: no dropout, each token sees all of its text, and no mask to debug with.
     results = torch.ops.aten._flash_attention_forward(
         query, key, value, edges, edges, longest, longest, 0.0, False, False
     )
