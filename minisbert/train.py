@@ -91,7 +91,8 @@ def train(
     dev = base_loss.read_dev(dev, loss)
 
     # -----------------------------------------------------------------------------
-    # Where it is computed and written. Of several processes only the first writes.
+    # The device that computes, and the folder for the log and the state. Several processes all
+    # read the state that is there; only the first one writes.
     device = model.device
     group = group or ProcessGroup(0, 1, device)
     progress = progress or Progress()
@@ -100,8 +101,9 @@ def train(
         folder = Path(out)
     written_folder = folder if group.rank == 0 else None
 
-    # Dropout and a new head are drawn from the seed. Parameters that the loss does not reach are
-    # frozen until the end. Ctrl-C waits for the end of a step. The log is None without a folder.
+    # Until the end of the training: random numbers come from the seed, parameters that the loss
+    # does not reach are frozen, Ctrl-C waits for the end of a step, and the log is open (it is None
+    # without a folder).
     with (
         devices.seeded(seed, device),
         starting_model.frozen_if_unused(model),
@@ -109,10 +111,11 @@ def train(
         run_folder.log_of(written_folder) as log,
     ):
         # -----------------------------------------------------------------------------
-        # The network turns numbers of rows into what the loss's formula reads, such as vectors.
-        # The texts are tokenized here, once.
+        # The network turns row numbers into what the loss's formula reads, such as vectors. The
+        # texts are tokenized here, once. The weights are copied, because the last bits of a product
+        # may depend on where its factors lie in memory.
         network = loss.prepare(model, rows)
-        network.dtype = devices.choose_dtype(dtype, device)[0]
+        network.dtype, _ = devices.choose_dtype(dtype, device)
         base_loss.move_to_own_memory(network)
 
         # -----------------------------------------------------------------------------
@@ -125,28 +128,29 @@ def train(
         messages.describe_batches(loss, network, batches, batch_size)
 
         # -----------------------------------------------------------------------------
-        # The optimizer, and its learning rate at each step.
+        # The optimizer. ``multiplier`` gives the part of the learning rate that each step has.
         encoder = starting_model.encoder_of(model)
         parameters = starting_model.parameter_groups(network, encoder, lr, head_lr)
         optimizer = adamw(parameters, lr, weight_decay)
-        rate = learning_rate(schedule, warmup, total)
+        multiplier = learning_rate(schedule, warmup, total)
 
         # -----------------------------------------------------------------------------
-        # A large batch is computed in parts, and by all processes together. ``fit`` adds up the
-        # gradients of micro-batches; a loss that compares rows needs the whole batch, so there the
-        # wrapped network caches gradients instead.
+        # A large batch is computed in parts, and by all processes together. The function
+        # ``micro_batches`` cuts a batch into parts, whose gradients ``fit`` adds up. A loss that
+        # compares rows needs the whole batch: there it returns the batch as one part, and the
+        # wrapped network divides it and caches gradients instead.
         wrapped, micro_batches = base_loss.divide_batches(loss, network, group, micro_tokens)
 
         # -----------------------------------------------------------------------------
-        # What a stopped training has left. It is continued only if what decides its numbers is the
-        # same: the identity.
+        # With ``resume`` a stopped training goes on, but only if all that decides its numbers is
+        # the same. The identity is the hash of that.
         settings = [epochs, batch_size, lr, max_steps, seed, head_lr, warmup, schedule]
         settings += [weight_decay, clip, eval_every, patience, micro_tokens, str(network.dtype)]
         identity = state.run_identity(model, loss, network.encoded, dev, settings)
         best = state.BestWeights(written_folder)
         if resume:
             state.continue_run(folder, progress, network, optimizer, best, identity)
-        run_folder.cut_log(log, progress.logged)  # to nothing, if no training is continued
+        run_folder.cut_log(log, progress.logged)  # a new training empties it
 
         # The state is saved with the random generator as it was after the last whole step: a step
         # that fails has drawn masks, too, and a resumed training draws them again.
@@ -178,7 +182,7 @@ def train(
             loss.batch_loss,
             batches[progress.step :],
             optimizer,
-            rate,
+            multiplier,
             start=progress.step,
             clip=clip or math.inf,  # 0 is no clipping
             micro_batches=micro_batches,
@@ -238,7 +242,7 @@ def next_step(steps: Iterator[Step], batch: Sequence[int]) -> Step:
 
 def run(settings: Settings, loss: Loss | None = None) -> None:
     """Read the rows, train the model, and print the table; ``loss`` replaces the settings' one."""
-    devices.save_training_memory()
+    devices.save_training_memory()  # it must be called before the first tensor is made
     devices.use_threads(settings.threads)
     with process_group(settings.device) as group:
         writes = group.rank == 0  # of several processes the first prints and writes

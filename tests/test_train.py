@@ -50,13 +50,14 @@ def still(tiny: Path, tmp_path: Path) -> Path:
 
 
 def same(one: SentenceEncoder, other: SentenceEncoder) -> bool:
-    """Are all weights the same, bit for bit?"""
+    """Return whether all weights are the same, bit for bit."""
     first = one.state_dict()
     second = other.state_dict()
     return all(torch.equal(value, second[name]) for name, value in first.items())
 
 
-# ----------------------------------------------------------------------------- the loop from Python
+# -----------------------------------------------------------------------------
+# the loop from Python
 
 
 def test_training_is_in_place_and_keeps_the_best_weights_on_dev(encoder):
@@ -110,7 +111,8 @@ def test_dev_is_scored_at_the_end_of_each_epoch_although_epochs_differ_in_length
     progress = Progress()
     train(encoder, rows, PAIRS, epochs=4, batch_size=6, seed=7, progress=progress)
     assert [entry["step"] for entry in progress.history] == [0, *ends]
-    assert len({end - start for start, end in zip([0, *ends], ends, strict=False)}) > 1
+    batches_of_epochs = np.diff([0, *ends])
+    assert len(set(batches_of_epochs)) > 1
 
 
 def test_a_callback_sees_real_steps_and_ends_the_training(encoder):
@@ -156,25 +158,23 @@ def test_what_the_loss_does_not_reach_can_be_trained_afterwards(encoder):
     assert all(parameter.requires_grad for parameter in encoder.parameters())
 
 
-def test_a_loss_of_ones_own(encoder, still):
-    """Ten lines: the rows are two texts and a number, the formula is the caller's."""
+def test_a_loss_of_ones_own(still):
+    """A few lines: the rows are two texts and a number, the formula is the caller's."""
 
     class Manhattan(EncoderLoss):
+        columns = module.find_loss("cosine").columns
+
         def formula(self, u, v, scores):
             distances = (u - v).abs().sum(dim=1)
             return (distances - (1 - scores)).pow(2).mean()
 
-        columns = module.find_loss("cosine").columns
-
     plain = SentenceEncoder.load(still, device="cpu")
     seen = []
-    train(
-        plain,
-        ROWS[:8],
-        loss=Manhattan(),
-        dtype="float32",
-        callback=lambda step, _: seen.append(step.loss),
-    )
+
+    def record(step, _):
+        seen.append(step.loss)
+
+    train(plain, ROWS[:8], loss=Manhattan(), dtype="float32", callback=record)
     other = SentenceEncoder.load(still, device="cpu")
     u = torch.from_numpy(other.encode([row[0] for row in ROWS[:8]]))
     v = torch.from_numpy(other.encode([row[1] for row in ROWS[:8]]))
@@ -194,7 +194,8 @@ def test_names_and_rows_that_do_not_fit(encoder):
         train(encoder, [("a cat", "rain"), ("a cat", "snow")])
 
 
-# ----------------------------------------------------------------------------------- the arithmetic
+# -----------------------------------------------------------------------------
+# the arithmetic
 
 
 @pytest.mark.parametrize(("clip", "warmup"), [(0.05, 0.34), (0.0, 3)])
@@ -226,30 +227,30 @@ def test_the_loop_computes_what_torchs_own_pieces_compute(still, tmp_path, clip,
 
 def test_every_epoch_has_dropout_of_its_own(tiny, still):
     """Nothing is learned at rate 0: what moves the loss of all rows is dropout alone."""
-    found = {}
-    for name, folder in (("with", tiny), ("without", still)):
-        found[name] = []
-        train(
-            SentenceEncoder.load(folder, device="cpu"),
-            ROWS,
-            loss="cosine",
-            lr=0,
-            batch_size=40,
-            epochs=3,
-            callback=lambda step, _, seen=found[name]: seen.append(step.loss),
-        )
-    assert max(found["without"]) - min(found["without"]) < 1e-6  # the order of the rows
-    first, second, third = found["with"]
+
+    def losses_of_epochs(folder: Path) -> list[float]:
+        model = SentenceEncoder.load(folder, device="cpu")
+        seen = []
+
+        def record(step, _):
+            seen.append(step.loss)
+
+        train(model, ROWS, loss="cosine", lr=0, batch_size=40, epochs=3, callback=record)
+        return seen
+
+    without = losses_of_epochs(still)
+    assert max(without) - min(without) < 1e-6  # only the order of the rows changes the sums
+    first, second, third = losses_of_epochs(tiny)
     assert min(abs(first - second), abs(first - third), abs(second - third)) > 1e-4
 
 
-@pytest.mark.parametrize(("most", "steps"), [(3, 3), (7, 7), (1000, 10)])
-def test_max_steps_ends_a_run_with_the_rate_at_its_end(encoder, tmp_path, most, steps):
+@pytest.mark.parametrize(("max_steps", "steps"), [(3, 3), (7, 7), (1000, 10)])
+def test_max_steps_ends_a_run_with_the_rate_at_its_end(encoder, tmp_path, max_steps, steps):
     """Two epochs of five batches; the schedule is planned for the steps that are made."""
     out = tmp_path / "run"
     train(
-        encoder, ROWS, loss="cosine", epochs=2, batch_size=8, lr=1.0, max_steps=most, warmup=0,
-        out=out, log_every=1,
+        encoder, ROWS, loss="cosine", epochs=2, batch_size=8, lr=1.0, max_steps=max_steps,
+        warmup=0, out=out, log_every=1,
     )  # fmt: skip
     rates = [line["lr"] for line in metrics(out)]
     assert rates == pytest.approx([1 - step / steps for step in range(steps)], abs=1e-12)
@@ -330,7 +331,9 @@ def test_a_loss_of_nan_names_its_rows_and_makes_no_step(encoder, monkeypatch):
 
     def sometimes(u, v, target):
         calls.append(len(u))
-        return loss(u, v, target) * (float("nan") if len(calls) == 3 else 1)
+        if len(calls) == 3:
+            return loss(u, v, target) * float("nan")
+        return loss(u, v, target)
 
     monkeypatch.setattr(formulas, "cosine_mse_loss", sometimes)
     with pytest.raises(InputError, match=r"step 3: .*rows \d+, "):
@@ -343,18 +346,19 @@ def test_weights_that_are_too_large_to_score_are_an_error_of_one_line(encoder):
         train(encoder, ROWS, DEV, "cosine", lr=1e30, max_steps=2)
 
 
-# ------------------------------------------------------------------------------------ what is shown
+# -----------------------------------------------------------------------------
+# what is shown
 
 
 def test_the_bar_counts_whole_steps(encoder, monkeypatch):
-    """``3/5 [.., 1.2step/s]``, and the evaluations take none of that time."""
+    """``5/5 [.., 1.2step/s]``: a step is the unit, whatever a batch holds."""
     shown = []
+    close = Bar.close
 
     def spy(bar):
         shown.append(str(bar))
         return close(bar)
 
-    close = Bar.close
     monkeypatch.setattr(Bar, "close", spy)
     train(encoder, ROWS, loss="cosine", batch_size=8)
     assert re.search(r"5/5 \[.*step", shown[-1])
@@ -368,7 +372,8 @@ def test_texts_that_are_cut_and_batches_that_are_smaller_are_said(encoder, capsy
     assert "most batches have 3 rows, not 32" in capsys.readouterr().err
 
 
-# --------------------------------------------------------------------------------------- the script
+# -----------------------------------------------------------------------------
+# the script
 
 
 @pytest.fixture(scope="module")
@@ -392,7 +397,7 @@ def run(flags: list[str], tmp_path: Path):
 QUICKLY = ("--epochs", "12", "--lr", "1e-2", "--dropout", "0")
 
 
-def test_a_run_learns_and_writes_all_that_it_promises(run, tiny, capsys):
+def test_a_run_learns_and_writes_all_that_it_promises(run, tiny):
     folder = run("run", *QUICKLY, "--log-every", "5")
     written = {path.name for path in folder.iterdir()}
     assert written == {"config.json", "metrics.jsonl", "model", "results.json"}
@@ -400,7 +405,7 @@ def test_a_run_learns_and_writes_all_that_it_promises(run, tiny, capsys):
     assert (config["model"], config["lr"], config["epochs"]) == (str(tiny), 1e-2, 12)
 
     lines = metrics(folder)
-    # before, then after each epoch
+    # dev is scored before the training, and after each epoch of five steps
     assert [line["step"] for line in lines if "dev" in line] == list(range(0, 61, 5))
     assert [line["step"] for line in lines if "loss" in line] == list(range(5, 61, 5))
     assert losses(folder)[-1] < losses(folder)[0] / 2
@@ -408,7 +413,8 @@ def test_a_run_learns_and_writes_all_that_it_promises(run, tiny, capsys):
     found = results(folder)
     assert found["steps"] == 60
     for split in ("dev", "test"):
-        before, after = (found[when][split]["spearman"] for when in ("before", "after"))
+        before = found["before"][split]["spearman"]
+        after = found["after"][split]["spearman"]
         assert after > before + 0.2
     assert found["after"]["dev"]["spearman"] == max(dev_scores(folder))
 
@@ -449,7 +455,7 @@ def test_the_untrained_model_is_kept_if_no_step_was_better(run, tiny, capsys):
 
 
 def test_another_seed_is_another_run(run):
-    """That one seed is one result, to the last bit, is what a resumed run shows."""
+    """Runs of one seed are compared below, where a resumed run has the bits of a whole one."""
     first = losses(run("7", "--seed", "7", "--log-every", "1"))
     other = losses(run("other", "--seed", f"{2**64 - 1}", "--log-every", "1"))
     assert first[0] != other[0]
@@ -489,7 +495,8 @@ def test_both_entries_are_the_same_program():
     assert "default: None" not in helps[0]
 
 
-# ------------------------------------------------------------------------------ stopped and resumed
+# -----------------------------------------------------------------------------
+# stopped and resumed
 
 LOSS = (formulas, "cosine_mse_loss")
 EVALUATION = (scores, "correlate")
@@ -543,8 +550,8 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert not [*one.glob("state*"), *one.glob("best*")]
 
 
-# In the first step, within an epoch, at the ends of epochs and in the last step; in the evaluation
-# of dev before training, and after an epoch.
+# A run is stopped in the first step, within an epoch, at the ends of epochs and in the last step;
+# and in the evaluation of dev before the training, and after an epoch.
 @pytest.mark.exact("one side is computed in a fixture, before the mode begins")
 @pytest.mark.parametrize(
     ("call", "target"),
@@ -559,7 +566,7 @@ def assert_same_run(one: Path, other: Path) -> None:
     ],
 )
 def test_a_resumed_run_is_the_run_that_was_never_stopped(run, whole, tmp_path, call, target):
-    """With dropout."""
+    """To the last bit, its dropout masks included."""
     stop_at(call, target, run, "run", *DROPOUT)
     resume(tmp_path / "run")
     assert_same_run(tmp_path / "run", whole)
@@ -595,24 +602,28 @@ def heads_and_other_models(tiny: Path) -> dict:
     "name", ["head", "classes", "projection", "in batch", "tied weights", "teacher"]
 )
 def test_whatever_is_trained_resumes_to_the_same_bits(tiny, tmp_path, name):
-    found = []
-    for stops in ((), (2, 5)):
+    """Each has weights outside the encoder, or targets, that a state must not lose."""
+    given = {"epochs": 2, "batch_size": 6, "lr": 1e-3, "dtype": "float32", "log_every": 1}
+
+    def train_until(out: str, last: int | None) -> SentenceEncoder:
+        """Begin or resume the training in a folder, and stop it after step ``last``."""
         model, form, loss = heads_and_other_models(tiny)[name]
-        given = {"loss": loss, "epochs": 2, "batch_size": 6, "lr": 1e-3, "dtype": "float32"}
-        given |= {"out": tmp_path / str(len(stops)), "resume": True, "log_every": 1}
-        for stop in stops:
-            calls = []
+        return train(
+            model,
+            toys.rows(form),
+            loss=loss,
+            **given,
+            out=tmp_path / out,
+            resume=True,
+            callback=lambda step, _: step.number == last,
+        )
 
-            def interrupt(step, _, calls=calls, stop=stop):
-                calls.append(step.number)
-                return step.number == stop
-
-            again, _, given["loss"] = heads_and_other_models(tiny)[name]
-            train(again, toys.rows(form), callback=interrupt, **given)
-        train(model, toys.rows(form), **given)
-        found.append(model)
-    assert metrics(tmp_path / "0") == metrics(tmp_path / "2")
-    assert same(*found)
+    whole = train_until("whole", None)
+    train_until("stopped", 2)
+    train_until("stopped", 5)
+    resumed = train_until("stopped", None)
+    assert metrics(tmp_path / "stopped") == metrics(tmp_path / "whole")
+    assert same(resumed, whole)
 
 
 @pytest.mark.exact("the same training twice in a process")
@@ -675,7 +686,7 @@ def test_a_run_that_cannot_be_resumed_says_why(run, tmp_path):
 
 def test_an_interrupt_of_the_final_evaluation_loses_nothing(run, whole, tmp_path):
     """The last table scores test again, of the best model; no other step is made."""
-    # test and dev before, dev after three epochs, then test
+    # The evaluations are: test and dev before the training, dev after each of three epochs, test.
     stop_at(6, EVALUATION, run, "run", *DROPOUT)
     resume(tmp_path / "run")
     assert_same_run(tmp_path / "run", whole)

@@ -1,8 +1,8 @@
 """What the trainer must know of a loss: its rows, its network, its formula, and how dev is scored.
 
-A network turns the numbers of training rows into what a formula reads: vectors, or the scores of a
-head. It gets numbers and not texts because the texts are tokenized once, and because a batch can
-then be divided among processes or computed in parts.
+A network turns training rows, given by their numbers, into what a formula reads: vectors, or the
+scores of a head. It gets numbers and not texts because the texts are tokenized once, and because a
+batch can then be divided among processes or computed in parts.
 
     rows 3, 8, 1 ──> network ──> vectors (B, n, D) ──> formula ──> the mean loss of the batch
 """
@@ -38,7 +38,8 @@ from minisbert.training.scores import Evaluation, evaluate_encoder
 Network = Callable[[Sequence[int]], Tensor]  # a ``RowNetwork``, or what is wrapped around it
 PAIRS = Columns(2, more_texts=True)  # anchor, positive and any number of negatives
 SCORED = Columns(2, "score")
-# the types of a loss's settings, which identify it; tensors and modules do not
+# A loss is identified by its attributes of these types, which are its settings. Tensors and
+# modules are none.
 SETTING_TYPES = (str, int, float, bool, tuple, type(None))
 
 # -----------------------------------------------------------------------------
@@ -46,12 +47,12 @@ SETTING_TYPES = (str, int, float, bool, tuple, type(None))
 
 
 class RowNetwork(nn.Module):
-    """Turn the numbers of B rows into what a formula reads, (B, ...)."""
+    """Turn B row numbers into what a formula reads, (B, ...)."""
 
     dtype = torch.float32  # of the encoder's matrix products
     model: Any
     lengths: list[int]  # padded tokens of each row, all its texts together
-    encoded: list[Encoded]  # the texts' tokens
+    encoded: list[Encoded]  # the tokens of each column of texts
 
     def forward(self, rows: Sequence[int]) -> Tensor:
         raise NotImplementedError
@@ -114,10 +115,10 @@ class Loss:
     judged_by: ClassVar[tuple[Columns, ...]] = ()  # what a dev row may hold instead
     compares_rows: ClassVar[bool] = False  # the loss of a batch is not the mean of its rows' losses
     negatives_in_batch: ClassVar[bool] = False  # no text may be twice in a batch
-    task: ClassVar[str] = ""  # of a head, if the loss trains one
+    task: ClassVar[str] = ""  # what a head's outputs mean, if the loss trains one
     default_data: ClassVar[str | None] = None  # without --data
     targets: Any = None  # of the training rows, (N, ...); ``prepare`` sets them
-    taught = ""  # if a teacher computed them, the hash of the teacher and its texts
+    taught = ""  # if a teacher computed the targets, the hash of the teacher and its texts
 
     def make_head(self, name: str, encoder: SentenceEncoder, outputs: int) -> Head:
         """Make the head of ``--head``; a loss may have one of its own."""
@@ -146,7 +147,7 @@ class Loss:
         return length_grouped_batches(lengths, batch_size, generator)
 
     def identity(self) -> str:
-        """Name the loss and its settings: two runs of the same rows with other ones differ."""
+        """Name the loss and its settings, which tell apart two runs on the same rows."""
         settings = {}
         for name, value in vars(self).items():
             if isinstance(value, SETTING_TYPES):
@@ -175,6 +176,7 @@ class EncoderLoss(Loss):
     def prepare(self, model: Any, rows: Sequence[tuple]) -> RowNetwork:
         check_encoder(model, type(self).__name__)
         columns = columns_of(rows)
+        # A last column of numbers are the targets.
         self.targets = None
         if not isinstance(columns[-1][0], str):
             scores = columns.pop()
@@ -252,6 +254,7 @@ def read_dev(dev: Any, loss: Loss) -> Any:
         return []
     if isinstance(dev, Retrieval) or len(dev) == 0:
         return dev
+    # ``columns`` of a loss may be one form of rows or several: ``as_needs`` gives a list.
     columns = [*loss.judged_by, *as_needs(loss.columns)]
     return as_rows(dev, columns, name="dev").rows
 
@@ -269,8 +272,8 @@ def draw_batches(
     """Draw the batches of all epochs; return them, and the steps after which dev is scored.
 
     These are 0, which is before the first one, then each end of an epoch or every ``eval_every``
-    steps, and the last one. Epochs may differ in length: rows that share a text do not always find
-    as many batches.
+    steps, and the last one. Epochs may differ in length: rows that share a text go into different
+    batches, and the random order decides how many batches that takes.
     """
     generator = torch.Generator().manual_seed(seed)
     batches: list[list[int]] = []
@@ -309,7 +312,8 @@ def divide_batches(
 def evaluate(loss: Loss, model: Any, dev: Any, step: int, group: ProcessGroup) -> Evaluation:
     """Score dev in the first process, print the score, and tell it to the others."""
     if group.rank != 0:
-        # Every process must know the score, because it says whether to stop.
+        # Every process must know the score, because it says whether to stop. The NaN given here is
+        # replaced by the score of the first process.
         score = group.broadcast(math.nan)
         return Evaluation({"score": score}, "score", 0, not_resampled)
     try:
@@ -322,5 +326,5 @@ def evaluate(loss: Loss, model: Any, dev: Any, step: int, group: ProcessGroup) -
 
 
 def not_resampled(rows: np.ndarray) -> float:
-    """The evaluation of another process, which has no outputs of the rows to score again."""
+    """Raise: another process than the first has no outputs of the rows to score again."""
     raise NotImplementedError("only the first process scores rows")

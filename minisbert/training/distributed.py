@@ -109,7 +109,7 @@ class DistributedNetwork(nn.Module):
 
     def __init__(self, network: nn.Module, group: ProcessGroup, divide: Divide = whole_batch):
         super().__init__()
-        # It gives all processes rank 0's weights, and combines their gradients.
+        # Torch's wrapper gives all processes rank 0's weights, and combines their gradients.
         self.replica = nn.parallel.DistributedDataParallel(network)
         self.group = group
         self.divide = divide
@@ -140,7 +140,8 @@ def process_group(device: str) -> Iterator[ProcessGroup]:
 
     place = connect(rank, size, place)
     try:
-        # It is gloo's beside NCCL too: what waits for rank 0's evaluation waits on the CPU.
+        # While rank 0 evaluates, the others wait in a group of their own. It is gloo's even beside
+        # NCCL, because they wait on the CPU.
         waiting = distributed.new_group(backend="gloo", timeout=PATIENCE)
         yield ProcessGroup(rank, size, place, waiting)
         # torchrun stops all processes when one has failed: rank 0 must report first.

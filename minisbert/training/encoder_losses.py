@@ -91,9 +91,9 @@ class InBatch(EncoderLoss):
     def prepare(self, model: Any, rows: Any) -> RowNetwork:
         network = super().prepare(model, rows)
         if self.projection:
-            # SimCSE has it over [CLS] (section 6.3, appendix A): without supervision in training
-            # only, as here. With supervision the paper keeps it in the model, which makes no
-            # difference (86.2 on STS-B dev with and without it, table 6).
+            # Unsupervised SimCSE has this layer over [CLS] in training only, as here (section 6.3,
+            # appendix A). Supervised SimCSE keeps it in the model, which makes no difference (86.2
+            # on STS-B dev with and without it, table 6).
             layer = nn.Sequential(nn.Linear(model.width, model.width), nn.Tanh())
             network.projection = layer.to(model.device)
         return network

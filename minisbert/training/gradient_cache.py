@@ -24,10 +24,10 @@ from torch import Tensor, nn
 
 from minisbert.system.devices import random_state, set_random_state
 
-# tokens of a part of a batch: no slower on a CPU, and memory stops growing with the batch
+# Tokens of a part of a batch: a CPU is no slower with it, and memory stops growing with the batch.
 MICRO_TOKENS = 768
-# tokens of a process's share of a batch: with more, a loss that compares rows caches gradients,
-# which takes a quarter more time
+# Tokens of a process's share of a batch: with more, a loss that compares rows caches gradients,
+# which takes a third more time.
 CACHED_TOKENS = 4096
 Part = list[int]  # row numbers
 Divide = Callable[[Sequence[int]], list[Part]]  # from the row numbers of a batch to its parts

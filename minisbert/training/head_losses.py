@@ -111,11 +111,11 @@ class Binary(HeadLoss):
             "recall": recall,
         }
 
-        def resampled(rows: np.ndarray) -> float:
-            if not labels[rows].any():
-                return float("nan")
-            _, _, f1 = metrics.precision_recall_f1(predicted[rows], labels[rows])
-            return f1
+        def resampled(drawn: np.ndarray) -> float:
+            if not labels[drawn].any():
+                return float("nan")  # F1 is not defined for these rows
+            _, _, drawn_f1 = metrics.precision_recall_f1(predicted[drawn], labels[drawn])
+            return drawn_f1
 
         return Evaluation(scores, "f1", len(labels), resampled)
 
@@ -157,8 +157,8 @@ class Softmax(Loss):
             encoder = model.encoder
             classifier = model
 
-        has_classes = not isinstance(rows, Retrieval) and not isinstance(rows[0][-1], float)
-        if not has_classes:
+        # A search and scored pairs judge the encoder, all other rows the classifier.
+        if isinstance(rows, Retrieval) or isinstance(rows[0][-1], float):
             return evaluate_encoder(encoder, rows)
         if classifier is None:
             judges = "scored pairs (--dev FILE or stsb)"
@@ -237,7 +237,7 @@ class CandidateNetwork(PairNetwork):
     ):
         super().__init__(model, firsts, seconds)
         self.candidates = candidates
-        # All candidates are padded to the longest, as in a batch of rows like it.
+        # All candidates of a row count as padded to its longest one.
         tokens = np.array(self.lengths).reshape(-1, candidates)  # (N, C)
         self.lengths = (candidates * tokens.max(axis=1)).tolist()
 

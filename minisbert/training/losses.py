@@ -1,4 +1,4 @@
-"""Compute losses beyond the book's: cross-entropies, CoSENT, masked words, both directions.
+"""Compute losses beyond the book's: cross-entropies, CoSENT, masked words, two-way ranking.
 
 Pure functions like those of ``core/losses.py``: tensors in, a scalar out, the mean over the batch
 unless stated otherwise; ``ValueError`` for shapes that do not fit, an empty batch, or an argument

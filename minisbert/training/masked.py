@@ -88,7 +88,7 @@ class MaskedNetwork(RowNetwork):
     def forward(self, rows: Sequence[int]) -> Tensor:
         """The sum of each row's losses of hidden words, and their number: (B, 2).
 
-        They are no means, so that those of a batch's parts, or processes, can be added up.
+        They are sums and not means, so that those of a batch's parts, or processes, can be added.
         """
         ids, mask = self.columns.batch(rows)
         losses, _, chosen = guess(self.model, ids, mask, dtype=self.dtype)
@@ -116,7 +116,8 @@ def guess(
     inputs, chosen = draw_masks(ids, words, model.mask_id, len(model.head.bias), generator)
     logits = model.logits(inputs, mask, chosen, dtype)  # (N, V)
     targets = ids[chosen]
-    # The texts of a small batch may have no word to hide. Their empty loss has a graph.
+    # The texts of a small batch may have no word to hide. A sum over the empty logits has a graph,
+    # so that ``backward`` can be called.
     if len(targets) == 0:
         no_losses = logits.sum(dim=1)  # (0,)
         return no_losses, targets.bool(), chosen
@@ -191,6 +192,7 @@ def train_vocabulary(texts: Sequence[str], size: int, max_length: int = 128) -> 
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
 
+    # The alphabet: spaces separate words and are in none.
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(backend.normalizer.normalize_str(text))

@@ -43,7 +43,7 @@ def classifier_head(encoder: SentenceEncoder, outputs: int) -> Head:
     family = bert.config.model_type
     if family not in CLASSIFIERS:
         raise InputError(f"--head classifier is for {', '.join(CLASSIFIERS)}, not for {family}")
-    between = CLASSIFIERS[family].between
+    between = CLASSIFIERS[family].between  # the activation between the head's two layers
     head = ClassifierHead(bert.config.hidden_size, outputs=outputs, between=between)
     if bert.pooler is not None:
         head.mlp[0] = bert.pooler
@@ -68,7 +68,7 @@ def add_head(
     saved: PairModel | None = None,
     make_head: Callable[[str, SentenceEncoder, int], Head] | None = None,
 ) -> PairModel:
-    """Put a head around an encoder, with an output for each label, or one.
+    """Put a head around an encoder, with an output for each label, or a single one.
 
     ``saved`` is the model that the encoder comes from: if its head is of the same kind and has the
     same task, it is trained further. ``make_head`` makes another head than that of the name.

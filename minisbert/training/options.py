@@ -143,7 +143,8 @@ MAY_DIFFER = ("resume", "overwrite", "out", "log_every", "save_every")
 
 def warmup_length(text: str) -> float:
     """Read a fraction of the steps, or from 1 on a whole number of steps."""
-    value = bounded(float, 0)(text)
+    read = bounded(float, 0)
+    value = read(text)
     if value >= 1 and not value.is_integer():
         raise ValueError
     return value
@@ -163,7 +164,7 @@ prefix_widths.__name__ = "descending widths"
 
 
 class Refused(argparse.Action):
-    """An option of before: an error that says what to write instead."""
+    """An option that minisbert had before: an error that says what to write instead."""
 
     def __call__(
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
@@ -294,7 +295,7 @@ def parse(arguments: list[str] | None = None) -> Settings:
         elif "head" in explicit:
             preset["loss"] = "mse"
 
-    values = preset | explicit  # of both the command line's count
+    values = preset | explicit  # the command line overrides the preset
     settings = Settings(**values)
     check(settings, explicit)
     return settings
@@ -362,7 +363,8 @@ def check_vector_options(settings: Settings, explicit: dict[str, Any]) -> None:
         return
     if settings.head or loss not in (*COMPARE_ROWS, "cosine", "triplet"):
         raise InputError(f"--matryoshka is for the vectors of an encoder, not for --loss {loss}")
-    # The saved vectors would be cut, but those behind the projection be trained.
+    # The training would make prefixes good behind the projection, but what is saved and cut are
+    # the vectors in front of it.
     if settings.projection:
         raise InputError(
             f"--matryoshka does not go with the projection of --recipe {settings.recipe}"

@@ -26,13 +26,14 @@ def read_run(settings: Settings, loss: Loss) -> RunData:
     """Read the rows that the settings name, in the columns that the loss reads."""
     name = settings.data or loss.default_data
     if name is None:
-        raise InputError(f"--data FILE is needed: rows of {as_needs(loss.columns)[0]}")
+        needs = as_needs(loss.columns)  # a loss may read rows of several forms
+        raise InputError(f"--data FILE is needed: rows of {needs[0]}")
     dev = settings.dev
     test = settings.test
 
-    # Can rows like the training's judge the model? Classes do not say how near two texts should be,
-    # so an encoder that is trained on them is judged by scored pairs. A classifier is judged by
-    # classes.
+    # A model is judged by rows like those that it is trained on, with one exception: classes do not
+    # say how near two texts should be, so an encoder that is trained on them without a head is
+    # judged by scored pairs.
     judges_itself = settings.loss != "softmax" or settings.head is not None
     if not judges_itself:
         dev = dev or "stsb"

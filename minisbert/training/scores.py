@@ -1,8 +1,9 @@
 """How good a model is on some rows, and whether training made it better than chance would.
 
-An ``Evaluation`` holds the scores and can compute the one that decides on any selection of its rows
-again. That is what the paired bootstrap of lesson 09 needs: draw rows with repetition, score the
-model before and the model after training on the same draw, and look at the difference.
+An ``Evaluation`` holds the scores of a model on rows. It can compute the deciding one again, for
+any selection of these rows. That is what the paired bootstrap of lesson 09 needs: draw rows with
+repetition, score the model before and the model after training on the same draw, and look at the
+difference.
 """
 
 from collections.abc import Callable, Sequence
@@ -153,6 +154,7 @@ def mean_of(scores: Scores, metric: str, row_scores: np.ndarray) -> Evaluation:
 
 def evaluate_search(encoder: SentenceEncoder, task: Retrieval) -> Evaluation:
     """Rank the documents for each query by the model's similarity; nDCG@10 decides."""
+    # Sparse vectors and those per token are encoded with options that their search needs.
     options: dict[str, Any] = dict(KINDS[encoder.vectors_are].encode_options)
     options["show_progress_bar"] = True
     queries, corpus = encode_both(encoder, task.queries, task.corpus, **options)  # (Q, D), (N, D)

@@ -70,7 +70,8 @@ def keep_student_layers(encoder: SentenceEncoder, count: int, name: str) -> None
 
 def load_encoder(settings: Settings, folder: ModelFolder, device: Any) -> SentenceEncoder:
     """Load the encoder in a folder, which may be that of a model with a head."""
-    # A CrossEncoder of sentence-transformers: its encoder has no pooling of its own.
+    # A CrossEncoder of sentence-transformers has a classifier and no pooling of its own, so a new
+    # head that compares two pooled vectors gets the pooling of the settings.
     if settings.head and folder.classifier:
         model = PairModel.load(folder.path, device=device, max_length=settings.max_length)
         encoder = model.encoder
@@ -97,7 +98,8 @@ def load_encoder(settings: Settings, folder: ModelFolder, device: Any) -> Senten
 
 def new_from_texts(settings: Settings, rows: Sequence[tuple]) -> MaskedLanguageModel:
     """Make a model of random weights with a vocabulary of the training texts."""
-    layers, width, words = [int(size) for size in str(settings.from_nothing).split("x")]
+    sizes = str(settings.from_nothing).split("x")  # 3x256x6000
+    layers, width, words = [int(size) for size in sizes]
     texts = [row[0] for row in rows]
     dropout = settings.dropout
     if dropout is None:
@@ -167,7 +169,8 @@ def parameter_groups(
 def frozen_if_unused(model: SentenceEncoder | PairModel) -> Iterator[None]:
     """Freeze what no loss reaches: BERT's pooler, and a pooling that the head does not read.
 
-    Several processes would wait for its gradients. Afterwards it can be trained again.
+    Several processes would wait for the gradients of such a module. Afterwards it can be trained
+    again.
     """
     unused: list[nn.Module] = []
     encoder: Any = encoder_of(model)

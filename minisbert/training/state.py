@@ -111,7 +111,7 @@ class BestWeights:
             write_safetensors(weights, new)
 
     def restore(self, model: nn.Module) -> None:
-        """Put them into the model; without dev rows there are none, and the last ones stay."""
+        """Put the best weights into the model; without dev rows the last ones stay."""
         if self.folder is not None and self.name:
             model.load_state_dict(read_safetensors(self.folder / self.name))
         elif self.copy is not None:
@@ -127,7 +127,7 @@ def save_state(
     randomness: dict[str, Tensor],
     identity: str,
 ) -> None:
-    """Replace the state in ``folder``, if there is one. ``identity`` is of ``run_identity``."""
+    """Replace the state in ``folder``, if there is one. ``run_identity`` gives the identity."""
     if folder is None:
         return
     former = tensor_files(folder)

@@ -69,7 +69,7 @@ class Distillation(Loss):
             name = "the teacher"
             teacher = self.teacher
 
-        # The hash stands for the targets where a run is compared with a resumed one: the targets'
+        # A resumed run must have the same targets. It compares this hash and not the targets, whose
         # last bits may change with the number of threads.
         texts = [list(row) for row in rows]
         self.taught = content_hash(teacher.state_dict(), {"texts": texts})
@@ -109,9 +109,9 @@ class Distillation(Loss):
             )
         say_once(f"teacher {name}: scores of {len(rows) * candidates:,} pairs")
         firsts, seconds = candidate_pairs(rows)
-        with teacher.computing():
+        with teacher.computing():  # in eval mode, without gradients
             outputs = teacher.outputs(firsts, seconds, BATCH_SIZE, progress=is_first())  # (N C,)
-        # A score of regression is 0 to 1, as the student's cosines, which are scaled too.
+        # A score of regression goes up to 1, as the student's cosines do: both are scaled alike.
         if teacher.task == "regression":
             outputs = SCALE * outputs
         self.targets = outputs.view(-1, candidates)  # (N, C)

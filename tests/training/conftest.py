@@ -16,8 +16,9 @@ from tests import toys
 
 @pytest.fixture
 def prepare(tiny: Path) -> Callable[..., SimpleNamespace]:
-    """``prepare("cosine")`` or ``prepare(Cosine(), head="siamese")`` -> loss, model, rows and
-    network on toy rows, in float64 and eval mode.
+    """Prepare a loss on toy rows: ``prepare("cosine")`` or ``prepare(MSE(), head="siamese")``.
+
+    Gives its loss, model, rows and network, the network in float64 and eval mode.
     """
 
     def build(
@@ -28,13 +29,17 @@ def prepare(tiny: Path) -> Callable[..., SimpleNamespace]:
     ) -> SimpleNamespace:
         torch.manual_seed(3)
         model = model or SentenceEncoder.load(tiny, device="cpu")
-        name = loss if isinstance(loss, str) else type(loss).__name__.lower()
+        name = str(loss)
+        if isinstance(loss, Loss):
+            name = type(loss).__name__.lower()
         loss = find_loss(loss, head=bool(head))
         if rows is None:
             rows = toys.rows(toys.FORM.get(name, "triplets"))
         if head:
-            labels = toys.NLI_LABELS if loss.task == "classes" else ()
-            model = add_head(model, head, loss.task, sorted(labels))
+            labels = []
+            if loss.task == "classes":
+                labels = sorted(toys.NLI_LABELS)
+            model = add_head(model, head, loss.task, labels)
         network = loss.prepare(model, rows)
         network.double().eval()
         if loss.targets is not None and loss.targets.is_floating_point():

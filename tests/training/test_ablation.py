@@ -39,8 +39,15 @@ def test_a_row_has_the_setting_in_its_name(table):
             assert changed == {}
             assert ",".join(row.loss().features) == row.name
         elif table == "augmentation":
-            assert changed == ({"dropout": 0} if "no dropout" in row.name else {})
-            assert row.augment == row.name.removesuffix(", no dropout").removeprefix("none")
+            augment, _, dropout = row.name.partition(", ")
+            if dropout:
+                assert dropout == "no dropout"
+                assert changed == {"dropout": 0}
+            else:
+                assert changed == {}
+            if augment == "none":
+                augment = ""
+            assert row.augment == augment
         elif row.loss is SameMask:
             assert changed == {"dropout": 0.1}
         else:
@@ -80,7 +87,10 @@ def test_a_word_is_replaced_by_a_synonym_of_the_file(tmp_path):
     }
     assert synonyms == expected | {"sizeable": ["large"]}
     assert outcomes(replace_word, "A HUGE, big cat!", synonyms) == {
-        *("A Big, big cat!", "A large, big cat!", "A HUGE, large cat!", "A HUGE, huge cat!")
+        "A Big, big cat!",
+        "A large, big cat!",
+        "A HUGE, large cat!",
+        "A HUGE, huge cat!",
     }
     for content, message in (
         ("big, large\nsmall,\n", "line 2: one word"),
@@ -96,7 +106,8 @@ def test_an_augmented_view_has_other_words_and_a_seed_decides_which(prepare):
     seconds = []
     for seed in (1, 1, 2):
         task = prepare(Augmented("delete-one", seed, {}), rows=rows)
-        first, second = (column.ids for column in task.network.encoded)
+        first = task.network.encoded[0].ids
+        second = task.network.encoded[1].ids
         assert first == task.model.tokenizer.encode([text for (text,) in rows]).ids
         # each toy word is one token
         assert [len(ids) for ids in second] == [len(ids) - 1 for ids in first]
@@ -130,17 +141,8 @@ def test_the_same_mask_twice_is_two_forwards_from_one_random_state(prepare):
 
 def test_a_cell_trains_its_own_loss(tiny, files, tmp_path, capsys):
     """The first steps' losses of the same rows and seed differ from row to row."""
-    command = [
-        "concat",
-        "--data",
-        files["nli"],
-        "--model",
-        str(tiny),
-        "--out",
-        str(tmp_path),
-        "--seeds",
-        "1",
-    ]
+    command = ["concat", "--data", files["nli"], "--model", str(tiny)]
+    command += ["--out", str(tmp_path), "--seeds", "1"]
     judged = ["--dev", files["dev"], "--test", "none", "--log-every", "1"]
     main([*command, "--max-steps", "1", "--limit", "30", "--json", "--", *judged])
     rows = json.loads(capsys.readouterr().out)["rows"]
@@ -158,23 +160,14 @@ def test_a_cell_trains_its_own_loss(tiny, files, tmp_path, capsys):
 
 
 def test_a_table_equals_single_runs_and_continues(tiny, files, tmp_path, monkeypatch, capsys):
-    """Train each cell again by hand; mean and spread from numpy. Only the results of a cell are
-    kept.
-    """
-    out, runs = tmp_path / "out", []
-    data = [*toys.flags(files, "cosine"), "--lr", "1e-2"][2:]
-    command = [
-        "pooling",
-        "--model",
-        str(tiny),
-        "--out",
-        str(out),
-        "--epochs",
-        "1",
-        "--seeds",
-        "1,2",
-    ]
-    command += ["--json", "--", *data]
+    """Each cell is trained again by hand; mean and spread are numpy's. Its model is not kept."""
+    out = tmp_path / "out"
+    runs = []
+    data = toys.flags(files, "cosine")[2:]  # without --loss cosine
+    data += ["--lr", "1e-2"]
+    table = ["pooling", "--model", str(tiny), "--out", str(out), "--epochs", "1"]
+    table += ["--seeds", "1,2", "--json"]
+    command = [*table, "--", *data]
     start = train.main
 
     def first_max_fails(arguments: list[str], loss=None) -> None:
@@ -191,7 +184,8 @@ def test_a_table_equals_single_runs_and_continues(tiny, files, tmp_path, monkeyp
     assert [(run.pooling, run.seed) for run in runs[6:]] == [("max", 1), ("max", 2)]
     rows = json.loads(capsys.readouterr().out)["rows"]
     for row, pooling in zip(rows, ("mean", "max", "cls"), strict=True):
-        before, after = [], []
+        before = []
+        after = []
         for seed in (1, 2):
             cell = out / f"STSb-{pooling}-seed{seed}"
             assert sorted(path.name for path in cell.iterdir()) == [
@@ -199,29 +193,20 @@ def test_a_table_equals_single_runs_and_continues(tiny, files, tmp_path, monkeyp
                 "metrics.jsonl",
                 "results.json",
             ]
-            single = [
-                "--model",
-                str(tiny),
-                "--pooling",
-                pooling,
-                "--seed",
-                str(seed),
-                "--batch-size",
-                "16",
-            ]
-            start([*single, *data, "--out", str(tmp_path / "single" / pooling / str(seed))])
-            scores = toys.dev_scores(tmp_path / "single" / pooling / str(seed))
+            folder = tmp_path / "single" / pooling / str(seed)
+            single = ["--model", str(tiny), "--pooling", pooling, "--seed", str(seed)]
+            single += ["--batch-size", "16", "--out", str(folder)]
+            start([*single, *data])
+            scores = toys.dev_scores(folder)
             before.append(100 * scores[0])
             after.append(100 * scores[-1])
         assert row["name"] == f"STSb {pooling}"
-        statistics = (before[0], np.mean(after), np.std(after, ddof=1))
-        assert [row[name] for name in ("before", "mean", "sd")] == pytest.approx(
-            statistics, abs=1e-12
-        )
-    with pytest.raises(
-        InputError, match=r"-seed1 was run with limit None instead of 24: choose another --out"
-    ):
-        main([*command[: -len(data) - 1], "--limit", "24", "--", *data])
+        assert row["before"] == pytest.approx(before[0], abs=1e-12)
+        assert row["mean"] == pytest.approx(np.mean(after), abs=1e-12)
+        assert row["sd"] == pytest.approx(np.std(after, ddof=1), abs=1e-12)
+    refusal = r"-seed1 was run with limit None instead of 24: choose another --out"
+    with pytest.raises(InputError, match=refusal):
+        main([*table, "--limit", "24", "--", *data])
 
 
 @pytest.mark.parametrize(

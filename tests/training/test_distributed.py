@@ -1,6 +1,4 @@
-"""Several processes: the gradients are those of one process, only rank 0 writes, a lost process
-ends all.
-"""
+"""Several processes: the gradients of one, one writer, and an end for all if one is lost."""
 
 import json
 import os
@@ -41,25 +39,20 @@ def still(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return toys.without_dropout(tiny, tmp_path_factory.mktemp("still") / "model")
 
 
-# ------------------------------------------------------------------------------------------- shares
+# -----------------------------------------------------------------------------
+# shares
 
 
 def test_every_row_has_one_owner_and_none_is_idle():
     rows = [7, 3, 9, 1, 5]
-    for size, expected in {
+    # Of seven processes two have nothing to do. They take a spare row, which ``gather`` drops.
+    shares_of = {
         1: [[7, 3, 9, 1, 5]],
         2: [[7, 3, 9], [1, 5]],
         3: [[7, 3], [9, 1], [5]],
-        7: [
-            [7],
-            [3],
-            [9],
-            [1],
-            [5],
-            [7],
-            [7],
-        ],  # two have nothing to do and take a spare row, which gather drops
-    }.items():
+        7: [[7], [3], [9], [1], [5], [7], [7]],
+    }
+    for size, expected in shares_of.items():
         assert [ProcessGroup(0, size, CPU).share(rows, rank) for rank in range(size)] == expected
 
 
@@ -89,7 +82,8 @@ def test_dropout_masks_differ_by_seed_rank_and_step_and_rank_0_keeps_its_generat
     torch.set_rng_state(before)
 
 
-# -------------------------------------------------------------------------------------- environment
+# -----------------------------------------------------------------------------
+# environment
 
 
 @pytest.mark.parametrize(
@@ -132,13 +126,12 @@ def test_only_rank_0_prints_a_message(monkeypatch, capsys, started, rank, said):
     assert capsys.readouterr().err == said
 
 
-# -------------------------------------------------------------------------------------- two
-# processes
+# -----------------------------------------------------------------------------
+# two processes
 
 
 def test_two_processes_have_the_gradients_of_one(still, files, tmp_path):
-    """Loss and every gradient: means, in-batch negatives, heads; uneven shares, and a process
-    without a row.
+    """Loss and every gradient: of means, in-batch negatives and a head, with uneven shares.
 
     Gradient caching with parts for both processes, and for one of them alone, sends what is sent
     without it.
@@ -156,49 +149,35 @@ def test_two_processes_have_the_gradients_of_one(still, files, tmp_path):
         # In float32, a logit of ranking is 20 cosines, so that a cosine's 1e-6 is 2e-5 of the loss
         # and of what follows.
         for dtype, bound in ((torch.float64, 1e-9), (torch.float32, 5e-5)):
-            found = read_safetensors(
-                tmp_path / f"{name}-{str(dtype).removeprefix('torch.')}.safetensors"
-            )
+            kind = str(dtype).removeprefix("torch.")
+            found = read_safetensors(tmp_path / f"{name}-{kind}.safetensors")
             expected = gradients(case, ALONE, dtype)
-            sent[name, dtype] = {
-                key: found.pop(key).item() for key in list(found) if key.endswith("buckets")
-            }
-            expected = {
-                key: value for key, value in expected.items() if not key.endswith("buckets")
-            }
             assert found.keys() == expected.keys()
             assert len(expected) > 20
+
+            sent[name, dtype] = []
+            largest = 0.0
             for key, value in expected.items():
-                torch.testing.assert_close(
-                    found[key], value, rtol=0, atol=bound, msg=lambda m, k=key: f"{k}: {m}"
-                )
-            assert (
-                max(
-                    value.abs().max()
-                    for key, value in expected.items()
-                    if key.startswith("0.model")
-                )
-                > 1e-4
-            )
-            assert sent[name, dtype] == sent[name.split()[0], dtype], (
-                "gradients are sent once a step"
-            )
+                # How often gradients were sent in a step; a single process sends none.
+                if key.endswith("buckets"):
+                    sent[name, dtype].append(found[key].item())
+                    continue
+                assert found[key].dtype == value.dtype, key
+                difference = (found[key] - value).abs().max()
+                assert difference <= bound, key
+                if key.startswith("0.model"):
+                    largest = max(largest, value.abs().max().item())
+            assert largest > 1e-4
+
+            # Gradient caching sends as often as the loss without it.
+            assert sent[name, dtype] == sent[name.split()[0], dtype]
 
 
 @pytest.fixture(scope="module")
 def flags(files) -> list[str]:
-    flags = [
-        *toys.flags(files, "cosine"),
-        "--batch-size",
-        "8",
-        "--lr",
-        "1e-3",
-        "--log-every",
-        "1",
-        "--epochs",
-        "2",
-    ]
-    return [*flags, "--dtype", "float32"]
+    flags = [*toys.flags(files, "cosine"), "--batch-size", "8", "--lr", "1e-3"]
+    flags += ["--log-every", "1", "--epochs", "2", "--dtype", "float32"]
+    return flags
 
 
 def test_a_run_of_two_learns_as_one_and_writes_once(still, flags, tmp_path):
@@ -207,21 +186,19 @@ def test_a_run_of_two_learns_as_one_and_writes_once(still, flags, tmp_path):
     assert code == 0, err
     assert out.count("trained 10 steps") == 1
     main([*flags, "--out", str(tmp_path / "one")])
-    # float32, ten steps: a gradient that was only half the batch's would show from the second step
-    # on
+    # float32, ten steps: a gradient of only half the batch would show from the second step on
     assert toys.losses(tmp_path / "two") == pytest.approx(toys.losses(tmp_path / "one"), abs=1e-5)
-    one, two = (
-        toys.results(tmp_path / name)["after"]["test"]["spearman"] for name in ("one", "two")
-    )
+    one = toys.results(tmp_path / "one")["after"]["test"]["spearman"]
+    two = toys.results(tmp_path / "two")["after"]["test"]["spearman"]
     assert two == pytest.approx(one, abs=0.02)
 
 
 @pytest.mark.slow
 def test_when_one_process_dies_the_other_says_so_and_keeps_its_state(tiny, flags, tmp_path):
-    """With dropout: the masks of both go on too, and the resumed run has the bits of one that
-    nothing stopped.
-    """
-    flags, run, whole = [*flags, "--model", str(tiny)], tmp_path / "run", tmp_path / "whole"
+    """With dropout, whose masks go on too: the resumed run has the bits of a whole one."""
+    flags = [*flags, "--model", str(tiny)]
+    run = tmp_path / "run"
+    whole = tmp_path / "whole"
     code, _, err = torchrun("die", *flags, "--out", str(run))
     assert code != 0
     # torchrun stops the others too: whichever comes first, the lost connection or its signal
@@ -237,9 +214,8 @@ def test_when_one_process_dies_the_other_says_so_and_keeps_its_state(tiny, flags
         assert code == 0, err
     assert toys.losses(run) == toys.losses(whole)
     assert len(toys.losses(whole)) == 10
-    one, other = (
-        read_safetensors(folder / "model" / "model.safetensors") for folder in (run, whole)
-    )
+    one = read_safetensors(run / "model" / "model.safetensors")
+    other = read_safetensors(whole / "model" / "model.safetensors")
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -257,8 +233,6 @@ def test_bad_input_of_several_processes_is_an_error_without_a_traceback(tiny, fi
     code, out, err = torchrun("train", "--data", "missing.tsv", "--model", str(tiny))
     assert code != 0
     assert out == ""
-    assert err.count("error: missing.tsv does not exist") in (
-        1,
-        2,
-    )  # torchrun may stop one before it has said so
+    # torchrun may stop one of the two before it has said so.
+    assert err.count("error: missing.tsv does not exist") in (1, 2)
     assert "InputError" not in err

@@ -8,7 +8,7 @@ from torch.nn import functional
 from minisbert.core import InputError, encoder, losses
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
-from minisbert.training.base_loss import draw_batches
+from minisbert.training.base_loss import columns_of, draw_batches
 from minisbert.training.encoder_losses import CoSENT, Cosine, Ranking, SimCSE, Triplet
 from minisbert.training.losses import symmetric_ranking_loss
 from minisbert.training.named_heads import HEADS
@@ -25,7 +25,7 @@ def vectors(model: SentenceEncoder, texts: list[str]) -> Tensor:
 
 
 def columns(task, rows: list[int] = ROWS) -> list[list]:
-    return [list(column) for column in zip(*(task.rows[row] for row in rows), strict=True)]
+    return columns_of([task.rows[row] for row in rows])
 
 
 RANKING = losses.multiple_negatives_ranking_loss

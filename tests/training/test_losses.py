@@ -24,7 +24,8 @@ from minisbert.training.losses import (
 
 TARGETS = torch.tensor([0.0, 1.0, 0.5, 0.5], dtype=torch.float64)
 TWINS = torch.eye(4, dtype=torch.bool)[[0, 3, 2, 1]]  # 1 and 3 are the same text
-ROWS, FLAT = torch.ones(4, 3), torch.tensor([0.5, 0.5, 0.5, 0.5])
+ROWS = torch.ones(4, 3)
+FLAT = torch.tensor([0.5, 0.5, 0.5, 0.5])
 ON_VECTORS = {
     "cosent": lambda u, v: cosent_loss(u, v, TARGETS, scale=3.0),
     "nt_xent": lambda u, v: nt_xent_loss(u, v, temperature=0.5),

@@ -1,6 +1,4 @@
-"""Masked words in the proportions of the paper; a new vocabulary, new weights, and the
-loss.
-"""
+"""Masked words in the proportions of the paper; a new vocabulary, new weights, and the loss."""
 
 import math
 
@@ -26,24 +24,26 @@ TEXTS = toys.sentences(60)
 MASK = 4
 
 
-# ------------------------------------------------------------------------------------------- masks
+# -----------------------------------------------------------------------------
+# masks
 
 
 def test_the_proportions_of_the_paper():
-    """Devlin et al. 2019, section 3.1 and appendix A.1. Of 200,000 tokens; .006 is some three
-    standard errors.
-    """
+    """Devlin et al. 2019, section 3.1 and appendix A.1."""
     ids = torch.full((1000, 200), 7)
     inputs, chosen = draw_masks(
         ids, torch.ones_like(ids), MASK, 30_000, torch.Generator().manual_seed(0)
     )
-    masked, stayed = inputs[chosen] == MASK, inputs[chosen] == 7
-    shares = [share.double().mean().item() for share in (chosen, masked, ~masked & ~stayed, stayed)]
+    masked = inputs[chosen] == MASK
+    stayed = inputs[chosen] == 7
+    replaced = ~masked & ~stayed
+    shares = [x.double().mean().item() for x in (chosen, masked, replaced, stayed)]
+    # Of 200,000 tokens 30,000 are chosen: .006 is some three standard errors of their shares.
     assert shares == pytest.approx([0.15, 0.8, 0.1, 0.1], abs=0.006)
 
 
-# ------------------------------------------------------------------------------ vocabulary and
-# model
+# -----------------------------------------------------------------------------
+# vocabulary and model
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,9 @@ from minisbert.training.table import loss_of
 from tests import toys
 from tests.parity import REFERENCE
 
-# The settings of the sources, read from them by hand, with the defaults of their libraries.
-# torch.optim.AdamW, get_scheduler("linear"), DataLoader(shuffle=True), the top four layers trained
+# The settings of the sources, read from them by hand, with the defaults of their libraries. The
+# first uses torch.optim.AdamW, get_scheduler("linear") and DataLoader(shuffle=True), and trains the
+# top four layers.
 STS = {
     "loss": "mse",
     "model": "all-MiniLM-L6-v2",
@@ -39,7 +40,7 @@ STS = {
     "clip": 0,
     "seed": 42,
 }
-# torch.optim.Adam without a scheduler, rows in the order of the split in every epoch
+# It uses torch.optim.Adam without a scheduler, and rows in the order of the split in every epoch.
 QUORA = {
     "loss": "binary",
     "head": "concat",
@@ -116,10 +117,11 @@ def test_the_batches_are_those_of_the_sources(tiny):
     for maker in (task.loss.batches, Loss().batches):
         batches = maker(task.rows, lengths, 8, torch.Generator().manual_seed(1))
         assert sorted(row for batch in batches for row in batch) == list(range(40))
-        spread.append(0)
+        total = 0
         for batch in batches:
             of_batch = [lengths[row] for row in batch]
-            spread[-1] += max(of_batch) - min(of_batch)
+            total += max(of_batch) - min(of_batch)
+        spread.append(total)
     assert spread[0] > 2 * spread[1]
 
 
@@ -182,7 +184,8 @@ def test_the_lowest_two_layers_are_frozen():
 def test_a_recipe_runs_and_resumes_on_any_file_of_the_form(name, pooling, widths, tiny, tmp_path):
     """The columns of Quora's release: id, two question ids, two questions, the label."""
     rows = [line.rstrip("\n").split("\t") for line in toys.duplicates(40, seed=3)]
-    path, out = tmp_path / "questions.tsv", tmp_path / "run"
+    path = tmp_path / "questions.tsv"
+    out = tmp_path / "run"
     lines = [f"{i}\t1\t2\t{a}\t{b}\t{label}\n" for i, (label, a, b) in enumerate(rows)]
     path.write_text("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n" + "".join(lines))
     flags = [name, "--model", str(tiny), "--data", str(path), "--max-steps", "2", "--out", str(out)]
@@ -190,15 +193,13 @@ def test_a_recipe_runs_and_resumes_on_any_file_of_the_form(name, pooling, widths
     main([name, "--resume", str(out)])
     model = PairModel.load(out / "model")
     assert model.encoder.pooling.mode == pooling
-    assert [
-        tuple(layer.weight.shape) for layer in model.head.mlp if isinstance(layer, nn.Linear)
-    ] == widths
+    layers = [layer for layer in model.head.mlp if isinstance(layer, nn.Linear)]
+    assert [tuple(layer.weight.shape) for layer in layers] == widths
 
 
 def test_alone_it_lists_the_recipes(capsys):
     main([])
-    assert [line for line in capsys.readouterr().out.splitlines() if line and line[0] != " "] == [
-        *RECIPES
-    ]
+    shown = capsys.readouterr().out.splitlines()
+    assert [line for line in shown if line and not line.startswith(" ")] == list(RECIPES)
     with pytest.raises(InputError, match="no recipe 'quora-4'"):
         main(["quora-4"])

@@ -6,13 +6,8 @@ from lessons.mistakes import MISTAKES
 from minisbert.core.loop import linear_schedule
 from minisbert.training.schedules import SCHEDULES, constant_schedule, cosine_schedule
 
-DOWN = [
-    1,
-    (2 + 2**0.5) / 4,
-    0.5,
-    (2 - 2**0.5) / 4,
-    0,
-]  # along half a cosine: (1 + cos 45 degrees) / 2 and so on
+# Along half a cosine: (1 + cos 0) / 2, (1 + cos 45 degrees) / 2, and so on.
+DOWN = [1, (2 + 2**0.5) / 4, 0.5, (2 - 2**0.5) / 4, 0]
 
 
 @pytest.mark.parametrize(
@@ -33,9 +28,7 @@ def test_schedules_by_hand(schedule, warmup, total, multipliers):
 
 
 def test_a_published_schedule_rests_for_the_last_tenth():
-    """``num_training_steps=total - warmup``: a hundred steps with ten of warm-up are over after
-    ninety.
-    """
+    """``num_training_steps=total - warmup``: of a hundred steps, ten of warm-up, ninety count."""
     published = MISTAKES["schedule cut short"].stand_in
     assert [step for step in range(100) if published(step, 10, 100) == 0] == [0, *range(90, 100)]
     assert [step for step in range(100) if linear_schedule(step, 10, 100) == 0] == [0]

@@ -66,8 +66,10 @@ def test_a_search_with_judged_documents(encoder):
 def test_a_gain_in_every_row_is_shown():
     """Each row gains .1, so every draw does, however far apart the rows are."""
     before = np.linspace(0, 0.8, 30)
-    gain = paired_gain(mean_of({"x": before.mean()}, "x", before),
-                       mean_of({"x": before.mean() + 0.1}, "x", before + 0.1))  # fmt: skip
+    after = before + 0.1
+    gain = paired_gain(
+        mean_of({"x": before.mean()}, "x", before), mean_of({"x": after.mean()}, "x", after)
+    )
     assert (gain.low, gain.gain, gain.high) == pytest.approx((0.1, 0.1, 0.1))
     assert gain.is_shown
     assert gain.sentence() == "test x +10.00, 95 % interval +10.00 to +10.00 (30 rows)"

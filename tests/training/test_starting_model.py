@@ -1,4 +1,4 @@
-"""Other dropout rates."""
+"""``--dropout``: the model that a run starts from gets another rate everywhere."""
 
 import pytest
 import torch
@@ -12,13 +12,13 @@ from tests.parity import REFERENCE
 
 @pytest.mark.parametrize(("source", "sums"), [("tiny-roberta", 2), ("tiny-distiluse", 1)])
 def test_dropout_at_another_rate(source, sums):
-    """The share of zeros that leave each dropout of hidden states, and of probabilities that
-    attention drops.
+    """Each dropout of hidden states lets that share of zeros out; attention has the rate as well.
+
+    ``sums``: in a layer one dropout module stands before both sums. BERT calls it for both,
+    DistilBERT not between attention and the sum.
     """
     torch.manual_seed(0)
-    bert = load_transformer(
-        REFERENCE / source
-    )  # DistilBERT has no dropout between attention and the sum
+    bert = load_transformer(REFERENCE / source)
     layers = len(bert.layers)
     set_dropout(bert, 0.25)
     bert.train()
@@ -33,15 +33,14 @@ def test_dropout_at_another_rate(source, sums):
     assert len(zeros) == 1 + sums * layers
     assert all(abs(share - 0.25) < 0.02 for share in zeros)
     assert [layer.attention.dropout for layer in bert.layers] == [0.25] * layers
-    assert (bert.config.hidden_dropout_prob, bert.config.attention_probs_dropout_prob) == (
-        0.25,
-        0.25,
-    )
+    assert bert.config.hidden_dropout_prob == 0.25
+    assert bert.config.attention_probs_dropout_prob == 0.25
 
 
 def test_without_dropout_training_is_evaluation():
     torch.manual_seed(0)
-    bert, ids = Bert(BertConfig(50, 32, 2, 4, 48, 64)).double(), torch.randint(50, (3, 5))
+    bert = Bert(BertConfig(50, 32, 2, 4, 48, 64)).double()
+    ids = torch.randint(50, (3, 5))
     assert not torch.equal(bert.train()(ids), bert.eval()(ids))
     set_dropout(bert, 0.0)
     assert torch.equal(bert.train()(ids), bert.eval()(ids))

@@ -1,6 +1,4 @@
-"""A training's state: it is restored as it was saved, in files that one can read, and a kill at any
-moment leaves one that is whole.
-"""
+"""A training's state: readable files, restored as they were saved, whole after a kill."""
 
 import json
 from contextlib import suppress
@@ -147,6 +145,8 @@ def test_a_kill_at_any_moment_loses_nothing(tiny, tmp_path, monkeypatch):
         made = []
 
         def killed(call, made=made, moment=moment):
+            """Wrap a call, so that it is the end once ``moment`` wrapped calls have been made."""
+
             def counted(*arguments, **options):
                 if len(made) >= moment:
                     raise Killed

@@ -1,6 +1,4 @@
-"""Students: what a teacher says is the target, whatever its tokenizer, width or head; and what
-cannot be taught.
-"""
+"""Students: what a teacher says is the target, whatever its tokenizer, width or head."""
 
 import math
 import shutil
@@ -23,10 +21,9 @@ from tests import toys
 from tests.conftest import ROOT
 
 ROWS = [7, 0, 3, 12, 5]
-TEACHERS = (
-    "tiny-distiluse",
-    "tiny-roberta",
-)  # of other tokenizers; 13 columns of length 1, and 18 of any length
+# Both have another tokenizer than the student. Their vectors have 13 columns and length 1, and 18
+# columns and any length.
+TEACHERS = ("tiny-distiluse", "tiny-roberta")
 
 
 @pytest.fixture
@@ -81,9 +78,7 @@ def test_the_teachers_vector_of_the_first_text_is_the_target_of_all_texts_of_a_r
 
 
 def test_a_narrow_student_learns_the_principal_columns(prepare, tiny, capsys):
-    """A direction that no vector has costs nothing, so that the student's cosines can be the
-    teacher's.
-    """
+    """The columns of the vectors' own SVD: what they leave out matters least for dot products."""
     rows = toys.rows("sentences")
     student = SentenceEncoder.load(reference("tiny-distiluse"), device="cpu")
     task = prepare(Distillation(teacher=str(tiny)), rows=rows, model=student)
@@ -132,8 +127,11 @@ def test_a_cross_encoder_teaches_margins_or_the_softmax_of_its_scores(
     teacher = PairModel.load(cross_encoder(task), device="cpu")
     chosen = [rows[row] for row in ROWS]
     scores = [teacher.predict([(row[0], text) for text in row[1:]]) for row in chosen]
-    undo = {"logit": lambda x: x, "binary": torch.logit, "regression": lambda x: 20 * x}[task]
-    logits = undo(torch.tensor(np.stack(scores)).double())  # (B, C)
+    logits = torch.tensor(np.stack(scores)).double()  # (B, C)
+    if task == "binary":
+        logits = torch.logit(logits)  # ``predict`` gives probabilities
+    if task == "regression":
+        logits = 20 * logits
     cosines = []
     for row in chosen:
         vectors = taught.model.encode(list(row), convert_to_tensor=True)
