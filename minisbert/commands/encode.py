@@ -55,7 +55,8 @@ of_model.add_argument(
     "--batch-size",
     type=int,
     default=32,
-    help="texts of 64 tokens per batch; fewer longer ones, more shorter ones (default: %(default)s)",
+    help="texts of 64 tokens per batch: fewer if they are longer, more if shorter (default: "
+    "%(default)s)",
 )
 shared.add_prompt_option(of_model)
 shared.add_table_options(parser, "the column of texts")

@@ -99,8 +99,8 @@ def serve_options(arguments: list[str] | None) -> argparse.Namespace:
     )
     options = parser.parse_args(arguments)
 
-    # Clients send the key in a header, as one word of UTF-8. A line end is not printable, and neither
-    # is a lone surrogate, which Python has for a byte that is not UTF-8.
+    # Clients send the key in a header, as one word of UTF-8. A line end is not printable, nor is a
+    # lone surrogate, which Python has for a byte that is not UTF-8.
     unusable = not options.api_key.isprintable() or " " in options.api_key
     check_usage(
         (
