@@ -14,7 +14,7 @@ from minisbert.system.console import run_command
 
 
 class Command(NamedTuple):
-    """Where a command is: a function of ``commands/FILE.py``; and its line in ``--help``."""
+    """A command: a function in ``commands/FILE.py``, and its line in ``--help``."""
 
     file: str
     function: str
@@ -97,8 +97,8 @@ def command(name: str) -> Callable[[list[str] | None], None]:
     """
     entry = COMMANDS[name]
     module = import_module(f"minisbert.commands.{entry.file}")
-    main: Callable[[list[str] | None], None] = getattr(module, entry.function)
-    return main
+    function: Callable[[list[str] | None], None] = getattr(module, entry.function)
+    return function
 
 
 def print_help() -> None:

@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> None:
     from minisbert.diagnosis.vector_sources import fetch_vectors, read_vector_file
 
     texts = list(every_text(options.texts, options.columns, options.quotes))
-    # the vectors come before the model: a wrong file or address is told in a second
+    # The vectors are read before the model: a wrong file or address is reported within a second.
     if options.url:
         values = fetch_vectors(options.url, texts, options.served_model or options.model)
     else:
@@ -78,18 +78,19 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"vectors    {source}: {len(values):,} x {values.shape[1]}")
         print(f"largest difference  {certificate.difference:.2e}, line {certificate.row + 1:,}")
 
-        # as many digits as say something: 0.9124, 0.99999983
+        # The distance from 1 is shown to three digits: 0.9124, 0.999999832.
         gap = max(1 - certificate.cosine, 1e-14)
         digits = max(4, 2 - math.floor(math.log10(gap)))
         print(f"smallest cosine     {min(certificate.cosine, 1):.{digits}f}")
 
-        differing = certificate.differing
         if not certificate.harmless:
+            differing = certificate.differing
             lines = ", ".join(f"{row + 1:,}" for row in differing[:NAMED_LINES])
             if len(differing) > NAMED_LINES:
                 lines += ", ..."
             print(f"texts that differ   {len(differing):,} of {len(values):,}: lines {lines}")
         print(f"\n{sentence}")
+        # If a cause is known, some vectors were computed with it: what difference is left?
         if certificate.left is not None:
             print(
                 f"Computed that way, {certificate.checked} texts differ from yours by at most "

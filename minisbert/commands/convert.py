@@ -22,7 +22,7 @@ def to_native_code(arguments: list[str] | None = None) -> None:
     int8 is faster than float32 on a CPU with VNNI or AVX2, and its vectors differ a little
     (docs/results.md). The package is for this CPU and this version of torch. Compiling needs a C++
     compiler and 20 to 90 seconds; loading needs neither. A package is a program: load only those
-    that you trust. A GPU needs none: --compiled alone is enough there.
+    that you trust. A GPU needs no package: --compiled alone is enough there.
 
     Examples:
       minisbert compile all-MiniLM-L6-v2
@@ -113,8 +113,8 @@ def to_onnx(arguments: list[str] | None = None) -> None:
         graphs.export_onnx(encoder, path)
         megabytes = path.stat().st_size / 1e6
 
-        # Compared before the folder is in its place: a graph that computes something else must not
-        # look finished.
+        # The graph is compared before the folder is in its place: one that computes something else
+        # must not look finished.
         exported = graphs.onnx_vectors(encoder, path)
         difference = float(np.abs(exported - expected).max())
         scale = max(1.0, float(np.abs(expected).max()))
@@ -173,5 +173,5 @@ def distill_static(arguments: list[str] | None = None) -> None:
     static = distill(encoder, options.dim, options.sif, progress=True)
     static.save(options.out)
     rows, width = static.embedding.weight.shape
-    megabytes = 4 * rows * width / 2**20  # of float32
+    megabytes = 4 * rows * width / 2**20  # a float32 has 4 bytes
     say(f"wrote {rows:,} vectors of width {width} ({megabytes:.0f} MB) to {options.out}")

@@ -52,7 +52,11 @@ of_model.add_argument(
     "--dtype", default="float32", help="float32, bfloat16 or auto (default: %(default)s)"
 )
 of_model.add_argument(
-    "--batch-size", type=int, default=32, help="texts of 64 tokens per batch (default: %(default)s)"
+    "--batch-size",
+    type=int,
+    default=32,
+    help="texts of 64 tokens per batch: fewer if they are longer, more if shorter (default: "
+    "%(default)s)",
 )
 shared.add_prompt_option(of_model)
 shared.add_table_options(parser, "the column of texts")
@@ -94,14 +98,14 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         done = show_similarities(encoder, list(texts), settings, options.heatmap)
 
-    # At the end, where it is seen.
+    # These messages come last, below the progress bar, where the user sees them.
     shared.say_cut_texts(encoder, total)
     if done:
         say(done)
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Raise ``InputError`` for options that do not go together, and for wrong files to write."""
+    """Raise ``InputError`` for options that do not go together, or files that cannot be written."""
     out = options.out
     both_or_none = bool(options.texts) == bool(options.file)
     has_empty = any(not text.strip() for text in options.texts)
@@ -134,13 +138,14 @@ def read_texts(options: argparse.Namespace) -> tuple[Iterable[str], int]:
 
     texts = every_text(options.file, options.columns, options.quotes)
     to_npy = options.out is not None and options.out.suffix == ".npy"
-    # A pipe can be read only once.
+    # Only .npy is written as a stream, and only from a file, since a pipe cannot be read twice.
     if not to_npy or not Path(options.file).is_file():
         lines = list(texts)
         return lines, len(lines)
 
     # The header of .npy comes first and holds the number of rows: count them, then stream the file,
-    # so that it is never in memory.
+    # so that it is never in memory. The first reading tells the user what was read, the second is
+    # silent.
     total = sum(1 for _ in texts)
     return every_text(options.file, options.columns, options.quotes, is_told=True), total
 
@@ -215,8 +220,10 @@ def write_tensors(
     kind = KINDS[encoder.vectors_are]
     vectors: Any = encoder.encode(texts, **settings, **kind.encode_options)
     if options.quantize:
+        # Codes carry the hashes of the model and the texts, which search --index compares with its
+        # own. It reads texts without the blanks around them.
         prompt = choose_prompt(encoder.settings, options.prompt, options.prompt_name)
-        stripped = (text.strip() for text in texts)  # as search reads them
+        stripped = (text.strip() for text in texts)
         origin = made_from(encoder, stripped, prompt, uncompiled(encoder))
         write_codes(vectors, options.quantize, path, INDEX_MARK | origin)
     else:

@@ -30,9 +30,17 @@ from minisbert.system.console import check_usage, command_parser, say
 if TYPE_CHECKING:
     from minisbert.loading import Encoder
 
-# The columns of the table of labelled pairs, a threshold behind what it was chosen for.
-DECISIONS = ["ap", "f1", "f1_threshold", "precision", "recall", "accuracy", "accuracy_threshold"]
-HEADINGS = ["AP", "F1", "at", "precision", "recall", "accuracy", "at"]
+# The columns of the table of labelled pairs: each metric and its heading. A threshold, "at", stands
+# behind what it was chosen for.
+DECISIONS = {
+    "ap": "AP",
+    "f1": "F1",
+    "f1_threshold": "at",
+    "precision": "precision",
+    "recall": "recall",
+    "accuracy": "accuracy",
+    "accuracy_threshold": "at",
+}
 PROTOCOL = "each sentence encoded alone, zero-shot similarity, one correlation over all pairs"
 # What to do with a model that has a vector per token.
 ONLY_SEARCH = "only search data evaluates it (--queries, --corpus)"
@@ -76,10 +84,10 @@ class Evaluation:
 
 
 class Measured(NamedTuple):
-    """What was measured on rows: for ``--json``, above the table, and the table."""
+    """What was measured on rows; the fields are those of ``Evaluation``."""
 
-    result: dict[str, Any]
-    header: dict[str, str]
+    result: dict[str, Any]  # for --json
+    header: dict[str, str]  # lines above the table
     table: list[str]
 
 
@@ -140,7 +148,7 @@ def check_options(options: argparse.Namespace, searches: bool) -> None:
 
 
 def evaluate_rows(options: argparse.Namespace) -> Evaluation:
-    """``--data``: the header or keys of a file say what its rows are, and so what is measured."""
+    """Evaluate on ``--data``: its header or keys say what its rows are and what is measured."""
     from minisbert.evaluation.evaluators import load_rows
 
     kind, table_of_rows = load_rows(
@@ -159,24 +167,28 @@ def evaluate_rows(options: argparse.Namespace) -> Evaluation:
     else:
         measured = correlate_pairs(encoder, rows)
 
-    split = f", {options.split} split" if options.split else ""
+    split = ""
+    if options.split:
+        split = f", {options.split} split"
     header = {
         "data": f"{options.data}{split}, {len(rows):,} {kind}",
         "scored by": encoder.similarity_fn_name,
     }
+    # Where all similarities were compared, the line "scored by" says so instead.
+    header |= measured.header
     noun = "triplets" if kind == "triplets" else "pairs"
     return Evaluation(
         encoder,
         texts=table_of_rows.columns.texts * len(rows),
         data={"data": options.data, "split": options.split, noun: len(rows)},
-        header=header | measured.header,
+        header=header,
         result=measured.result,
         table=measured.table,
     )
 
 
 def rank_positives(encoder: "Encoder", rows: list[tuple]) -> Measured:
-    """Pairs without scores: search each anchor's positive among all positives."""
+    """Evaluate on pairs without scores: search each anchor's positive among all positives."""
     from minisbert.evaluation.retrieval import retrieval_from_pairs, retrieval_scores
 
     scores = retrieval_scores(encoder, retrieval_from_pairs(rows))
@@ -185,7 +197,7 @@ def rank_positives(encoder: "Encoder", rows: list[tuple]) -> Measured:
 
 
 def compare_triplets(encoder: "Encoder", rows: list[tuple]) -> Measured:
-    """Triplets: how often the anchor is closer to the positive than to the negative."""
+    """Evaluate on triplets: how often is the anchor closer to the positive than to the negative?"""
     from minisbert.evaluation.evaluators import TripletEvaluator
 
     anchors, positives, negatives = columns_of(rows)
@@ -199,7 +211,7 @@ def compare_triplets(encoder: "Encoder", rows: list[tuple]) -> Measured:
 
 
 def classify_pairs(encoder: "Encoder", rows: list[tuple]) -> Measured:
-    """Pairs with labels 0 and 1: how well a threshold of each similarity separates them."""
+    """Evaluate on pairs with labels 0 and 1, which a threshold of each similarity separates."""
     from minisbert.evaluation.evaluators import BinaryClassificationEvaluator
     from minisbert.models.properties import SIMILARITIES
 
@@ -207,7 +219,7 @@ def classify_pairs(encoder: "Encoder", rows: list[tuple]) -> Measured:
     evaluator = BinaryClassificationEvaluator(first, second, labels, show_progress_bar=True)
     metrics = evaluator.compute_metrics(encoder, SIMILARITIES)
 
-    cells: list[list[float | str]] = [["x 100", *HEADINGS]]
+    cells: list[list[float | str]] = [["x 100", *DECISIONS.values()]]
     for similarity, values in metrics.items():
         row: list[float | str] = [similarity]
         for metric in DECISIONS:
@@ -223,7 +235,7 @@ def classify_pairs(encoder: "Encoder", rows: list[tuple]) -> Measured:
 
 
 def correlate_pairs(encoder: "Encoder", rows: list[tuple]) -> Measured:
-    """Scored pairs: the correlations of each similarity with the scores."""
+    """Evaluate on scored pairs: the correlations of each similarity with the scores."""
     from minisbert.evaluation.evaluators import EmbeddingSimilarityEvaluator
     from minisbert.models.properties import SIMILARITIES
 
@@ -243,6 +255,7 @@ def columns_of(rows: list[tuple]) -> list[list]:
 
 
 def comparing_all(encoder: "Encoder") -> str:
+    """Return the line "scored by" of a table that has a row for each similarity."""
     return f"{encoder.similarity_fn_name}; the other similarities for comparison"
 
 
@@ -256,7 +269,7 @@ def by_similarity(encoder: "Encoder", scores: dict[str, float]) -> dict[str, flo
 
 
 def evaluate_search(options: argparse.Namespace) -> Evaluation:
-    """``--queries``, ``--corpus``, ``--qrels``."""
+    """Evaluate retrieval: search ``--corpus`` for ``--queries``, and compare with ``--qrels``."""
     from minisbert.evaluation.retrieval import load_retrieval, retrieval_scores, two_stage_search
     from minisbert.models.pair_model import PairModel
 
@@ -282,8 +295,10 @@ def evaluate_search(options: argparse.Namespace) -> Evaluation:
     unjudged = ""
     if task.unjudged:
         unjudged = f" ({task.unjudged:,} more have no relevant document)"
-    # After two stages the scores are no longer those of the similarity.
-    named_scores = scores if options.rerank else by_similarity(encoder, scores)
+    # After two stages the ranking is no longer that of the similarity, so it is not in the names.
+    named_scores = scores
+    if not options.rerank:
+        named_scores = by_similarity(encoder, scores)
     return Evaluation(
         encoder,
         texts=queries + documents,
@@ -310,7 +325,10 @@ def retrieval_table(scores: dict[str, float]) -> list[str]:
 
     cells: list[list[float | str]] = [["x 100", *METRICS]]
     for k in CUTOFFS:
-        cells.append([f"@{k}", *(scores[f"{metric}@{k}"] for metric in METRICS)])
+        row: list[float | str] = [f"@{k}"]
+        for metric in METRICS:
+            row.append(scores[f"{metric}@{k}"])
+        cells.append(row)
     return lay_out(cells, 8, 11)
 
 
@@ -319,7 +337,7 @@ def retrieval_table(scores: dict[str, float]) -> list[str]:
 
 
 def evaluate_suite_of_sts(options: argparse.Namespace) -> Evaluation:
-    """``--suite sts``: a line for each task, and the average."""
+    """Evaluate on ``--suite sts``: a line for each task, and the average."""
     from minisbert.evaluation.suite import average, evaluate_suite, load_suite
 
     # What cannot be fetched is left out and named, but then there is no average to compare with a
@@ -332,6 +350,7 @@ def evaluate_suite_of_sts(options: argparse.Namespace) -> Evaluation:
     for name, reason in missing.items():
         say(f"{name} is left out: {reason}")
 
+    # The last column is wider than the others: two blanks set its text apart.
     cells: list[list[float | str]] = [["", "pairs", "score", "mean", "weighted", "  protocol"]]
     for task in scores:
         row: list[float | str] = [task["task"], f"{task['pairs']:,}", task["spearman"]]

@@ -23,7 +23,7 @@ from minisbert.system.files import check_output
 DEFAULT = "all-MiniLM-L6-v2"
 PICTURE = "inspection.png"
 ROLES = ("train", "dev", "test")  # of the files, in their order
-NAMED_PLACES = 3  # so many rows of each finding are named
+NAMED_PLACES = 3  # how many rows of each finding are named
 # What ``--json`` lists for each file, and what it means.
 FINDINGS = {
     "problems": "training stops",
@@ -130,8 +130,11 @@ def main(arguments: list[str] | None = None) -> None:
         file = inspect(path, tokenizer, options.scale, role, options.quotes, options.columns)
         files.append(file)
 
+    model = None
+    if tokenizer is not None:
+        model = options.model or DEFAULT
     content: dict[str, Any] = {
-        "model": None if tokenizer is None else options.model or DEFAULT,
+        "model": model,
         "files": [file.summary() for file in files],
         "shared": [overlap(files[0], file) for file in files[1:]],
         "command": training_command(files, options.model, options.max_length),

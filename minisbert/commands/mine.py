@@ -59,23 +59,24 @@ of_rules.add_argument(
     "--range-max",
     type=int,
     metavar="N",
-    help="consider the N best (default: 10 per negative if a rule can exclude some)",
+    help="choose among the N best (default: as many as are needed, ten times as many with a margin "
+    "or --max-score)",
 )
 of_rules.add_argument(
     "--absolute-margin",
     type=float,
     metavar="M",
-    help="at least M below the score of the anchor's worst positive",
+    help="score below the anchor's worst positive by at least M",
 )
 of_rules.add_argument(
     "--relative-margin",
     type=float,
     metavar="M",
-    help="at least M times the positive's score below it",
+    help="score below the anchor's worst positive by at least M times the score of that positive",
 )
 of_rules.add_argument("--max-score", type=float, metavar="S", help="no score above S")
 of_rules.add_argument("--min-score", type=float, metavar="S", help="no score below S")
-shared.add_corpus_options(parser, "anchor and positive of --pairs", tuple(shared.ROLES))
+shared.add_corpus_options(parser, "anchor and positive of --pairs", ("query", "corpus"))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -180,7 +181,7 @@ def write_triplets(task: "Candidates", mined: "Mined", path: Path) -> None:
 
 
 def no_negative(summary: "Summary") -> str:
-    """Say why there is not a single triplet."""
+    """Return the message that says why there is not a single triplet."""
     reasons = []
     for reason, count in summary.left_out.items():
         if count:

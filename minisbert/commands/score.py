@@ -32,7 +32,7 @@ parser.add_argument(
     "--file",
     metavar="F",
     help="a table or JSON with two texts a row; each is printed after its score, which is not "
-    "clipped",
+    "clipped to 0 to 5",
 )
 shared.add_table_options(parser, "the two texts")
 shared.add_length_options(parser)
@@ -69,7 +69,8 @@ def main(arguments: list[str] | None = None) -> None:
     # A file is for programs: it gets the raw scores, since clipped ones would tie. One pair is for
     # people.
     if options.file:
-        write_table(pairs, scores.reshape(len(pairs), -1), options.quotes)
+        table = scores.reshape(len(pairs), -1)  # (N,) or (N, C) -> (N, C)
+        write_table(pairs, table, options.quotes)
         return
 
     score = scores[0]

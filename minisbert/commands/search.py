@@ -35,7 +35,7 @@ parser.add_argument(
     "float32 query (default: 4); int8 codes are always compared with float32 queries",
 )
 shared.add_rerank_options(parser)
-shared.add_corpus_options(parser, "the column of texts", tuple(shared.ROLES))
+shared.add_corpus_options(parser, "the column of texts", ("query", "corpus"))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -77,9 +77,9 @@ def main(arguments: list[str] | None = None) -> None:
     query_vectors = encode_with_progress(encoder, queries, query_prompt, query=True)
     similarity = encoder.similarity_fn_name
     if isinstance(vectors, Bits):
-        # Bits are compared by Hamming distance, and the best rescored with the float32 query. All
-        # rows of signs have the same length: the order is that of dot products, too, but the scores
-        # are cosines.
+        # Bits are compared by Hamming distance, and the best rescored with the float32 query. Their
+        # scores are cosines, whatever the model's similarity: rows of signs all have the same
+        # length, so dot products would rank them alike.
         similarity = "cosine"
         scores, indices = vectors.top_k(query_vectors, candidates, options.rescore or RESCORE)
     else:

@@ -25,7 +25,10 @@ CONNECTIONS = 500
 
 
 def serve_options(arguments: list[str] | None) -> argparse.Namespace:
-    """Parse the arguments. The key's default is in the environment, when the command runs."""
+    """Parse the arguments.
+
+    The parser is made here, and not at import: the default of the key is in the environment.
+    """
     parser = command_parser("serve", __doc__)
     shared.add_model_options(parser, name="model")
     parser.add_argument(
@@ -96,8 +99,8 @@ def serve_options(arguments: list[str] | None) -> argparse.Namespace:
     )
     options = parser.parse_args(arguments)
 
-    # Clients send the key in a header. A lone surrogate, which stands for a byte that is not UTF-8,
-    # is not printable.
+    # Clients send the key in a header, as one word of UTF-8. A line end is not printable, nor is a
+    # lone surrogate, which Python has for a byte that is not UTF-8.
     unusable = not options.api_key.isprintable() or " " in options.api_key
     check_usage(
         (
@@ -127,6 +130,7 @@ def main(arguments: list[str] | None = None) -> None:
         reranker_name = options.served_reranker_name or options.reranker
     model_name = options.served_model_name or options.model
     engine = Engine(model_name, encoder, reranker, reranker_name, options.dtype)
+    # The first call is slower, so no client should make it.
     engine.embed("", ["the first call is slower"])
     server = Server(
         engine,
@@ -145,6 +149,7 @@ def main(arguments: list[str] | None = None) -> None:
         log_level="error",
         timeout_graceful_shutdown=60,
     )
+    # A line for each request that is HTTP is logged all the same.
     logging.getLogger("uvicorn.access").setLevel("INFO")
 
     with listen(options.host, options.port) as listener:

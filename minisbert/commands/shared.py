@@ -32,7 +32,7 @@ ROLES = {"query": "query", "corpus": "document"}
 
 
 def add_model_option(group: argparse._ActionsContainer, name: str = "--model") -> None:
-    """Add the model alone. With the name "model" it is an argument, which must be given."""
+    """Add ``--model``, or with the name "model" a positional argument, which has no default."""
     if name == "model":
         group.add_argument(name, metavar="MODEL", help=MODEL_NAME)
     else:
@@ -54,7 +54,10 @@ def add_device_options(group: argparse._ActionsContainer, device: str = "auto") 
 
 
 def add_length_options(group: argparse._ActionsContainer) -> None:
-    """Add ``--compiled`` and ``--max-length``, which ``open_model`` reads."""
+    """Add ``--compiled`` and ``--max-length``, which ``open_model`` reads.
+
+    They are together because a cross-encoder can be compiled and cut, too, but has no pooling.
+    """
     # The value is optional: --compiled alone means the package in the cache.
     group.add_argument(
         "--compiled",
@@ -89,6 +92,7 @@ def add_model_options(
         metavar="N",
         help="keep the first N columns of a vector (Matryoshka)",
     )
+    # chosen_encoder reads options.similarity of every command.
     group.set_defaults(similarity=None)
     if compares:
         group.add_argument(
@@ -128,7 +132,8 @@ def add_rerank_options(group: argparse._ActionsContainer, below: float = math.in
         type=bounded(int, 1, below),
         default=50,
         metavar="N",
-        help="texts per query that --rerank sorts, in search at least --top (default: %(default)s)",
+        help="texts per query that --rerank sorts (default: %(default)s); minisbert search sorts "
+        "at least --top",
     )
 
 
@@ -137,7 +142,8 @@ def add_corpus_options(
 ) -> None:
     """Add the options shared by ``search``, ``pairs`` and ``mine``.
 
-    Each of the roles gets a prompt. ``columns`` describes the columns that ``--columns`` names.
+    ``columns`` describes the columns that ``--columns`` names. Each of the roles, "query" and
+    "corpus", gets the options of a prompt; the role "" is that of all texts.
     """
     add_model_options(parser.add_argument_group("model"), compares=True)
 
@@ -158,7 +164,7 @@ def add_corpus_options(
 
 
 def add_table_options(group: argparse._ActionsContainer, columns: str) -> None:
-    """Add ``--columns`` and ``--no-quotes``, which is ``options.quotes``.
+    """Add ``--columns``, and ``--no-quotes``, which makes ``options.quotes`` false.
 
     ``columns`` describes the columns that ``--columns`` names.
     """
@@ -187,9 +193,9 @@ def add_json_option(group: argparse._ActionsContainer) -> None:
 def check_written(
     option: str, out: Path | None, endings: Sequence[str], model: str, *inputs: str | None
 ) -> None:
-    """Check the file that an option names: its ending, and that it overlaps no input.
+    """Raise ``InputError`` if the file that an option names has a wrong ending or is an input.
 
-    Inputs are the model and the others. Raises ``InputError``.
+    The model and ``inputs`` are what the command reads, so they must not be overwritten.
     """
     check_ending(option, out, *endings)
     check_output(out, local_path(model), *inputs)
@@ -208,18 +214,19 @@ def print_result(options: argparse.Namespace, result: dict[str, Any], lines: Ite
         print(line)
 
 
-def say_cut_texts(encoder: "Encoder", texts: int) -> None:
-    """Report how many of so many texts the encoder's last call had to cut."""
+def say_cut_texts(encoder: "Encoder", total: int) -> None:
+    """Report how many of the ``total`` texts of the encoder's last call were cut."""
     if encoder.truncated:
-        say(cut_message(encoder.tokenizer.limit, encoder.truncated, texts))
+        say(cut_message(encoder.tokenizer.limit, encoder.truncated, total))
 
 
 def say_cut_pairs(model: "PairScorer", pairs: int) -> None:
-    """Report how many texts the last ``predict`` of so many pairs had to cut."""
+    """Report how many texts were cut in the last ``predict``, which was given ``pairs`` pairs."""
     if model.truncated:
-        # A joint head reads a pair as one text.
-        texts = pairs if model.joint else 2 * pairs
-        say(cut_message(model.tokenizer.limit, model.truncated, texts))
+        total = 2 * pairs
+        if model.joint:
+            total = pairs  # a joint head reads a pair as one text
+        say(cut_message(model.tokenizer.limit, model.truncated, total))
 
 
 # -------------------------------------------------------------------------------------------
@@ -229,10 +236,10 @@ def say_cut_pairs(model: "PairScorer", pairs: int) -> None:
 def open_model(
     options: argparse.Namespace, load: Callable[..., Any], dtype: str | None = None, **settings: Any
 ) -> Any:
-    """Call ``load`` with the model, ``--compiled``, ``--device`` and ``--max-length``.
+    """Set ``--threads``; call ``load`` with the model, ``--device`` and ``--max-length``.
 
-    ``--threads`` is set before. ``dtype`` is that of a package; an uncompiled model chooses its own
-    at each call.
+    With ``--compiled`` it loads a package, which has one ``dtype``. An uncompiled model is told its
+    dtype at each call.
     """
     from minisbert.backends.graphs import package_dtype
     from minisbert.system.devices import choose_device, keep_freed_memory, use_threads
@@ -246,16 +253,20 @@ def open_model(
     if not options.compiled:
         return load(options.model, **settings)
 
+    # For ``load`` True is the package in the cache, "auto" the same if it is there and fits.
     package: bool | str = options.compiled
     if package == "yes":
-        package = True  # for ``load``: the one in the cache
+        package = True
     is_file = package not in (True, "auto")
     if is_file:
         check_ending("--compiled", Path(options.compiled), ".pt2")
     try:
-        # A GPU has no package in the cache, and chooses "auto" itself.
-        if dtype == "auto" and (is_file or choose_device(options.device).type == "cpu"):
-            dtype = package_dtype("auto")
+        # A package's dtype is chosen before it is made or found. A GPU has no package in the cache:
+        # the model that runs there chooses what "auto" means.
+        if dtype == "auto":
+            runs_package = is_file or choose_device(options.device).type == "cpu"
+            if runs_package:
+                dtype = package_dtype("auto")
         return load(options.model, compiled=package, dtype=dtype, **settings)
     except InputError as error:
         # Who names a package wants to know why it does not fit; "auto" takes what there is.
@@ -334,9 +345,13 @@ def own_prompt(encoder: "Encoder", role: str) -> str:
 def read_corpus(
     path: str, columns: str | None = None, quotes: bool = True, columns_may_lack: bool = False
 ) -> list[str]:
-    """Read the texts of a file; report how many empty lines were skipped."""
+    """Read the texts of a file; report how many empty lines were skipped.
+
+    If ``columns_may_lack``, a file without the named columns is read as if none were named.
+    """
     from minisbert.data.rows import every_text
 
+    # With blanks=True an empty line is "", and not an error.
     lines = list(every_text(path, columns, quotes, blanks=True, names_may_lack=columns_may_lack))
     texts = [text for text in lines if text]
     if len(texts) < len(lines):
@@ -347,7 +362,8 @@ def read_corpus(
 def stored_codes(options: argparse.Namespace) -> dict[str, str]:
     """Return what ``encode --quantize`` noted in the file of ``--index``.
 
-    {} for a file of vectors, or none: those may be made anew.
+    Returns {} if the file holds vectors or is missing, and without ``--index``. The file may be
+    written, so one that overlaps the model is an ``InputError``.
     """
     from minisbert.models.index import index_metadata
 
@@ -373,4 +389,5 @@ def corpus_vectors(
 
     if index is None:
         return encode_with_progress(encoder, texts, prompt)
+    # The index notes a hash of the weights, which a compiled encoder cannot show.
     return indexed_vectors(encoder, texts, index, prompt, uncompiled(encoder))

@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
     from minisbert.system.devices import use_threads
     from minisbert.system.reading import reading
 
-    # the other side's file comes first: it says which texts
+    # The other side's file is read first: its ids say which texts are compared.
     other = None
     if against != "hf":
         other = tracing.read_states(Path(against), options.double)
@@ -96,13 +96,14 @@ def main(arguments: list[str] | None = None) -> None:
     only_theirs = tracing.names_only_in(other, ours)
     only_ours = [name for name in ours if name not in other]
 
-    # the numbers of a vector of length 1 are smaller than those of hidden states
-    hidden = tracing.DOUBLE if options.double else tracing.HIDDEN
-    final = hidden
+    # The numbers of a vector of length 1 are smaller than those of hidden states, and so is its
+    # tolerance.
+    tolerance = tracing.DOUBLE if options.double else tracing.HIDDEN
+    vector_tolerance = tolerance
     if encoder.normalize and not options.double:
-        final = tracing.VECTOR
-    tolerances = dict.fromkeys(ours, hidden)
-    tolerances["vector"] = final
+        vector_tolerance = tracing.VECTOR
+    tolerances = dict.fromkeys(ours, tolerance)
+    tolerances["vector"] = vector_tolerance
 
     rows = tracing.compare_states(ours, other, inputs["mask"], tolerances)
     first = tracing.first_divergence(rows)
@@ -128,7 +129,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"model      {options.model}, {encoder.pooling_mode} pooling, {dtype}")
         print(f"against    {other_side}")
         print(f"texts      {len(counts)}, with {tokens} tokens; pads are not compared")
-        print(f"tolerance  {hidden:g}, for the final vector {final:g}\n")
+        print(f"tolerance  {tolerance:g}, for the final vector {vector_tolerance:g}\n")
         tracing.print_rows(rows)
         print()
         print_not_compared("we have", only_theirs)

@@ -50,7 +50,7 @@ def plot(arguments: list[str] | None = None) -> None:
         target = options.runs[0] / "curves.png"
     else:
         target = Path("curves.png")
-    check_ending("--out", target, *plots.METADATA)
+    check_ending("--out", target, ".png", ".svg", ".pdf")
     for run in options.runs:
         check_output(target, *run.glob("*.json*"))
     plots.require()  # matplotlib is missed before the runs are read
@@ -97,7 +97,7 @@ def read_run(folder: Path) -> tuple[str, dict[str, dict[int, float]]]:
         lines = read_text(log).split("\n")[:-1]
         for at.line, line in enumerate(lines, start=1):
             entry = json.loads(line)
-            # They are kept by step, so what a resumed run logs again counts once.
+            # Entries are kept by step, so what a resumed run logs again counts once.
             if "dev" in entry:
                 metric = entry["metric"]
                 scores[entry["step"]] = 100 * float(entry["dev"][metric])
