@@ -153,7 +153,28 @@ guess.answer("8")
 # these two like.
 
 # %%
-names = ["Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivo", "Jon", "Kim", "Leo", "Mia", "Nils", "Ona", "Paul", "Quin", "Rosa", "Sam", "Tess"]
+names = [
+    "Ada",
+    "Ben",
+    "Cleo",
+    "Dan",
+    "Eva",
+    "Finn",
+    "Gus",
+    "Hana",
+    "Ivo",
+    "Jon",
+    "Kim",
+    "Leo",
+    "Mia",
+    "Nils",
+    "Ona",
+    "Paul",
+    "Quin",
+    "Rosa",
+    "Sam",
+    "Tess",
+]
 vocabulary = [encoder.tokenizer.backend.id_to_token(i) for i in range(2000, 12000)]
 things = [w for w in vocabulary if w.isascii() and w.isalpha()]
 things = [w for w in things if len(w) == 6 and w.endswith("s")]

@@ -38,7 +38,28 @@ from minisbert.train import train
 # %%
 COLOURS = ["red", "green", "blue", "yellow", "black", "white", "orange", "purple"]
 NUMBERS = ["two", "three", "four", "five", "six", "seven", "eight", "nine"]
-THINGS = ["apples", "chairs", "cars", "birds", "books", "boats", "coats", "dogs", "doors", "flowers", "hats", "horses", "houses", "keys", "lamps", "shoes", "tables", "trees", "wheels", "windows"]
+THINGS = [
+    "apples",
+    "chairs",
+    "cars",
+    "birds",
+    "books",
+    "boats",
+    "coats",
+    "dogs",
+    "doors",
+    "flowers",
+    "hats",
+    "horses",
+    "houses",
+    "keys",
+    "lamps",
+    "shoes",
+    "tables",
+    "trees",
+    "wheels",
+    "windows",
+]
 chance = random.Random(0)
 
 
