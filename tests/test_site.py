@@ -23,25 +23,16 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 
+from tests.browser import BROWSER, PHONE, require
 from tests.conftest import ROOT
 
 SITE = ROOT / "build" / "site"
 LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 LISTED = ("minisbert/**/*.py", "lessons/**/[a-z]*.py", "docs/examples/*.py", "benchmarks/*.py")
 SOURCES: set[Path] = set()
 for pattern in LISTED:
     SOURCES |= set(ROOT.glob(pattern))
 each_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
-
-
-def require(there: Any, what: str) -> None:
-    """Skip, and under CI=true fail, unless ``there``."""
-    if there:
-        return
-    if os.environ.get("CI") == "true":
-        pytest.fail(what)
-    pytest.skip(what)
 
 
 @pytest.fixture(scope="module")
@@ -287,7 +278,6 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"}
 DESKTOP = {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"}
 PICTURES = """() => [...document.images].filter(x => !x.naturalWidth || !x.alt || /\\.(png|svg)$/.test(x.alt))
                                        .map(x => `${x.currentSrc} "${x.alt}"`)"""

@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 
 from minisbert.core.data import length_grouped_batches
 from minisbert.data.batches import unique_batches
-from tests.core.test_data import seeded
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 @st.composite

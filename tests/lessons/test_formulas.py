@@ -9,7 +9,7 @@ import pytest
 from lessons.grader.pieces import PIECES, lesson_file
 from lessons.grader.stubs import stub
 from tests.conftest import ROOT
-from tests.lessons.test_answers import graded
+from tests.lessons.answers import graded
 
 pytestmark = [
     pytest.mark.usefixtures("folder"),

@@ -17,7 +17,7 @@ from lessons.grader.pieces import mine, pieces_of
 from lessons.grader.result import Result
 from lessons.grader.stubs import lesson_stubs
 from minisbert.core.encoder import SentenceEncoder
-from tests.lessons.test_answers import ANSWERS, filled
+from tests.lessons.answers import ANSWERS, filled
 
 TEXTS = ["A cat sits.", "It rains, and it rains, and it does not stop.", ""]
 ALONE = """

@@ -12,7 +12,7 @@ from lessons import slides
 from lessons.grader.pieces import LESSONS, lesson_file
 from lessons.quiz import questions
 from minisbert.core import InputError
-from tests.test_site import BROWSER, PHONE, require
+from tests.browser import BROWSER, PHONE, require
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
