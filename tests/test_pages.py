@@ -159,8 +159,9 @@ def test_every_option_that_a_sentence_names_exists():
 
 
 def test_the_page_of_commands_gives_defaults_and_no_secret(monkeypatch):
-    row = "`--batch-size BATCH_SIZE` | texts of 64 tokens per batch (default: 32)"
-    assert row in command_pages.generated("encode")
+    page = command_pages.generated("encode")
+    (row,) = [line for line in page.splitlines() if "`--batch-size BATCH_SIZE`" in line]
+    assert row.endswith("(default: 32) |")
     monkeypatch.setenv("MINISBERT_API_KEY", "a-secret")
     assert "a-secret" not in command_pages.generated("serve")
 
