@@ -173,7 +173,7 @@ def gradients(make_vectors):
 
 
 cached = GradientCache(network, lambda rows: cut(rows, columns.lengths, tokens=100))
-parts = cached.cut(rows)
+parts = cached.divide(rows)
 expected_loss, expected = gradients(lambda: torch.cat([network(p) for p in parts]))
 found_loss, found = gradients(lambda: cached(rows))
 difference = largest_difference(found, expected)
@@ -336,7 +336,7 @@ def train(steps=30):
     trained = [p for name, p in network.named_parameters() if "pooler" not in name]
     optimizer = adamw(trained, lr=1e-3)
     loss = lambda network, rows: in_batch_loss(network(rows))  # noqa: E731
-    own = GradientCache(network, cached.cut)
+    own = GradientCache(network, cached.divide)
     run = fit(own, loss, [rows] * steps, optimizer, lambda step: 1.0)
     return [step.loss for step in run]
 

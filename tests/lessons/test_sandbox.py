@@ -28,7 +28,7 @@ class FeedForward:
 class Layer:
     def forward(self, x, mask):
         attended, shares = self.attention(x, mask)
-        x = self.attention_norm(x + self.attention_dropout(attended))
+        x = self.attention_norm(x + self.dropout(attended))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x))), shares
 """
 
