@@ -1,4 +1,4 @@
-"""Two encoded sentences to one score: the heads.
+"""Two encoded sentences to one score: the heads::
 
     cross-encoder    [CLS] of "[CLS] a [SEP] b [SEP]": the sentences meet in every layer
     siamese          two vectors, compared: (|u - v|, u * v, u)

@@ -1,4 +1,4 @@
-"""The training loop: a schedule for the learning rate, AdamW, and ``fit``, which makes the steps.
+"""The training loop: a schedule for the learning rate, AdamW, and ``fit``, which makes the steps::
 
     def schedule(step):
         return linear_schedule(step, warmup=18, total=180)

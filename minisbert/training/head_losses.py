@@ -242,6 +242,7 @@ class CandidateNetwork(PairNetwork):
         self.lengths = (candidates * tokens.max(axis=1)).tolist()
 
     def forward(self, rows: Sequence[int]) -> Tensor:
+        """Return the logits (B, C) of the B rows' candidates."""
         pairs: list[int] = []
         for row in rows:
             pairs += range(row * self.candidates, (row + 1) * self.candidates)
