@@ -178,10 +178,9 @@ class WindowedEncoder(ModernEncoder):
         window = local_mask(positions, mask, config.sliding_window // 2)
         views = {GLOBAL: (mask, global_rotation), LOCAL: (window, local_rotation)}
 
-        kinds = config.layer_types
-        if not kinds:
-            kinds = [GLOBAL] * len(self.layers)
-        return [views[kind] for kind in kinds]
+        if not config.layer_types:  # every layer sees the whole text
+            return [views[GLOBAL] for _ in self.layers]
+        return [views[kind] for kind in config.layer_types]
 
 
 class NormedEmbeddings(nn.Module):

@@ -108,7 +108,8 @@ def by_likeness(matrix: np.ndarray) -> list[int]:
     groups = [[i] for i in range(len(matrix))]
     for _ in range(len(matrix) - 1):
         place = np.unravel_index(closeness.argmax(), closeness.shape)
-        i, j = int(place[0]), int(place[1])
+        i = int(place[0])
+        j = int(place[1])
         size_i = len(groups[i])
         size_j = len(groups[j])
         # The merged group takes the place of i.
