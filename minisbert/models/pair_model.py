@@ -47,6 +47,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.text_encoder import NotFinite
 from minisbert.models.transformer_encoder import evaluating
 from minisbert.system.devices import move_to
+from minisbert.system.few_rows import laid_out_linear
 from minisbert.system.files import atomic_folder, write_json
 from minisbert.system.progress import bar_of
 from minisbert.system.reading import reading
@@ -402,7 +403,7 @@ class PairModel(PairScorer, nn.Module):
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        with evaluating(self), fastest_linear():
+        with evaluating(self), fastest_linear(), laid_out_linear():
             yield
 
     @property

@@ -24,6 +24,7 @@ from minisbert.core.tokenizer import pad_batch
 from minisbert.models.batching import PackedBatch, check_ids, check_inputs, same_text, unpack
 from minisbert.models.stored_encoder import StoredEncoder
 from minisbert.system.devices import choose_dtype, move_to
+from minisbert.system.few_rows import laid_out_linear
 from minisbert.system.torch_internals import fastest_linear
 
 
@@ -101,7 +102,7 @@ class TransformerEncoder(StoredEncoder):
         # Pooling, like the losses, is never in bfloat16, not even if the caller has switched
         # autocast on.
         no_autocast = torch.autocast(self.device.type, enabled=False)
-        with evaluating(self), fastest_linear(), no_autocast:
+        with evaluating(self), fastest_linear(), laid_out_linear(), no_autocast:
             yield product_dtype
 
 

@@ -47,6 +47,17 @@ FASTEST: tuple[tuple[set[str], str, torch.dtype], ...] = (
 )
 
 
+# The same for few rows: the library whose laid-out weights multiply one text or a few of them
+# fastest, or None where the weights stay as they are. A CPU with bfloat16 of its own encodes in it.
+LAID_OUT: tuple[tuple[set[str], str | None], ...] = (
+    ({"amx_bf16"}, None),
+    ({"avx512_bf16"}, None),
+    ({"AuthenticAMD", "avx2"}, "oneDNN"),
+    ({"GenuineIntel", "avx2"}, "MKL"),
+    (set(), None),
+)
+
+
 @cache
 def cpu_flags() -> frozenset[str]:
     """Return the CPU's vendor and instruction sets as Linux names them, if they can be read."""
@@ -62,6 +73,15 @@ def fastest_products() -> tuple[str, torch.dtype]:
     for needed, library, dtype in FASTEST:
         if needed <= flags:
             return library, dtype
+    raise AssertionError("the last row needs nothing")
+
+
+def laid_out_products() -> str | None:
+    """Look up the library that multiplies few rows fastest with laid-out weights, if one does."""
+    flags = cpu_flags()
+    for needed, library in LAID_OUT:
+        if needed <= flags:
+            return library
     raise AssertionError("the last row needs nothing")
 
 

@@ -1,0 +1,195 @@
+"""Linear layers of few rows, which take weights that are laid out once."""
+
+import copy
+import gc
+import pickle
+import threading
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from minisbert import SentenceEncoder
+from minisbert.system import devices, few_rows
+from minisbert.system.few_rows import FewRowsLinear, laid_out_linear
+from minisbert.system.torch_internals import LAYOUTS
+
+INTEL = {"GenuineIntel", "avx2"}
+AMD = {"AuthenticAMD", "avx2"}
+
+
+@pytest.fixture(params=sorted(LAYOUTS))
+def layout(request):
+    """The layouts that this torch has, each in turn."""
+    return LAYOUTS[request.param]
+
+
+@pytest.fixture
+def copies(monkeypatch):
+    """The registry of copies, empty."""
+    registry = few_rows.WeakIdKeyDictionary()
+    monkeypatch.setattr(few_rows, "_copies", registry)
+    monkeypatch.setattr(few_rows, "_agrees", {})
+    return registry
+
+
+@pytest.fixture
+def layer():
+    torch.manual_seed(0)
+    return nn.Linear(48, 40)
+
+
+def exact(layer, x):
+    """The layer's result in float64."""
+    weight = layer.weight.detach().double()
+    return x.double() @ weight.T + layer.bias.detach().double()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 14, 36, 64])
+@torch.no_grad()
+def test_few_rows_give_the_numbers_of_the_plain_product(rows, layer, layout, copies):
+    """For any number of rows, not only the one that a weight was laid out for."""
+    x = torch.randn(rows, 48)
+    with FewRowsLinear(layout):
+        result = layer(x)
+    torch.testing.assert_close(result.double(), exact(layer, x), atol=1e-5, rtol=0)
+    assert layer.weight in copies
+
+
+@torch.no_grad()
+def test_the_shape_of_a_batch_is_kept(layer, layout, copies):
+    x = torch.randn(2, 1, 5, 48)
+    with FewRowsLinear(layout):
+        result = layer(x)
+    torch.testing.assert_close(result.double(), exact(layer, x), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_many_rows_take_the_weight_itself(layer, layout, copies):
+    """They gain nothing by a copy, which takes memory."""
+    with FewRowsLinear(layout):
+        layer(torch.randn(layout.most_rows + 1, 48))
+    assert not copies
+
+
+def test_gradients_and_other_dtypes_take_the_weight_itself(layer, layout, copies):
+    """The copies are float32 and have no gradient."""
+    x = torch.randn(3, 48)
+    with FewRowsLinear(layout):
+        layer(x).sum().backward()
+        with torch.no_grad():
+            with torch.autocast("cpu", torch.bfloat16):
+                layer(x)
+            layer.double()(x.double())
+    assert not copies
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer: layer.weight.mul_(2),
+        lambda layer: layer.weight.data.mul_(2),
+        lambda layer: layer.load_state_dict(nn.Linear(48, 40).state_dict()),
+        lambda layer: setattr(layer.weight, "data", torch.ones(40, 48)),
+        lambda layer: setattr(layer, "weight", nn.Parameter(torch.ones(40, 48))),
+    ],
+    ids=["in place", "through data", "load_state_dict", "new data", "new parameter"],
+)
+@torch.no_grad()
+def test_a_changed_weight_is_laid_out_again(change, layer, layout, copies):
+    """An old copy would give the vectors of a model that is gone."""
+    x = torch.randn(3, 48)
+    with FewRowsLinear(layout):
+        layer(x)
+        change(layer)
+        result = layer(x)
+    torch.testing.assert_close(result.double(), exact(layer, x), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_a_copy_is_freed_with_its_weight(layout, copies):
+    layer = nn.Linear(48, 40)
+    with FewRowsLinear(layout):
+        layer(torch.randn(3, 48))
+    assert len(copies) == 1
+    del layer
+    gc.collect()
+    assert len(copies) == 0
+
+
+@torch.no_grad()
+def test_a_layout_that_computes_something_else_is_not_used(layer, copies):
+    """MKL documents a packed weight for one number of rows only: others are checked."""
+
+    def wrong(rows, copy, weight, bias):
+        return nn.functional.linear(rows, weight, bias) + 1
+
+    layout = few_rows.Layout("wrong", 64, torch.clone, wrong)
+    x = torch.randn(3, 48)
+    with FewRowsLinear(layout):
+        result = layer(x)
+    torch.testing.assert_close(result.double(), exact(layer, x), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_a_module_is_pickled_without_its_copies(layer, layout, copies):
+    before = len(pickle.dumps(layer))
+    with FewRowsLinear(layout):
+        layer(torch.randn(3, 48))
+    assert len(pickle.dumps(layer)) == before
+    twin = copy.deepcopy(layer)
+    assert twin.weight not in copies
+
+
+@pytest.mark.parametrize(
+    ("flags", "library"),
+    [
+        (INTEL, "MKL"),
+        (AMD, "oneDNN"),
+        (AMD | {"avx512f", "avx512_bf16"}, None),
+        (INTEL | {"amx_bf16", "avx512_bf16"}, None),
+        ({"asimd"}, None),
+        (set(), None),
+    ],
+)
+def test_the_cpu_decides(flags, library, monkeypatch):
+    """By a fixed table, so that one CPU gives the same bits in every start."""
+    monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
+    context = laid_out_linear()
+    if library in LAYOUTS:
+        assert context.layout is LAYOUTS[library]
+    else:
+        assert isinstance(context, nullcontext)
+
+
+def test_one_variable_switches_it_off(monkeypatch):
+    monkeypatch.setattr(devices, "cpu_flags", lambda: AMD)
+    monkeypatch.setenv("MINISBERT_LAID_OUT", "0")
+    assert isinstance(laid_out_linear(), nullcontext)
+
+
+@pytest.mark.parametrize("flags", [INTEL, AMD])
+def test_an_encoder_gives_the_same_vectors_from_several_threads(flags, tiny, copies, monkeypatch):
+    monkeypatch.setenv("MINISBERT_LAID_OUT", "0")
+    encoder = SentenceEncoder.load(tiny)
+    expected = encoder.encode("a red cat")
+    monkeypatch.setenv("MINISBERT_LAID_OUT", "1")
+    monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
+
+    vectors = []
+
+    def encode():
+        vectors.append(encoder.encode("a red cat"))
+
+    threads = [threading.Thread(target=encode) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(vectors) == 4
+    for vector in vectors:
+        np.testing.assert_allclose(vector, expected, atol=1e-6, rtol=0)
+    if LAYOUTS:
+        assert copies
