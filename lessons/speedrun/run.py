@@ -7,7 +7,6 @@ python -m lessons.speedrun --search ~/notes    # over a folder of yours
 """
 
 import argparse
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -25,10 +24,11 @@ from lessons import engine
 from lessons.search import docstrings
 from lessons.search.fusion import reciprocal_ranks
 from lessons.speedrun import paired_table
+from lessons.speedrun.data import read_data
 from lessons.speedrun.judge import Judge, Likeness, unit
 from lessons.speedrun.paired_table import LIMIT, Table
 from lessons.speedrun.three_tables import SIZES, Tables
-from lessons.speedrun.verify import read_data
+from lessons.speedrun.verify import commit
 from minisbert.core import InputError
 from minisbert.core.loop import Step
 from minisbert.core.tokenizer import Tokenizer
@@ -123,15 +123,6 @@ def report(scores: dict[str, dict[str, float]], about: str) -> str:
     for name, found in scores.items():
         lines.append(f"| {name} | {found['dev']:.1f} | {found['test']:.1f} |")
     return "\n".join(lines) + "\n"
-
-
-def commit() -> str:
-    """This checkout's commit, with a mark if files have changed; "unknown" without git."""
-    command = ["git", "-C", str(OUT.parents[2]), "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
 
 
 def run(minutes: int, seed: int, out: Path) -> None:
