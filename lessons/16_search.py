@@ -203,8 +203,8 @@ assert np.mean(values > 0.8) < 0.005, "needles"
 # %% [markdown]
 # ## Predict, then run
 #
-# **1.** Ten times as many sentences. What happens to the cross-encoder's time, to encoding, to the search? From how
-# many sentences on does the search take longer than the encoding?
+# **1.** Ten times as many sentences. What happens to the cross-encoder's time, to encoding, to the search? How many
+# sentences must there be before the search takes longer than the encoding?
 
 # %%
 guess = predict(
@@ -215,7 +215,7 @@ guess = predict(
 
 # %%
 turn = 2 * search_rate / encode_rate
-print(f"at this machine's rates from about {turn:,.0f} sentences on")
+print(f"at this machine's rates: about {turn:,.0f} sentences")
 assert 2 * token * mean / D > 500_000, "by multiplications alone beyond half a million"
 guess.answer("a hundred times as long")
 

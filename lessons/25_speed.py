@@ -34,7 +34,7 @@ from minisbert.core import bert
 from minisbert.core.encoder import SentenceEncoder
 from minisbert.data.rows import load_scored_pairs
 
-bert.FUSED = True  # the same numbers in less time: lesson 26
+bert.FUSED = True  # PyTorch's own kernels: the same numbers in less time (lesson 26)
 
 encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))  # easy to follow
 fast_encoder = minisbert.SentenceEncoder.load("all-MiniLM-L6-v2")
@@ -59,7 +59,7 @@ assert padded_to_128 > 0.8, "every sentence is 128 tokens long, whatever it says
 # %% [markdown]
 # ## The real function
 #
-# **Pads.** Three rows of 2, 4 and 3 tokens in one rectangle, and rows of like length together:
+# **Pads.** Three rows of 2, 4 and 3 tokens in one rectangle, and rows of similar length together:
 
 # %%
 from minisbert.core.tokenizer import pad_batch
@@ -72,7 +72,7 @@ assert mask.sum() / mask.numel() == 0.75, "a quarter of it is pads"
 _, mask = pad_batch([[101, 102], [101, 102]], pad_id=0)
 assert mask is None, "rows of one length: nothing to hide, no mask"
 
-# rows of like length in one batch, longest first, no more tokens than the budget
+# rows of similar length in one batch, longest first, no more tokens than the budget
 batches = budgeted_batches([3, 9, 4, 4, 3, 9], batch_tokens=20)
 print(batches)
 assert batches == [[1, 5], [2, 3, 0, 4]], "18 and 16 tokens, 2 of them pads"
@@ -203,7 +203,9 @@ for name in ladder:
 # climbs further: fewer passes over the same numbers, fewer bits, and a compiler.
 
 # %%
-assert computed["sorted by length"] < 0.8 * computed[first], "like lengths: fewer pads"
+assert computed["sorted by length"] < 0.8 * computed[first], (
+    "similar lengths: fewer pads"
+)
 assert sum(lengths) <= computed["packed"] < 1.1 * sum(lengths), "hardly any"
 for name in ("sorted by length", "packed"):
     assert largest_difference(vectors[name], vectors[first]) < 2e-6, "the same vectors"
@@ -349,13 +351,13 @@ assert abs(misplaced) < 40, "nothing is left of it"
 # Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 25 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 4.** Graded: rows to a rectangle, batches of like length:
+# **Exercise 4.** Graded: rows to a rectangle, batches of similar length:
 # `python -m lessons.check start 25`, `run 25`, `hint 25`.
 #
 # ## Sources
 #
 # - Vaswani et al. 2017, *Attention is all you need*, table 1: what a layer costs.
-# - Reimers and Gurevych 2019, *Sentence-BERT*, section 7: batches of like length, and what they gain.
+# - Reimers and Gurevych 2019, *Sentence-BERT*, section 7: batches of similar length, and what they gain.
 #
 # ## What you have now
 #

@@ -52,8 +52,8 @@ N = len(texts)
 assert 2048 * D * 4 * 2 == 6_291_456, "bytes: read once, written once"
 
 # %% [markdown]
-# **Exercise 1.** By the formula: how many operations must a core do with each number of 4 bytes before memory no
-# longer matters, at 100 billion operations and 10 GB a second?
+# **Exercise 1.** By the formula, for a loop that reads and writes each number once (p = 2): how many operations must a
+# core do with each number of 4 bytes before memory no longer matters, at 100 billion operations and 10 GB a second?
 
 # %% [markdown]
 # ## The real function
