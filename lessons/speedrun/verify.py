@@ -15,6 +15,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import pickle
 import platform
 import statistics
 import subprocess
@@ -23,6 +24,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -31,7 +33,7 @@ import torch
 
 from benchmarks import machine
 from lessons import engine
-from lessons.speedrun.data import read_data
+from lessons.speedrun.data import Data, read_data
 from lessons.speedrun.guard import look, only_code_is_read
 from lessons.speedrun.judge import Judge
 from minisbert.core import InputError
@@ -73,10 +75,8 @@ def rate() -> float:
     return best
 
 
-def run_once(path: Path, seed: int) -> dict[str, Any]:
+def run_once(path: Path, seed: int, data: Data, judge: Judge) -> dict[str, Any]:
     """A submission's scores and CPU seconds in this process, with test's score of each query."""
-    data = read_data()
-    judge = Judge()
     spec = importlib.util.spec_from_file_location("submission", path)
     submission = importlib.util.module_from_spec(spec)
     look(path)
@@ -108,13 +108,17 @@ def limit_seconds() -> None:
     with suppress(ImportError):  # on Windows: the seconds are counted, and nothing stops them
         import resource
 
-        seconds = 60 * MINUTES + 60  # what reading the data takes is not the submission's
+        seconds = 60 * MINUTES + 60  # what comes before is not the submission's
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
 
 
-def run_in_process(path: Path, seed: int) -> dict[str, Any]:
-    """``run_once`` in a new process with a limit; ``InputError`` for what breaks the rules."""
+def run_in_process(path: Path, seed: int, material: Path) -> dict[str, Any]:
+    """``run_once`` in a new process with a limit; ``InputError`` for what breaks the rules.
+
+    ``material`` holds the data and the judge, which take half a minute to read.
+    """
     command = [sys.executable, "-m", "lessons.speedrun.verify", str(path), "--seed", str(seed)]
+    command += ["--material", str(material)]
     stop: dict[str, Any] = {}
     if os.name == "posix":
         stop = {"preexec_fn": limit_seconds, "start_new_session": True}
@@ -167,12 +171,15 @@ def summary(name: str, results: list[dict[str, Any]]) -> dict[str, Any]:
 def run_all(paths: list[Path], track: str) -> dict[Path, list[dict[str, Any]]]:
     """Results of each file's seeds, in turn: a slow hour of the machine is slow for all of them."""
     results: dict[Path, list[dict[str, Any]]] = {path: [] for path in paths}
-    for seed in SEEDS[track]:
-        for path in paths:
-            result = run_in_process(path, seed)
-            results[path].append(result)
-            scores = f"dev {result['dev']:.2f}, test {result['test']:.2f}"
-            say(f"{path.stem}, seed {seed}: {scores}, {result['seconds']:.1f} CPU seconds")
+    with TemporaryDirectory() as folder:
+        material = Path(folder, "material.pickle")
+        material.write_bytes(pickle.dumps((read_data(), Judge())))
+        for seed in SEEDS[track]:
+            for path in paths:
+                result = run_in_process(path, seed, material)
+                results[path].append(result)
+                scores = f"dev {result['dev']:.2f}, test {result['test']:.2f}"
+                say(f"{path.stem}, seed {seed}: {scores}, {result['seconds']:.1f} CPU seconds")
     return results
 
 
@@ -261,13 +268,18 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--log", type=Path, metavar="FOLDER", help="write a JSON log there")
     parser.add_argument("--seed", type=bounded(int, 0), help="run this seed alone, and print JSON")
+    parser.add_argument("--material", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     paths = [options.submission, *options.beside]
     for path in paths:
         if not path.is_file():
             raise InputError(f"{path} does not exist, or is not a file")
     if options.seed is not None:
-        print(json.dumps(run_once(options.submission, options.seed)))
+        if options.material:
+            data, judge = pickle.loads(options.material.read_bytes())
+        else:
+            data, judge = read_data(), Judge()
+        print(json.dumps(run_once(options.submission, options.seed, data, judge)))
         return
     results = run_all(paths, options.track)
     for path, some in results.items():
