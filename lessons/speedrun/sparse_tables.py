@@ -3,8 +3,8 @@
 A name has five pieces of 1,500, so most of ``paired_table``'s products multiply by 0.
 ``embedding_bag`` reads the rows of a text's pieces and no others.
 
-Tried on dev, seed 0, with CPU seconds of training, and dropped: 1,024 columns (43.2 in 26 s; 43.1 in
-16 s with 512), one table of 1,100 pieces (40.3), tables of 400 and 1,100 (41.7) or 300 and 2,200
+Tried on dev, seed 0, with CPU seconds of training, and dropped: 1,024 columns (43.2 in 26 s; 43.1
+in 16 s with 512), one table of 1,100 pieces (40.3), tables of 400 and 1,100 (41.7) or 300 and 2,200
 (42.4), batches of 2,048 (42.6) and 512 (43.3 in 19 s with 1,024 columns, 42.0 in 11 s with 512 and
 four epochs), three epochs (42.7) and two (41.8), both with 1,024 columns.
 """
