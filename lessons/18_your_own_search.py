@@ -2,8 +2,9 @@
 # # Lesson 18: your own search engine
 #
 # Steps through `minisbert/search/mining.py`, `minisbert/core/loop.py`, `minisbert/evaluation/metrics.py`,
-# `minisbert/search/quantized.py`. About 60 minutes. You will build a search engine for Python's own standard library,
-# train it, shrink it, and prove to somebody who does not trust you that it works.
+# `minisbert/search/quantized.py`. Reading 60, chapter 10, pieces 30, exercises 290 minutes. You will build a search
+# engine for Python's own standard library, train it, shrink it, and prove to somebody who does not trust you that it
+# works.
 
 # %% [markdown]
 # ## The question
@@ -15,6 +16,7 @@
 # of a class, function or method, split into words. Its one right answer is the first sentence of its docstring.
 
 # %%
+import inspect
 from textwrap import shorten
 
 import numpy as np
@@ -23,6 +25,7 @@ from course import figure, largest_difference, predict
 
 from lessons.search import docstrings
 
+print(inspect.getsource(docstrings.split_of))
 entries = docstrings.read_entries()
 documents = [entry.document for entry in entries]  # document i answers query i
 N = len(documents)
@@ -125,6 +128,7 @@ assert abs(graded - 2 / (2 + 1 / np.log2(3))) < 1e-12, "by hand"
 # %%
 from lessons.search.table import Table, best, timed
 
+print(inspect.getsource(Table.gain))  # two engines, the same queries
 table = Table(rows["test"])
 Q = len(rows["test"])
 words = [docstrings.terms(text) for text in documents]
@@ -195,6 +199,10 @@ assert gain.min() < -0.5 < 0.5 < gain.max(), "each knows what the other does not
 # %%
 from minisbert.search.mining import Rules, candidates_of, mine, triplets
 
+print(inspect.getsource(Rules.failures))
+print(
+    inspect.getsource(mine).split("# The positives' scores")[1]
+)  # the rest of its loop
 pairs = [(entries[i].query, documents[i]) for i in rows["train"]]
 task = candidates_of(pairs)
 rules = Rules(num_negatives=1, relative_margin=0.05)

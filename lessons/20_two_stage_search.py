@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lesson 20: two-stage search
 #
-# Steps through `minisbert/search/by_tokens.py`, `minisbert/evaluation/retrieval.py`. About 60 minutes. You will search
-# documents that are too long for an encoder, join two engines that disagree, and let a third one judge what they found.
+# Steps through `lessons/search/docstrings.py`, `lessons/search/fusion.py`. Reading 50, chapter 5, pieces 20,
+# exercises 260 minutes. You will search documents that are too long for an encoder, join two engines that disagree,
+# and let a third one judge what they found.
 
 # %%
 import numpy as np
@@ -22,6 +23,7 @@ from course import figure, largest_difference, predict
 # short, we take the modules of the test split (lesson 18).
 
 # %%
+import inspect
 from pathlib import Path
 from sysconfig import get_path
 from textwrap import shorten
@@ -31,6 +33,7 @@ from minisbert.core import bert
 
 bert.FUSED = True  # PyTorch's own kernels: the same numbers in less time (lesson 26)
 
+print(inspect.getsource(docstrings.read_questions))
 library = Path(torch.__file__).parent
 folders = {"": get_path("stdlib"), "numpy": Path(np.__file__).parent}
 for name in ("nn", "optim", "distributions"):

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 22: an engine of your own functions
 #
-# Steps through `lessons/engine.py`. About 50 minutes. You will search a folder of yours with the functions that you
-# wrote, and put a number on it.
+# Steps through `lessons/engine.py`. Reading 25, chapter 10, exercises 70 minutes. You will search a folder of yours
+# with the functions that you wrote, and put a number on it.
 
 # %%
 import numpy as np

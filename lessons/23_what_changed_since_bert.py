@@ -2,9 +2,9 @@
 # # Lesson 23: what changed since BERT
 #
 # Steps through `minisbert/architectures/mpnet.py`, `minisbert/architectures/modern.py`,
-# `minisbert/architectures/modernbert.py`, `minisbert/architectures/qwen3.py`. About 75 minutes. You will put each of
-# the changes alone into the book's layer and find out what it buys, make vectors with a model that was built to write,
-# and see how ports of such models go wrong.
+# `minisbert/architectures/modernbert.py`, `minisbert/architectures/qwen3.py`. Reading 65, chapter 15, pieces 45,
+# exercises 110 minutes. You will put each of the changes alone into the book's layer and find out what it buys, make
+# vectors with a model that was built to write, and see how ports of such models go wrong.
 
 # %%
 import torch
@@ -49,6 +49,7 @@ from course import figure, largest_difference, predict
 # distances have a number each, far ones share. 32 buckets do for any length.
 
 # %%
+import inspect
 import math
 
 from minisbert.architectures.mpnet import relative_buckets
@@ -56,6 +57,7 @@ from minisbert.core import bert
 
 bert.FUSED = True  # PyTorch's own kernels: the same numbers in less time (lesson 26)
 
+print(inspect.getsource(relative_buckets))
 distances = torch.tensor([0, -1, -7, -8, -11, -12, -90, -91, -5000])
 print(relative_buckets(distances).tolist())
 for d in (0, 7, 8, 11, 12, 90, 91, 5000):  # eight exact, then eight on a log scale
@@ -200,8 +202,9 @@ assert products["SwiGLU"] < 0.6 * products["GELU"], "sums only approach a produc
 # a hard negative.) In ids: 1 begins a text, 2 ends it, 3 is *find*, 4 to 15 are animals, 16 to 21 verbs, then fillers.
 
 # %%
-from lessons.chases import documents_of, queries_of, unknown
+from lessons.chases import documents_of, learn, queries_of, unknown
 
+print(inspect.getsource(learn))
 print("query   ", queries_of(unknown[:1])[0])
 print("document", documents_of(unknown[:1])[0])
 print("rival   ", documents_of(unknown[1:2])[0])
@@ -298,6 +301,8 @@ assert abs(before - 1) < 1e-12, "a sum hands its gradient on as it is"
 # %%
 from minisbert.architectures import modernbert
 
+print(inspect.getsource(modernbert.local_mask))
+
 
 def seen(tokens, half=64):
     """How many tokens each token of a text sees in a local layer: (T,)."""
@@ -329,6 +334,8 @@ assert 0.36 < share[8192] < 0.38, "little more than the 8 global layers of 22"
 # %%
 from lessons.chases import batch_of
 from minisbert.architectures.qwen3 import Decoder, DecoderConfig
+
+print(inspect.getsource(decoder.causal_mask))
 
 
 def last_token(hidden, mask):
@@ -467,6 +474,7 @@ from lessons.mistakes import MISTAKES
 from minisbert.core.pooling import mean_pool
 
 
+print(inspect.getsource(wrong))
 causal_mask, rotary = decoder.causal_mask, modern.rotary
 no_causal = lambda mask, tokens, device: mask.expand(-1, 1, tokens, -1)  # noqa: E731
 pads_seen = lambda mask, *sizes: causal_mask(None, *sizes)  # noqa: E731

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Sheet 30: from the wild
 #
-# Steps through `minisbert/core/heads.py`, `minisbert/core/loop.py` and `lessons/by_hand/losses.py`. About 33
-# minutes. You will find seven mistakes of two published notebooks, each by a check of two lines.
+# Steps through `minisbert/core/heads.py`, `minisbert/core/loop.py` and `lessons/by_hand/losses.py`. Reading 25,
+# exercises 40 minutes. You will find seven mistakes of two published notebooks, each by a check of two lines.
 
 # %%
 import torch

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Sheet 32: reading a leaderboard
 #
-# Steps through `lessons/by_hand/leaderboard.py`. About 60 minutes, after lessons 13 and 18. You will take a mean apart,
-# cheat on purpose and measure what it brings, and say how far apart two scores must be.
+# Steps through `lessons/by_hand/leaderboard.py`. Reading 35, pieces 25, exercises 60 minutes. After lessons 13 and
+# 18. You will take a mean apart, cheat on purpose and measure what it brings, and say how far apart two scores must
+# be.
 
 # %%
 import numpy as np

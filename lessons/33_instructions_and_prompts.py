@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Sheet 33: instructions and prompts
 #
-# Steps through `lessons/by_hand/prompts.py`. About 45 minutes, after lesson 11. You will teach MiniLM two meanings of
-# "similar" that contradict each other, ask for either by a few words before the text, and see what happens if they are
-# forgotten.
+# Steps through `lessons/by_hand/prompts.py`. Reading 35, pieces 20, exercises 20 minutes. After lesson 11. You will
+# teach MiniLM two meanings of "similar" that contradict each other, ask for either by a few words before the text,
+# and see what happens if they are forgotten.
 
 # %%
 import random

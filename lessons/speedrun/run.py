@@ -144,6 +144,10 @@ def run(minutes: int, seed: int, out: Path) -> None:
         for split, cosines in mine.items():
             ranks[split] = reciprocal_ranks(cosines) + reciprocal_ranks(likeness[split])
         scores[f"yours and {name}, reciprocal ranks"] = judge.ndcg(ranks)
+    each = judge.ndcg_of_each(mine)
+    gains = []
+    for name, likeness in rivals.items():
+        gains.append(f"yours - {name} on test: {judge.gain(each, judge.ndcg_of_each(likeness))}")
     if "MiniLM" in rivals:  # whose cosines are of the same kind
         added = {}
         for split, cosines in mine.items():
@@ -152,7 +156,7 @@ def run(minutes: int, seed: int, out: Path) -> None:
     cpu = machine.cpu()
     about = f"{cpu['cpu']}, {cpu['cores']} cores; commit {commit()}; seed {seed}; "
     about += f"{took:.0f} CPU seconds"
-    text = report(scores, about)
+    text = report(scores, about) + "\n" + "\n".join(gains) + "\n"
     (out / "report.md").write_text(text, encoding="utf-8")
     draw(curve, scores, out)
     print(f"\n{text}\n{out} has the tables, this report and the curve")
