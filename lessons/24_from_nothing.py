@@ -96,7 +96,7 @@ assert len(manuals) > 20_000, "nothing was downloaded for these"
 
 # %% [markdown]
 # A vocabulary first. Its training starts with single characters and joins, again and again, the two pieces that stand
-# side by side most often. This is byte pair encoding; the library trains WordPiece vocabularies in this way too. By
+# side by side most often. This is **byte pair encoding**; the library trains WordPiece vocabularies in this way too. By
 # hand, with four words: e and s stand side by side 9 times, in newest and widest, and no two pieces do so more often.
 
 # %%

@@ -165,7 +165,7 @@ guess.answer("8")
 #     - (1 - cos(t - a)) (1 - cos(t - b))
 #
 # which is 0 at t = a and at t = b, and below 0 everywhere else: two factors that are never negative. So a and b are
-# the two nearest, and nobody else. (The path of v is the *moment curve*. With 2 k columns, cos and sin of t to k t, the
+# the two nearest, and nobody else. (The path of v is the **moment curve**. With 2 k columns, cos and sin of t to k t, the
 # same product of k factors gives every k documents a query.)
 
 # %%

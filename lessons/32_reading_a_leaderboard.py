@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Sheet 32: reading a leaderboard
 #
-# Steps through `lessons/by_hand/leaderboard.py`. Reading 35, pieces 25, exercises 60 minutes. After lessons 13 and
+# Steps through `lessons/by_hand/leaderboard.py`. Reading 35, pieces 25, exercises 90 minutes. After lessons 13 and
 # 18. You will take a mean apart, cheat on purpose and measure what it brings, and say how far apart two scores must
 # be.
 
@@ -230,7 +230,13 @@ for name, scores in board.items():
 #
 # `python -m lessons.check answer 32 1` gives a hint, and asked again, an answer.
 #
-# **Exercise 3.** Graded: mean by type, Borda counts: `python -m lessons.check start 32`, `run 32`, `hint 32`.
+# **Exercise 3.** *A published figure.* Lee, Pincombe and Welsh had people grade how much alike each two of fifty short
+# news texts are. The package gensim carries both, `lee.cor` and `similarities0-1.txt` (`pip install gensim`, then
+# `gensim.test.utils.datapath`). Their abstract reports correlations of about .6 between people, about .6 for the best
+# of their LSA models, and closer to .5 for the best count of words. What does a count of words of yours have, and what
+# MiniLM? And the nDCG@10 of each, with the people's grades?
+#
+# **Exercise 4.** Graded: mean by type, Borda counts: `python -m lessons.check start 32`, `run 32`, `hint 32`.
 #
 # **Exercise 1.** You are given the cheat's scores and vectors, and not its training data. Which test would raise your
 # suspicion?
@@ -243,6 +249,7 @@ for name, scores in board.items():
 # - Muennighoff, Tazi, Magne & Reimers 2022, *MTEB: Massive Text Embedding Benchmark* (arXiv 2210.07316): 8 types of
 #   tasks, 58 data sets. Its repository, embeddings-benchmark/mteb: pull requests 1345 (Borda) and 2153 (zero-shot in
 #   per cent), `docs/get_started/advanced_usage/rank_stability.md` (the draws).
+# - Lee, Pincombe & Welsh 2005, *An empirical evaluation of models of text document similarity* (its abstract).
 # - `docs/retrieval.md`: the overlap of STS-B's training split with STS12 to STS16.
 #
 # ## What you have now

@@ -87,7 +87,7 @@ def few_docstrings(entries, monkeypatch):
         (LOADS, "begins from random weights"),
         (BOOK, "begins from random weights"),
         (TORCH, "begins from random weights"),
-        (UNSEEN, "line 2: safetensors"),
+        (UNSEEN, "line 2: load_file"),
         (PROGRAM, "starts no program"),
         (SHORT, "must return finite"),
     ],
