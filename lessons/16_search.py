@@ -57,8 +57,8 @@ assert 5_000 < ratio < 10_500, "about N: each sentence is read again for every p
 # %% [markdown]
 # ## The real function
 #
-# Three vectors in the plane and a query. The texts that a search looks through are its **corpus**. `top_k` gives the k best
-# of them, highest first; `closest_pairs` the best pairs.
+# Three vectors in the plane and a query. The texts that a search looks through are its **corpus**. `top_k` gives the k
+# best of them, highest first; `closest_pairs` the best pairs.
 
 # %%
 from minisbert.search import dense as search

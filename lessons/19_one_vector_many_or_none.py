@@ -67,8 +67,8 @@ twice = torch.cat([document, document[:1]])
 assert max_sim(query, twice) == max_sim(query, document), "said twice, counted once"
 
 # %% [markdown]
-# A corpus asks for that many times. `Matrices` keeps the tokens of all documents in one array; a query is multiplied with
-# all of them at once, and each document's maximum is that of its segment:
+# A corpus asks for that many times. `Matrices` keeps the tokens of all documents in one array; a query is multiplied
+# with all of them at once, and each document's maximum is that of its segment:
 
 # %%
 import inspect

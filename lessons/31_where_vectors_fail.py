@@ -164,8 +164,8 @@ guess.answer("8")
 #
 #     - (1 - cos(t - a)) (1 - cos(t - b))
 #
-# which is 0 at t = a and at t = b, and below 0 everywhere else: two factors that are never negative. So a and b are
-# the two nearest, and nobody else. (The path of v is the **moment curve**. With 2 k columns, cos and sin of t to k t, the
+# which is 0 at t = a and at t = b, and below 0 everywhere else: two factors that are never negative. So a and b are the
+# two nearest, and nobody else. (The path of v is the **moment curve**. With 2 k columns, cos and sin of t to k t, the
 # same product of k factors gives every k documents a query.)
 
 # %%
@@ -228,15 +228,15 @@ guess.answer("100 and more")
 
 # %% [markdown]
 # So it is not the number of columns that ends it. It is the **margin**: by how much the right documents win. Here it
-# shrinks like 1 / n^4, so each doubling of the documents needs four more bits in every number. And it is **descent**:
+# shrinks like 134 / n^4, so each doubling of the documents needs four more bits in every number. And it is **descent**:
 # this solution exists for 12 documents, and a loss that starts from random vectors does not find it. A trained encoder
 # has both troubles, and a third: its queries are sentences, and nobody chooses their vectors one by one.
 #
-# Weller et al. extrapolate curves such as those of descent: by them, 1,024 columns would be enough for some four million
-# documents if every *pair* is an answer. (Their theorem bounds the columns by the sign rank of the table of right
-# answers. For pairs that is a small constant, as you have just seen; it grows with the size of an answer.) Their data
-# set LIMIT asks it of real models. Here is a small one: twenty people, and for each pair of them one thing that only
-# these two like.
+# Weller et al. extrapolate curves such as those of descent: by them, 1,024 columns would be enough for some four
+# million documents if every *pair* is an answer. (Their theorem bounds the columns by the sign rank of the table of
+# right answers. For pairs that is a small constant, as you have just seen; it grows with the size of an answer.) Their
+# data set LIMIT asks it of real models. Here is a small one: twenty people, and for each pair of them one thing that
+# only these two like.
 
 # %%
 names = [
@@ -294,9 +294,9 @@ assert recalls[-1, 0] < 0.5, "and fewer with every person"
 
 # %% [markdown]
 # Counting words answers all of it. 384 columns could hold it many times over, and lose three fifths of it at twenty
-# people: the model never learned that a list is to be kept item by item. So engines that must not miss a name or a part number keep
-# an index of words beside the vectors ([lesson 20](20_two_stage_search.py) joins the two), or a vector for each token
-# ([lesson 19](19_one_vector_many_or_none.py)).
+# people: the model never learned that a list is to be kept item by item. So engines that must not miss a name or a part
+# number keep an index of words beside the vectors ([lesson 20](20_two_stage_search.py) joins the two), or a vector for
+# each token ([lesson 19](19_one_vector_many_or_none.py)).
 #
 # ## The figure
 #

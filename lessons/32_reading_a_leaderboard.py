@@ -132,8 +132,8 @@ assert gain[0] < 0.5, "captions did not gain"
 guess.answer("one genre")
 
 # %% [markdown]
-# Four points on news, half a point in the search and nothing elsewhere make one point of the mean. If your texts are captions, the model
-# with the better mean is not the better model. So read the columns that look like your work.
+# Four points on news, half a point in the search and nothing elsewhere make one point of the mean. If your texts are
+# captions, the model with the better mean is not the better model. So read the columns that look like your work.
 #
 # **2.** The cheat leads on all four. How much of its lead on the STS Benchmark would you get on pairs that it has not
 # seen?

@@ -23,8 +23,8 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 # %% [markdown]
 # ## The question
 #
-# In **retrieval-augmented generation** (**RAG**), a language model answers from passages that a search has found. Without
-# the right one it may still sound sure. How good is the search, before any answer? No language model runs here.
+# In **retrieval-augmented generation** (**RAG**), a language model answers from passages that a search has found.
+# Without the right one it may still sound sure. How good is the search, before any answer? No language model runs here.
 #
 # ## The formula
 #

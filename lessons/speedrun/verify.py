@@ -126,7 +126,7 @@ def run_in_process(path: Path, seed: int, material: Path) -> dict[str, Any]:
         printed, _ = process.communicate()
     if leaves_processes(process.pid):
         raise InputError(f"{path}, seed {seed}: processes were left running, whose seconds count")
-    if process.returncode in (-24, -9):  # SIGXCPU
+    if process.returncode in (-24, -9):  # SIGXCPU, or SIGKILL at the limit
         raise InputError(f"{path}, seed {seed}: stopped after {MINUTES} CPU minutes")
     if process.returncode:
         raise InputError(f"{path}, seed {seed}: the submission has failed")
