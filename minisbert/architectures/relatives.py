@@ -170,6 +170,7 @@ class Classifier(NamedTuple):
     dense: str  # the first layer, as files name it
     out: str  # the second layer
     between: type[nn.Module]  # the activation between the two
+    norm: str = ""  # the norm after the activation, if the family has one
 
 
 CLASSIFIERS: dict[str, Classifier] = {
@@ -214,5 +215,12 @@ CLASSIFIERS: dict[str, Classifier] = {
         dense="classifier.dense",
         out="classifier.out_proj",
         between=nn.Tanh,
+    ),
+    "modernbert": Classifier(
+        architecture="ModernBertForSequenceClassification",
+        dense="head.dense",
+        out="classifier",
+        between=nn.GELU,
+        norm="head.norm",
     ),
 }

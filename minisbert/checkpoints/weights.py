@@ -13,7 +13,7 @@ the folder's layout.
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,8 +47,12 @@ ADAPTER = "adapter_config.json"  # peft's: a folder with it has weights to add t
 MAX_LINES = 20  # of a message that lists faults
 
 
-def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
-    """Return the file to name in errors, and every tensor of a folder under its canonical name."""
+def read_encoder(folder: ModelFolder, head: Collection[str] = ()) -> tuple[Path, dict[str, Tensor]]:
+    """Return the file to name in errors, and every tensor of a folder under its canonical name.
+
+    Tensors that no encoder needs are left out, unless they are a ``head``'s, by canonical name:
+    ModernBERT's classifier has the names of its head for masked words.
+    """
     # The config is read first, so that its errors come before those in the weights.
     family, config = folder.config
     if has_file(folder.path / ADAPTER):
@@ -65,7 +69,8 @@ def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
             name = family.canonical(stored)
             if name in tensors:
                 raise InputError(f"{file} holds {one_line(name)} twice, or another shard holds it")
-            if name not in family.skipped and not name.endswith(SAVED_CONSTANTS):
+            is_of_use = name not in family.skipped and not name.endswith(SAVED_CONSTANTS)
+            if is_of_use or name in head:
                 tensors[name] = tensor
 
     # Beside this key ordinary floats are the weights before they were quantized, or after they were
