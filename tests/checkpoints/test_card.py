@@ -96,6 +96,22 @@ def test_a_card_that_nobody_edited_is_replaced(tiny, tmp_path):
     assert "minisbert train" not in (tmp_path / CARD).read_text()
 
 
+def test_a_card_is_written_complete_or_not_at_all(tiny, tmp_path, monkeypatch):
+    """Half a page does not fit its hash: it would count as the user's for ever."""
+    encoder = SentenceEncoder.load(tiny)
+    encoder.save(tmp_path / "model")
+    before = (tmp_path / "model" / CARD).read_text()
+
+    def write_half(path, text, **options):
+        path.write_bytes(text.encode()[:100])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", write_half)
+    with pytest.raises(KeyboardInterrupt):
+        encoder.write_card(tmp_path / "model", training="## Training")
+    assert (tmp_path / "model" / CARD).read_text() == before
+
+
 def test_the_base_model_of_an_asset_is_the_hubs_name():
     asset = assets()["all-MiniLM-L6-v2"]
     assert base_model_of(asset.folder) == asset.sources[0]["hub"]
