@@ -201,11 +201,14 @@ def test_every_public_name_has_its_place_in_the_reference():
 
 
 @pytest.mark.weights
-def test_the_example_in_python_prints_what_the_readme_shows(minilm, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("example", [0, 1])
+def test_the_examples_in_python_print_what_the_readme_shows(
+    example, minilm, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
-    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
+    code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[example]
     exec(code.replace("all-MiniLM-L6-v2", str(minilm)), {})
-    assert f"  # {capsys.readouterr().out}" in code
+    assert f"\n# {capsys.readouterr().out}" in code
 
 
 OPTIONAL = {"sentence_transformers", "faiss", "hnswlib"}  # an example that imports one needs it
