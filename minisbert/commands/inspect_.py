@@ -10,14 +10,20 @@ Examples:
   minisbert inspect triplets.jsonl.gz --model bert-base-uncased --max-length 128 --json
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from minisbert.commands import shared
 from minisbert.system.assets import asset, local_path
-from minisbert.system.console import command_parser, exiting, say, score_scale
+from minisbert.system.console import (
+    command_parser,
+    exiting,
+    print_json,
+    print_lines,
+    say,
+    score_scale,
+)
 from minisbert.system.files import check_output
 
 DEFAULT = "all-MiniLM-L6-v2"
@@ -153,6 +159,6 @@ def main(arguments: list[str] | None = None) -> None:
     refused = any(file.problems for file in files)
     with exiting(1 if refused else 0):
         if options.json:
-            print(json.dumps(content, ensure_ascii=False))
+            print_json(content)
         else:
-            print("\n".join(report(content)))
+            print_lines(report(content))

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from minisbert.core import InputError, one_line
-from minisbert.system.console import say
+from minisbert.system.console import warn
 from minisbert.system.files import BROKEN_DISK, flush, naming
 from minisbert.system.progress import Bar
 
@@ -187,12 +187,12 @@ def fetch(wanted: Asset) -> None:
         for source in wanted.sources:
             kind = next(iter(source))  # the first key
             address = f"{kind} {source[kind]}"
-            say(f"fetching {wanted.name} ({address}) to {wanted.folder}")
+            warn(f"fetching {wanted.name} ({address}) to {wanted.folder}")
             failure = try_source(source, wanted, Path(temporary))
             if not failure:
                 move_files(names, Path(temporary), folder)
                 return
-            say(f"  {failure}")
+            warn(f"  {failure}")
             failures.append(f"  {address}: {failure}")
     lines = [
         f"{wanted.name} could not be fetched:",
@@ -412,7 +412,7 @@ def snapshot(name: str, revision: str | None, files: Sequence[str]) -> Path:
     except Exception as error:
         raise InputError(explain_failure(name, revision, failure or error)) from error
     if failure:  # what is in the cache may be an old revision
-        say(f"{constants.ENDPOINT} cannot serve {name} ({first_line(failure)}); using {folder}")
+        warn(f"{constants.ENDPOINT} cannot serve {name} ({first_line(failure)}); using {folder}")
     return Path(folder)
 
 

@@ -10,18 +10,18 @@ from typing import Any
 
 from tqdm import tqdm
 
-from minisbert.system.console import say
+from minisbert.system.console import write_stderr
 
 
 class Messages:
-    """stderr for tqdm by ``say``: a full disk or a closed pipe must not end hours of work."""
+    """stderr for tqdm, by ``write_stderr``: a bar that cannot be written must not end the work."""
 
     def __init__(self) -> None:
         # tqdm draws a bar of blocks if the encoding has them, else of #.
         self.encoding = getattr(sys.stderr, "encoding", "ascii")
 
     def write(self, text: str) -> None:
-        say(text, end="")
+        write_stderr(text)
 
     def flush(self) -> None:
         pass

@@ -10,7 +10,7 @@ from minisbert.system.devices import choose_dtype
 from minisbert.system.progress import Bar
 from minisbert.training import MODEL
 from minisbert.training.base_loss import Loss, RowNetwork
-from minisbert.training.distributed import say_once
+from minisbert.training.distributed import warn_once
 from minisbert.training.options import Settings
 from minisbert.training.run_data import RunData
 from minisbert.training.scores import Gain
@@ -51,7 +51,7 @@ def describe_batches(
     possible_size = min(batch_size, len(network.lengths))
     if loss.negatives_in_batch and 1.1 * usual_size < possible_size:
         why = "rows that share a text never meet"
-        say_once(f"most batches have {usual_size:.0f} rows, not {batch_size}: {why}")
+        warn_once(f"most batches have {usual_size:.0f} rows, not {batch_size}: {why}")
 
     texts = 0
     truncated = 0
@@ -60,7 +60,7 @@ def describe_batches(
         truncated += sum(column.truncated)
     if truncated:
         limit = encoder_of(network.model).tokenizer.limit
-        say_once(cut_message(limit, truncated, texts))
+        warn_once(cut_message(limit, truncated, texts))
 
 
 def say_end(progress: Progress, out: Path) -> None:

@@ -29,7 +29,7 @@ from minisbert.system.devices import set_random_state
 from minisbert.system.reading import reading
 from minisbert.training import BEST, STATE
 from minisbert.training.base_loss import Loss, RowNetwork
-from minisbert.training.distributed import processes, say_once
+from minisbert.training.distributed import processes, warn_once
 from minisbert.training.scores import Evaluation
 from minisbert.training.starting_model import encoder_of
 
@@ -229,10 +229,10 @@ def continue_run(
     torch.set_num_threads(saved_threads)
 
     if saved_torch != torch.__version__:
-        say_once(f"torch is {torch.__version__}, before {saved_torch}: the last bits may differ")
+        warn_once(f"torch is {torch.__version__}, before {saved_torch}: the last bits may differ")
     if saved_processes != processes():
         before = f"processes: {processes()}, before {saved_processes}"
-        say_once(f"{before}: the dropout masks will differ")
+        warn_once(f"{before}: the dropout masks will differ")
 
 
 def optimizer_state(
