@@ -47,6 +47,18 @@ FASTEST: tuple[tuple[set[str], str, torch.dtype], ...] = (
 )
 
 
+def compute_in_one_thread() -> None:
+    """Compute with one CPU thread from now on."""
+    torch.set_num_threads(1)
+
+
+# subtle: OpenMP's threads do not survive a fork, and do not start again in the child, which would
+# wait for them for ever: ``multiprocessing``'s Pool on Linux, gunicorn's workers. The child may set
+# more threads itself if its parent has computed nothing.
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=compute_in_one_thread)
+
+
 @cache
 def cpu_flags() -> frozenset[str]:
     """Return the CPU's vendor and instruction sets as Linux names them, if they can be read."""
