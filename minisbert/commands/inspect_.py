@@ -24,7 +24,7 @@ from minisbert.system.console import (
     say,
     score_scale,
 )
-from minisbert.system.files import check_output
+from minisbert.system.files import check_no_link, check_output
 
 DEFAULT = "all-MiniLM-L6-v2"
 PICTURE = "inspection.png"
@@ -116,6 +116,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     if options.plots:
         plots.require()
+        check_no_link(options.plots / PICTURE)
         check_output(options.plots / PICTURE, *options.files, local_path(options.model or DEFAULT))
 
     # Without --model the default one counts tokens, unless it would have to be fetched: 90 MB.

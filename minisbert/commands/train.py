@@ -7,7 +7,7 @@ from pathlib import Path
 from minisbert.core import InputError
 from minisbert.evaluation import plots
 from minisbert.system.console import command_parser, say
-from minisbert.system.files import check_ending, check_output, read_text
+from minisbert.system.files import check_ending, check_no_link, check_output, read_text
 from minisbert.system.reading import reading
 from minisbert.training import RUN_CONFIG, RUN_LOG
 from minisbert.training.options import parse
@@ -46,10 +46,11 @@ def plot(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.out:
         target = options.out
-    elif len(options.runs) == 1:
-        target = options.runs[0] / "curves.png"
     else:
         target = Path("curves.png")
+        if len(options.runs) == 1:
+            target = options.runs[0] / "curves.png"
+        check_no_link(target)
     check_ending("--out", target, ".png", ".svg", ".pdf")
     for run in options.runs:
         check_output(target, *run.glob("*.json*"))

@@ -142,6 +142,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; {self.prog} --help lists the options")
 
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; argparse's own method says nothing of a full disk."""
+        print(self.format_help(), end="", file=file or sys.stdout)
+
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         # The text of --help is written now, while ``run_command`` can still report a full disk or a
         # closed pipe.

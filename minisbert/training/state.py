@@ -27,7 +27,7 @@ from minisbert.core.loop import Step
 from minisbert.system import files
 from minisbert.system.devices import set_random_state
 from minisbert.system.reading import reading
-from minisbert.training import BEST, STATE
+from minisbert.training import BEST, RUN_LOG, STATE
 from minisbert.training.base_loss import Loss, RowNetwork
 from minisbert.training.distributed import processes, warn_once
 from minisbert.training.scores import Evaluation
@@ -139,6 +139,10 @@ def save_state(
         path = path.with_name(f"{path.stem}-again.safetensors")
     with files.atomic_file(path) as new:
         write_safetensors(state_tensors(network, optimizer, randomness), new)
+
+    # The state counts the bytes of the log, which must be on the disk before it: after a power cut
+    # the run would not be continued with a shorter one.
+    files.flush(folder / RUN_LOG)
 
     # The JSON that names them. From here on it is the new state that is continued.
     content = {
