@@ -208,7 +208,7 @@ def train(
                     progress.count(step, tokens, time.monotonic() - started)
                     randomness = devices.random_state(device)
                     run_folder.log_loss(log, progress, lr * step.multiplier, log_every)
-                bar.set_postfix_str(f"loss {step.loss:.4f}", refresh=False)
+                bar.set_postfix_str(messages.bar_text(step.loss, progress), refresh=False)
                 bar.update()
 
                 scores = None

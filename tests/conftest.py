@@ -107,7 +107,7 @@ def fused_from_the_first_test_on() -> None:
 
 
 @pytest.fixture(autouse=True)
-def messages() -> Iterator[None]:
+def prints_messages() -> Iterator[None]:
     """Print what the library says on stderr, as a command does: most tests call one's ``main``."""
     with messages_on_stderr():
         yield

@@ -116,8 +116,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     if options.plots:
         plots.require()
-        check_no_link(options.plots / PICTURE)
         check_output(options.plots / PICTURE, *options.files, local_path(options.model or DEFAULT))
+        check_no_link(options.plots / PICTURE)
 
     # Without --model the default one counts tokens, unless it would have to be fetched: 90 MB.
     tokenizer = None

@@ -46,14 +46,15 @@ def plot(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.out:
         target = options.out
+    elif len(options.runs) == 1:
+        target = options.runs[0] / "curves.png"
     else:
         target = Path("curves.png")
-        if len(options.runs) == 1:
-            target = options.runs[0] / "curves.png"
-        check_no_link(target)
     check_ending("--out", target, ".png", ".svg", ".pdf")
     for run in options.runs:
         check_output(target, *run.glob("*.json*"))
+    if not options.out:
+        check_no_link(target)
     plots.require()  # matplotlib is missed before the runs are read
 
     curves = {}

@@ -30,7 +30,7 @@ from typing import IO, Any
 from minisbert.core import InputError, one_line
 from minisbert.system.console import warn
 from minisbert.system.files import BROKEN_DISK, flush, naming
-from minisbert.system.progress import Bar
+from minisbert.system.progress import Bar, is_disabled, is_watched
 
 ASSETS_TOML = Path(__file__).with_name("assets.toml")
 TIMEOUT = 30  # seconds without a byte before giving up on a server
@@ -381,13 +381,14 @@ def snapshot(name: str, revision: str | None, files: Sequence[str]) -> Path:
     from huggingface_hub.utils import tqdm
 
     class DownloadBar(tqdm):
-        """The library's bar on a terminal, and only for what takes a second.
+        """The library's bar where somebody watches it, and only for what takes a second.
 
         A look into the cache shows none.
         """
 
         def __init__(self, *arguments: Any, **options: Any):
-            options.update(disable=not sys.stderr.isatty(), delay=1, leave=False)
+            hidden = is_disabled() or not is_watched()
+            options.update(disable=hidden, delay=1, leave=False)
             super().__init__(*arguments, **options)
 
     # The hub is asked first: behind a firewall that answers nothing the download tries for minutes.

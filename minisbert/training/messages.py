@@ -63,6 +63,19 @@ def describe_batches(
         warn_once(cut_message(limit, truncated, texts))
 
 
+def bar_text(loss: float, progress: Progress) -> str:
+    """Return what stands beside the bar: ``loss 0.0312, dev spearman 84.82``.
+
+    A command prints each dev score on a line of its own. In Python those lines are of the level
+    INFO, which few programs show: there the bar alone says how the training goes.
+    """
+    text = f"loss {loss:.4f}"
+    if progress.history:
+        score = progress.history[-1][progress.metric]
+        text += f", dev {progress.metric} {100 * score:.2f}"
+    return text
+
+
 def say_end(progress: Progress, out: Path) -> None:
     """Say how long the training took, and which model was kept."""
     folder = out / MODEL

@@ -125,7 +125,7 @@ def open_log(out: Path) -> Iterator[TextIO]:
 
 
 def check_no_links(out: Path) -> None:
-    """Raise ``InputError`` if a name in a run's folder is a link, through which the run would write.
+    """Raise ``InputError`` if the run would write through a link in its folder.
 
     The folder may be somebody else's.
     """

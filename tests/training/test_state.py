@@ -97,9 +97,7 @@ def test_a_log_that_was_cut_is_refused(stopped, tiny):
         resume(tiny, stopped)
 
 
-def test_the_log_is_on_the_disk_before_the_state_that_counts_its_bytes(
-    tiny, tmp_path, monkeypatch
-):
+def test_the_log_is_on_the_disk_before_the_state_that_counts_its_bytes(tiny, tmp_path, monkeypatch):
     """After a power cut a log that was only written is shorter than its state says: no resume."""
     flushed = []
     flush = files.flush
