@@ -18,9 +18,9 @@ from minisbert.commands import shared
 from minisbert.system.assets import asset, local_path
 from minisbert.system.console import (
     command_parser,
+    escaped,
     exiting,
     print_json,
-    print_lines,
     say,
     score_scale,
 )
@@ -162,4 +162,4 @@ def main(arguments: list[str] | None = None) -> None:
         if options.json:
             print_json(content)
         else:
-            print_lines(report(content))
+            print(escaped("\n".join(report(content))))

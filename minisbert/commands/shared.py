@@ -16,8 +16,8 @@ from minisbert.system.console import (
     add_threads_option,
     bounded,
     cut_message,
+    escaped,
     print_json,
-    print_lines,
     say,
 )
 from minisbert.system.files import check_ending, check_output
@@ -215,8 +215,9 @@ def print_result(options: argparse.Namespace, result: dict[str, Any], lines: Ite
     """Print a result as one JSON object with ``--json``, else as lines for people."""
     if options.json:
         print_json(result)
-    else:
-        print_lines(lines)
+        return
+    for line in lines:
+        print(escaped(line))
 
 
 def say_cut_texts(encoder: "Encoder", total: int) -> None:

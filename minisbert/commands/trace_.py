@@ -21,8 +21,8 @@ from minisbert.system.console import (
     add_threads_option,
     check_usage,
     command_parser,
+    escaped,
     exiting,
-    print_lines,
     say,
 )
 from minisbert.system.files import atomic_file
@@ -154,4 +154,4 @@ def as_json(row: "Stage") -> dict[str, Any]:
 
 def print_not_compared(side: str, names: list[str]) -> None:
     if names:
-        print_lines([f"not compared because {side} no such tensor: {', '.join(names)}"])
+        print(escaped(f"not compared because {side} no such tensor: {', '.join(names)}"))

@@ -41,7 +41,7 @@ def calibrate(vectors: ArrayLike) -> np.ndarray:
     """Return the ranges that ``to_int8`` divides: each column's lowest and highest value.
 
     (N, D) -> (2, D) float32. Calibrate on the corpus, or a few thousand vectors like it; never on
-    the queries. Prints a warning for fewer than 100. ``[[0, 5], [2, 1]] -> [[0, 1], [2, 5]]``.
+    the queries. Warns of fewer than 100. ``[[0, 5], [2, 1]] -> [[0, 1], [2, 5]]``.
     """
     x = as_floats(vectors)
     check_shape("vectors", x, None, None)

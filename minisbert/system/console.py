@@ -20,7 +20,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -306,12 +306,6 @@ def messages_on_stderr() -> Iterator[None]:
         LOGGER.removeHandler(handler)
         LOGGER.setLevel(level)
         LOGGER.propagate = propagate
-
-
-def print_lines(lines: Iterable[str]) -> None:
-    """Print lines for people on stdout."""
-    for line in lines:
-        print(escaped(line))
 
 
 def print_json(content: object) -> None:

@@ -202,12 +202,16 @@ def remove_leftovers(target: Path) -> None:
     hidden = f".{glob.escape(target.name)}.{PARTIAL}*"
     leftovers = [path for path in target.parent.glob(hidden) if path.is_dir()]
     for path in leftovers:
-        new = path.with_suffix("")  # of the model that was about to take the place of an .old one
-        if path.suffix == OLD and (is_abandoned(new) or not new.exists()):
-            if target.exists():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                os.replace(path, target)
+        if path.suffix != OLD:
+            continue
+        # A folder that was being replaced. The new one is beside it until it has the target's name.
+        new = path.with_suffix("")
+        if new.exists() and not is_abandoned(new):
+            continue
+        if target.exists():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.replace(path, target)
     for path in leftovers:
         if path.suffix != OLD and is_abandoned(path):
             shutil.rmtree(path, ignore_errors=True)

@@ -5,13 +5,15 @@ import logging
 import os
 import subprocess
 import sys
+from argparse import Namespace
 
 import numpy as np
 import pytest
 
+from minisbert.commands.shared import print_result
 from minisbert.core import InputError
 from minisbert.search.quantized import calibrate
-from minisbert.system.console import LOGGER, messages_on_stderr, print_lines, run_command, warn
+from minisbert.system.console import LOGGER, messages_on_stderr, run_command, warn
 from tests.conftest import ROOT
 
 IMPORT = "import logging; from minisbert.system.console import *\n"
@@ -104,7 +106,7 @@ def test_control_characters_in_an_error_are_escaped(capsys):
 
 
 def test_control_characters_in_lines_for_people_are_escaped(capsys):
-    print_lines([NAME])
+    print_result(Namespace(json=False), {}, [NAME])
     assert capsys.readouterr().out == ESCAPED
 
 
