@@ -37,7 +37,7 @@ from minisbert.architectures.relatives import ENCODER_FAMILIES, read_config
 from minisbert.checkpoints.module_names import MODULE_PREFIX, pooling_modes
 from minisbert.core import InputError, one_line
 from minisbert.system.assets import assets, download_model, ensure, is_hub_name
-from minisbert.system.console import say
+from minisbert.system.console import warn
 from minisbert.system.files import MOST_BYTES, listed, write_json
 from minisbert.system.reading import printable, read_json
 
@@ -350,7 +350,7 @@ class ModelFolder:
             reason = (
                 f"has no {MODULES_FILE}, so its 1_Pooling/config.json ({left_over}) is not read"
             )
-        say(f"{self.path} {reason}: the mean is taken, unless you choose another")
+        warn(f"{self.path} {reason}: the mean is taken, unless you choose another")
         return "mean"
 
     def left_over_pooling(self) -> str:
