@@ -19,12 +19,15 @@ from torch import Tensor
 
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
+from minisbert.data import rows as data
+from minisbert.data.columns import Columns
 from minisbert.evaluation.retrieval import encode_both
 from minisbert.loading import Encoder
 from minisbert.models.properties import AnyVectors, as_rows, check_count, similarity
 from minisbert.search import dense
 from minisbert.search.by_tokens import rank
 from minisbert.search.mining import Rules, Triplet, candidates_of, mine, triplets
+from minisbert.system.console import say
 
 COMMUNITY_ROWS = 1024  # vectors that are compared with all others at a time
 
@@ -136,14 +139,18 @@ def check_encoder(model: object) -> None:
 
 
 def mine_hard_negatives(
-    pairs: Sequence[tuple[str, str]],
+    pairs: Any,
     model: Encoder,
     corpus: Sequence[str] = (),
     *,
+    columns: str | None = None,
     show_progress_bar: bool = False,
     **rules: Any,
 ) -> list[Triplet]:
     """Find negatives for (anchor, positive) pairs: triplets to train on.
+
+    ``pairs`` are rows as ``train`` takes them: tuples, dictionaries or a data set, whose columns
+    are found by their names or named by ``columns``, such as "question,answer".
 
     A negative is a text that the model finds close to the anchor. Looks in ``corpus`` and in the
     positives of other anchors, by the model's own similarity; anchors are encoded as queries, the
@@ -154,7 +161,10 @@ def mine_hard_negatives(
     """
     checked_rules = Rules(**rules)
     check_encoder(model)
-    task = candidates_of(pairs, corpus)
+    table = data.as_rows(pairs, Columns(), columns, name="pairs")
+    if table.skipped or table.unread:
+        say(table.note())
+    task = candidates_of(table.rows, corpus)
     anchors, documents = encode_both(
         model, task.anchors, task.documents, show_progress_bar=show_progress_bar
     )

@@ -34,7 +34,13 @@ from minisbert.data.records import (
     split_name,
 )
 from minisbert.data.tables import open_records
-from minisbert.data.values import parse_binary, parse_class, parse_score, parse_text
+from minisbert.data.values import (
+    is_missing,
+    parse_binary,
+    parse_class,
+    parse_score,
+    parse_text,
+)
 from minisbert.system.console import say
 
 SCALES = (1, 5, 10, 100)  # the highest scores that are usual
@@ -237,28 +243,37 @@ def as_rows(
     needs = as_needs(columns)
     records = python_records(rows, name)
     if records.is_numbered:
-        # Tuples have no names: their columns are taken in order, and the first tuple says which of
-        # the needs they are.
-        number, first = next(records.items)
-        needs = [need_of_tuple(records, tuple(first.values()), needs)]
+        # Tuples have no names: their columns are taken in order, and the first tuple that has all
+        # values says which of the needs they are.
+        looked_at = []
+        whole: tuple = ()
+        for number, record in records.items:
+            looked_at.append((number, record))
+            whole = tuple(record.values())
+            if not is_missing(whole[-1]):
+                break
+        needs = [need_of_tuple(records, looked_at[-1][0], whole, needs)]
         names = ",".join(records.names)
-        records = replace(records, items=chain([(number, first)], records.items))
+        records = replace(records, items=chain(looked_at, records.items))
     return check_table(rows_of(records, needs, names))
 
 
-def need_of_tuple(records: Records, row: tuple, needs: Sequence[Columns]) -> Columns:
-    """What the first row from Python is: the first of the needs that has its length and its end."""
+def need_of_tuple(
+    records: Records, index: int, row: tuple, needs: Sequence[Columns]
+) -> Columns:
+    """What a row from Python is: the first of the needs that has its length and its end."""
     for need in needs:
         if not need.fits(len(row)):
             continue
-        if need.label == "class":  # a word or a number
+        # A class is a word or a number. If no row has a last value, all are skipped.
+        if need.label == "class" or is_missing(row[-1]):
             return need
         ends_with_text = isinstance(row[-1], str | list)
         if ends_with_text and need.label is None:
             return need
         if not ends_with_text and need.label is not None:
             return need
-    place = place_of(records.name, records.unit, 0)
+    place = place_of(records.name, records.unit, index)
     raise InputError(f"{place}: needed: {either(needs)}; not {one_line(row)}")
 
 
@@ -609,6 +624,8 @@ def load_scored_pairs(data: str | Path, split: str = "") -> list[ScoredPair]:
     pairs of a file. Scores are as they stand there.
     """
     table = read_rows(data, Columns(2, "score"), split=split)
+    if table.skipped:
+        say(table.note())
     return [ScoredPair(*row) for row in table.rows]
 
 
