@@ -26,7 +26,7 @@ from minisbert.loading import Encoder
 from minisbert.models.properties import AnyVectors, as_rows, check_count, similarity
 from minisbert.search import dense
 from minisbert.search.by_tokens import rank
-from minisbert.search.mining import Rules, Triplet, candidates_of, mine, triplets
+from minisbert.search.mining import Rules, Triplet, candidates_of, mine, summarize, triplets
 from minisbert.system.console import say
 
 COMMUNITY_ROWS = 1024  # vectors that are compared with all others at a time
@@ -156,8 +156,8 @@ def mine_hard_negatives(
     positives of other anchors, by the model's own similarity; anchors are encoded as queries, the
     others as documents. ``rules`` are the fields of ``minisbert.search.mining.Rules``:
     num_negatives=3, range_min, range_max, absolute_margin, relative_margin, max_score, min_score.
-    An anchor for which nothing is left is not in the result. Raises ``InputError`` for rules that
-    no candidate can meet.
+    An anchor for which nothing is left is not in the result, which a line says. Raises
+    ``InputError`` for rules that no candidate can meet.
     """
     checked_rules = Rules(**rules)
     check_encoder(model)
@@ -171,6 +171,12 @@ def mine_hard_negatives(
     mined = mine(
         anchors, documents, task, checked_rules, show_progress_bar, model.similarity_fn_name
     )
+    summary = summarize(task, mined, checked_rules)
+    if summary.pairs_without_negative:
+        say(
+            f"{summary.pairs_without_negative:,} of {summary.pairs:,} pairs have no negative, so "
+            f"they are not in the result: no candidate is left for their anchors"
+        )
     return list(triplets(task, mined))
 
 

@@ -131,7 +131,7 @@ def test_one_sentence_has_no_pairs(encoder):
 
 @pytest.mark.parametrize("pairs", [5, [("a",)], [7]])
 def test_what_is_no_pair_of_anchor_and_positive(encoder, pairs):
-    with pytest.raises(InputError, match="pairs of anchor and positive"):
+    with pytest.raises(InputError, match=r"pairs(\[0\])?: "):
         util.mine_hard_negatives(pairs, encoder)
 
 

@@ -88,6 +88,8 @@ class Table:
             if self.scale is not None:
                 names += f" / {self.scale:g}"
             parts.append(names)
+        elif self.scale is not None:  # of tuples, whose columns have no names
+            parts.append(f"scores / {self.scale:g}")
         if self.columns.label == "class":
             classes = self.classes()
             parts.append(f"{len(classes)} classes: {listed_names(classes)}")
@@ -233,12 +235,18 @@ def joined(tables: list[Table], name: str) -> Table:
 
 
 def as_rows(
-    rows: Any, columns: Columns | Sequence[Columns], names: str | None = None, *, name: str = "rows"
+    rows: Any,
+    columns: Columns | Sequence[Columns],
+    names: str | None = None,
+    *,
+    name: str = "rows",
+    names_may_lack: bool = False,
 ) -> Table:
     """Read rows from Python: tuples or lists (texts, then the label), dictionaries (by the names of
     their columns, as a file is), a ``datasets.Dataset``, a DataFrame, a dictionary of columns.
 
     The same checks and the same messages as for a file; what is no row is named with its number.
+    ``names`` are for rows that have names, and ``names_may_lack`` as in ``read_rows``.
     """
     needs = as_needs(columns)
     records = python_records(rows, name)
@@ -255,12 +263,12 @@ def as_rows(
         needs = [need_of_tuple(records, looked_at[-1][0], whole, needs)]
         names = ",".join(records.names)
         records = replace(records, items=chain(looked_at, records.items))
+    elif names is not None and names_may_lack and not has_columns(records, names):
+        names = None
     return check_table(rows_of(records, needs, names))
 
 
-def need_of_tuple(
-    records: Records, index: int, row: tuple, needs: Sequence[Columns]
-) -> Columns:
+def need_of_tuple(records: Records, index: int, row: tuple, needs: Sequence[Columns]) -> Columns:
     """What a row from Python is: the first of the needs that has its length and its end."""
     for need in needs:
         if not need.fits(len(row)):
@@ -397,6 +405,8 @@ def check_table(table: Table) -> Table:
         raise InputError(f"{table.name} holds no usable rows{skipped}")
     if table.columns.label in ("class", "score") and not table.is_named:
         check_nli_numbers(table)
+    if table.columns.label == "class":
+        check_no_negative_class(table)
     return table
 
 
@@ -416,6 +426,17 @@ def check_nli_numbers(table: Table) -> None:
             f"contradiction in SBERT's own script): write their names, or if they are classes or "
             f"scores of your own: {proposal(table.unit, table.names)}"
         )
+
+
+def check_no_negative_class(table: Table) -> None:
+    """Raise ``InputError`` for the class -1, with which data sets of NLI mark a row without one."""
+    for index, row in enumerate(table.rows):
+        if row[-1].startswith("-") and row[-1][1:].isdigit():
+            raise InputError(
+                f"{table.place(index)}: the label {row[-1]} may be a class, or mark a row on which "
+                f"people did not agree, as in NLI: leave out such rows, or write the classes as "
+                f"words"
+            )
 
 
 def read_record(record: Record, choice: Choice, parse_label: Callable[[Any], Any]) -> list[tuple]:
@@ -517,10 +538,11 @@ def class_parser(class_names: Sequence[str]) -> Callable[[Any], str | None]:
 # -------------------------------------------------------------------------------------- scales
 
 
-def choose_scale(scores: Iterable[float], name: str = "rows") -> float:
+def choose_scale(scores: Iterable[float], name: str = "rows", unit: str = "line") -> float:
     """The smallest of 1, 5, 10 and 100 that no score exceeds, above or below 0.
 
-    ``choose_scale([0.5, 4.2]) = 5``. Raises ``InputError`` above 100: ``--scale`` must say it.
+    ``choose_scale([0.5, 4.2]) = 5``. Raises ``InputError`` above 100: ``--scale`` must say it, or
+    ``scale=`` for rows from Python, whose ``unit`` is "index".
     """
     highest = max((abs(score) for score in scores), default=0.0)
     for scale in SCALES:
@@ -528,8 +550,15 @@ def choose_scale(scores: Iterable[float], name: str = "rows") -> float:
             return float(scale)
     raise InputError(
         f"{name}: the highest score is {highest:g}, and a scale above 100 must be given, such as "
-        f"--scale {highest:g}"
+        f"{scale_option(unit)}{highest:g}"
     )
+
+
+def scale_option(unit: str) -> str:
+    """How a user gives the scale of rows that are counted by this unit."""
+    if unit == "index":
+        return "scale="
+    return "--scale "
 
 
 def divide_scores(table: Table, scale: float) -> Table:
@@ -538,13 +567,15 @@ def divide_scores(table: Table, scale: float) -> Table:
     Raises ``InputError`` with the line of a score that is beyond it, and for a scale that is none.
     """
     if not 0 < scale < math.inf:
-        raise InputError(f"--scale {scale:g}: the highest score is needed, a number above 0")
+        raise InputError(
+            f"{scale_option(table.unit)}{scale:g}: the highest score is needed, a number above 0"
+        )
     rows = []
     for index, row in enumerate(table.rows):
         if abs(row[-1]) > scale:
             raise InputError(
                 f"{table.place(index)}: the score {row[-1]:g} is beyond the scale of {scale:g}, "
-                f"which holds for train, dev and test: give --scale"
+                f"which holds for train, dev and test: give {scale_option(table.unit).strip()}"
             )
         rows.append((*row[:-1], row[-1] / scale))
     return replace(table, rows=rows, scale=scale)

@@ -111,11 +111,7 @@ def parse_binary(value: Any) -> int | None:
 
 
 def parse_class(value: Any) -> str | None:
-    """The name of a class: ``parse_class(3.0) = "3"``. "-" is SNLI's for no agreement, so none.
-
-    A negative number is an error: SNLI at Hugging Face has -1 for no agreement, and elsewhere it
-    may be a class.
-    """
+    """The name of a class: ``parse_class(3.0) = "3"``. "-" is SNLI's for no agreement, so none."""
     if is_missing(value) or (isinstance(value, str) and value == "-"):
         return None
     whole = number(value)
@@ -123,9 +119,4 @@ def parse_class(value: Any) -> str | None:
         return value.strip()
     if whole is None or whole % 1:
         raise ValueError(f"the label {one_line(value)} is not one class")
-    if whole < 0:
-        raise ValueError(
-            f"the label {one_line(value)} may be a class, or mark a row on which people did not "
-            f"agree, as in NLI: write classes as words, and leave out rows without one"
-        )
     return str(int(whole))

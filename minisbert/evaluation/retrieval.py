@@ -124,9 +124,9 @@ def load_retrieval_folder(folder: str | Path) -> dict[str, Retrieval | None]:
 def retrieval_from_pairs(pairs: Any) -> Retrieval:
     """Make a search for each anchor's positive among all positives.
 
-    ``pairs`` are rows as ``as_rows`` reads them, (anchor, positive, ...). Equal anchors are one query with several relevant documents,
-    equal positives one document. ``[("a", "x"), ("b", "y"), ("a", "y")]`` has the queries a and b
-    and the documents x and y; y is relevant to both.
+    ``pairs`` are rows as ``as_rows`` reads them, (anchor, positive, ...). Equal anchors are one
+    query with several relevant documents, equal positives one document. ``[("a", "x"), ("b", "y"),
+    ("a", "y")]`` has the queries a and b and the documents x and y; y is relevant to both.
     """
     corpus: dict[str, int] = {}
     grades: dict[str, dict[int, int]] = {}
