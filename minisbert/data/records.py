@@ -123,11 +123,11 @@ def python_records(rows: Any, name: str) -> Records:
         )
     if isinstance(rows, Set):
         raise InputError(f"{name}: a list of tuples is needed, not a set, which has no order")
-    if not isinstance(rows, Iterable):
-        raise InputError(f"{name}: a list of tuples is needed, not {one_line(rows)}")
     if getattr(rows, "column_names", None) and hasattr(rows, "features"):
         return dataset_records(rows, name, unit="index")
     rows = rows_of_table(rows, name)
+    if not isinstance(rows, Iterable):
+        raise InputError(f"{name}: a list of tuples is needed, not {one_line(rows)}")
     if isinstance(rows, Mapping):
         rows = rows_of_columns(rows, name)
 

@@ -319,9 +319,9 @@ def rows_of(
             f"{records.name}: no row has the split {split}: in the column split are "
             f"{listed_names(other_splits)}; write {split} there, or leave the column out"
         )
+    describe(table, records, choice, split_column)
     if choice.columns.more_texts:
         cut_to_fewest(table)
-    describe(table, records, choice, split_column)
     if split_column is not None:
         table.split = split
         remark = f"split {split}"
@@ -575,7 +575,7 @@ def divide_scores(table: Table, scale: float) -> Table:
         if abs(row[-1]) > scale:
             raise InputError(
                 f"{table.place(index)}: the score {row[-1]:g} is beyond the scale of {scale:g}, "
-                f"which holds for train, dev and test: give {scale_option(table.unit).strip()}"
+                f"which holds for train, dev and test: give {scale_option(table.unit).strip(' =')}"
             )
         rows.append((*row[:-1], row[-1] / scale))
     return replace(table, rows=rows, scale=scale)

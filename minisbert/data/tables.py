@@ -444,7 +444,9 @@ def json_values(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[i
             yield number, parse_json(line, name, number)
 
 
-def array_values(stream: Any, name: str) -> Iterator[tuple[int, Any]]:
+def array_values(
+    stream: Any, name: str, most_values: int = MOST_VALUES
+) -> Iterator[tuple[int, Any]]:
     """The values of one array, which is read whole."""
     content = bytearray()
     count = 0  # of values, at most
@@ -453,9 +455,9 @@ def array_values(stream: Any, name: str) -> Iterator[tuple[int, Any]]:
             while chunk := stream.read(UNCHECKED_GROWTH):
                 content += chunk
                 count += chunk.count(b",") + chunk.count(b"[") + chunk.count(b"{")
-                if count > MOST_VALUES:
+                if count > most_values:
                     raise InputError(
-                        f"{name}: more than {MOST_VALUES:,} values in one array; write an object "
+                        f"{name}: more than {most_values:,} values in one array; write an object "
                         f"in each line of a .jsonl"
                     )
                 if len(content) > UNCHECKED_GROWTH:

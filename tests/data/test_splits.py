@@ -139,6 +139,22 @@ def test_rows_that_share_a_text_stay_in_training(write):
     assert splits.notes[-1].startswith("101 of 200 rows share no text, too few to hold out a test")
 
 
+def test_a_text_in_two_of_200_rows_takes_no_test_away(write):
+    """The file has the 200 rows that the documentation asks for."""
+    lines = ["anchor,positive", "one question,same answer", "another question,same answer"]
+    lines += [f"question {i},answer {i}" for i in range(198)]
+    splits = read_splits(write("a.csv", "\n".join(lines)), columns=PAIR)
+    assert [len(rows) for rows in splits.rows.values()] == [100, 50, 50]
+    assert splits.notes[3:] == []
+
+
+def test_two_pairs_are_both_trained_on(write):
+    """Of one pair no loss has a negative, and a dev of one pair is always right."""
+    splits = read_splits(pairs_file(write, 2), columns=PAIR)
+    assert [len(rows) for rows in splits.rows.values()] == [2, 0, 0]
+    assert splits.notes[3].startswith("2 rows are too few to hold out a dev and a test")
+
+
 def test_files_for_dev_and_test(write):
     data = pairs_file(write, 300)
     dev = pairs_file(write, 30, "dev.csv")
