@@ -27,7 +27,7 @@ from minisbert.models.properties import AnyVectors, as_rows, check_count, simila
 from minisbert.search import dense
 from minisbert.search.by_tokens import rank
 from minisbert.search.mining import Rules, Triplet, candidates_of, mine, summarize, triplets
-from minisbert.system.console import say
+from minisbert.system.console import warn
 
 COMMUNITY_ROWS = 1024  # vectors that are compared with all others at a time
 
@@ -163,7 +163,7 @@ def mine_hard_negatives(
     check_encoder(model)
     table = data.as_rows(pairs, Columns(), columns, name="pairs")
     if table.skipped or table.unread:
-        say(table.note())
+        warn(table.note())
     task = candidates_of(table.rows, corpus)
     anchors, documents = encode_both(
         model, task.anchors, task.documents, show_progress_bar=show_progress_bar
@@ -173,7 +173,7 @@ def mine_hard_negatives(
     )
     summary = summarize(task, mined, checked_rules)
     if summary.pairs_without_negative:
-        say(
+        warn(
             f"{summary.pairs_without_negative:,} of {summary.pairs:,} pairs have no negative, so "
             f"they are not in the result: no candidate is left for their anchors"
         )

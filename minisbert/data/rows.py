@@ -41,7 +41,7 @@ from minisbert.data.values import (
     parse_score,
     parse_text,
 )
-from minisbert.system.console import say
+from minisbert.system.console import say, warn
 
 SCALES = (1, 5, 10, 100)  # the highest scores that are usual
 SPLITS = ("train", "dev", "test")
@@ -656,7 +656,7 @@ def load_scored_pairs(data: str | Path, split: str = "") -> list[ScoredPair]:
     """
     table = read_rows(data, Columns(2, "score"), split=split)
     if table.skipped:
-        say(table.note())
+        warn(table.note())
     return [ScoredPair(*row) for row in table.rows]
 
 

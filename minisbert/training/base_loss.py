@@ -32,7 +32,7 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.text_encoder import NotFinite
 from minisbert.system.console import say
-from minisbert.training.distributed import ProcessGroup, say_once
+from minisbert.training.distributed import ProcessGroup, warn_once
 from minisbert.training.gradient_cache import Divide, batch_divider, whole_batch
 from minisbert.training.losses import matryoshka_loss
 from minisbert.training.named_heads import HEADS
@@ -311,7 +311,7 @@ def move_to_own_memory(network: nn.Module) -> None:
 def read_training_rows(rows: Any, loss: Loss, columns: str | None, scale: float | None) -> Table:
     """Read rows from Python as those of a file are read: by the same columns and scale."""
     table = ready_to_train(as_rows(rows, loss.columns, columns), scale)
-    say_what_was_left_out(table)
+    warn_what_was_left_out(table)
     return table
 
 
@@ -332,14 +332,14 @@ def read_dev(dev: Any, loss: Loss, train: Table, columns: str | None = None) -> 
             needs.append(need)
     table = as_rows(dev, needs, columns, name="dev", names_may_lack=True)
     table = checked_like(table, train)
-    say_what_was_left_out(table)
+    warn_what_was_left_out(table)
     return table.rows
 
 
-def say_what_was_left_out(table: Table) -> None:
+def warn_what_was_left_out(table: Table) -> None:
     """Say in one line which rows and columns are not read, and what scores are divided by."""
     if table.skipped or table.unread or table.scale not in (None, 1):
-        say_once(table.note())
+        warn_once(table.note())
 
 
 class Plan(NamedTuple):

@@ -11,7 +11,7 @@ from minisbert.system.devices import choose_dtype
 from minisbert.system.progress import Bar
 from minisbert.training import MODEL
 from minisbert.training.base_loss import Loss, Plan, RowNetwork, commonest_text
-from minisbert.training.distributed import say_once
+from minisbert.training.distributed import warn_once
 from minisbert.training.options import Settings
 from minisbert.training.run_data import RunData
 from minisbert.training.scores import Gain
@@ -48,14 +48,14 @@ def describe_batches(
 ) -> None:
     """Say what the batches are not: of all rows, of the size that was asked for, of whole texts."""
     if plan.unused:
-        say_once(unused_rows(loss, rows, plan.unused))
+        warn_once(unused_rows(loss, rows, plan.unused))
 
     # A few rows less are not worth a line.
     usual_size = statistics.median(len(batch) for batch in plan.batches)
     possible_size = min(batch_size, len(network.lengths))
     if loss.negatives_in_batch and 1.1 * usual_size < possible_size:
         why = "rows that share a text never meet"
-        say_once(f"most batches have {usual_size:.0f} rows, not {batch_size}: {why}")
+        warn_once(f"most batches have {usual_size:.0f} rows, not {batch_size}: {why}")
 
     texts = 0
     truncated = 0
@@ -64,7 +64,20 @@ def describe_batches(
         truncated += sum(column.truncated)
     if truncated:
         limit = encoder_of(network.model).tokenizer.limit
-        say_once(cut_message(limit, truncated, texts))
+        warn_once(cut_message(limit, truncated, texts))
+
+
+def bar_text(loss: float, progress: Progress) -> str:
+    """Return what stands beside the bar: ``loss 0.0312, dev spearman 84.82``.
+
+    A command prints each dev score on a line of its own. In Python those lines are of the level
+    INFO, which few programs show: there the bar alone says how the training goes.
+    """
+    text = f"loss {loss:.4f}"
+    if progress.history:
+        score = progress.history[-1][progress.metric]
+        text += f", dev {progress.metric} {100 * score:.2f}"
+    return text
 
 
 def unused_rows(loss: Loss, rows: Sequence[tuple], unused: Sequence[int]) -> str:
@@ -86,7 +99,7 @@ def unused_rows(loss: Loss, rows: Sequence[tuple], unused: Sequence[int]) -> str
 def describe_learning_rate(multiplier: Callable[[int], float], total: int) -> None:
     """Say if the learning rate is 0 in all steps, as in a single one of the warm-up."""
     if not any(multiplier(step) for step in range(total)):
-        say_once(
+        warn_once(
             f"{total} step with a learning rate of 0, because the warm-up begins there: the model "
             f"does not change; more epochs or a warmup of 0 train it"
         )
