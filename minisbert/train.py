@@ -150,8 +150,7 @@ def train(
         base_loss.move_to_own_memory(network)
 
         # -----------------------------------------------------------------------------
-        # The batches of all epochs are drawn beforehand, so that the schedule knows how many there
-        # are.
+        # The batches of all epochs are drawn beforehand: the schedule must know how many there are.
         plan = base_loss.draw_batches(
             loss, rows, network.lengths, epochs, batch_size, seed, max_steps, eval_every
         )

@@ -4,6 +4,7 @@ A file has them (``tables``), and so have rows from Python: tuples, dictionaries
 data set of the package ``datasets``. Which columns are read of them is decided in ``columns``.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
@@ -152,11 +153,11 @@ def rows_of_table(rows: Any, name: str) -> Any:
         return rows.to_pylist()
     if not (hasattr(rows, "to_dict") and hasattr(rows, "columns")):
         return rows
-    if not rows.columns.is_unique:  # pandas would leave out all but one of them
-        twice = rows.columns[rows.columns.duplicated()][0]
-        raise InputError(
-            f"{name}: two columns are called {one_line(twice)}: give each a name of its own"
-        )
+    for column, count in Counter(rows.columns).items():
+        if count > 1:  # pandas would leave out all but one of them
+            raise InputError(
+                f"{name}: two columns are called {one_line(column)}: give each a name of its own"
+            )
     return rows.to_dict("records")
 
 
@@ -211,7 +212,6 @@ def rows_of_columns(columns: Mapping, name: str) -> Iterator[Record]:
 
 def dataset_records(dataset: Any, name: str, unit: str = "row") -> Records:
     """The records of a ``datasets.Dataset``, with the names of its classes."""
-
     dataset, columns = with_plain_values(dataset)
 
     def items() -> Iterator[tuple[int, Record]]:

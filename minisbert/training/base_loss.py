@@ -289,6 +289,8 @@ def check_settings(
         check_number("weight_decay", weight_decay, 0, math.inf)
         check_number("clip", clip, 0, math.inf)
         check_number("seed", seed, 0, 2**64)
+        if not isinstance(seed, int):
+            raise ValueError(f"seed must be an integer, not {seed}")
         check_one_of("schedule", schedule, list(SCHEDULES))
     except ValueError as error:
         raise InputError(f"train: {error}") from error
