@@ -147,18 +147,21 @@ guess = predict(
     ["40", "400", "4,000"],
 )
 
+
 # %%
-gain = scores["joined"] - scores["words"]
-error = gain.std(ddof=1)  # of one question
-needed = (
-    2 * error / gain.mean()
-) ** 2  # two errors of the mean are as large as the gain
-print(f"{needed:.0f} questions for words", end=", ")
-against_vectors = scores["joined"] - scores["vectors"]
-print(
-    f"{(2 * against_vectors.std(ddof=1) / against_vectors.mean()) ** 2:,.0f} for vectors"
-)
-assert 20 < needed < 80, "sixty would do, twenty do not"
+def questions_needed(gain):
+    """So many that two errors of the mean are as large as the mean gain (Q,)."""
+    error = gain.std(ddof=1)  # of one question
+    return (2 * error / gain.mean()) ** 2
+
+
+needed = {
+    rival: questions_needed(scores["joined"] - scores[rival])
+    for rival in ("words", "vectors")
+}
+for rival, count in needed.items():
+    print(f"joined against {rival}: {count:,.0f} questions")
+assert 20 < needed["words"] < 80, "forty would do, twenty do not"
 guess.answer("40")
 
 # %% [markdown]
