@@ -10,6 +10,7 @@ import pytest
 
 from lessons.search import docstrings
 from lessons.search.docstrings import Entry
+from lessons.search.measure import interval_over_groups
 from lessons.speedrun import guard, paired_table, verify
 from lessons.speedrun import run as command
 from lessons.speedrun.data import without_leaks
@@ -166,6 +167,14 @@ def test_every_record_has_a_log_with_its_numbers():
         assert f"{log['test']:.2f} ± {log['test_deviation']:.2f}" in line
         assert (FOLDER / f"{log['submission']}.py").is_file()
         assert log["t"] >= verify.LEAST_T
+
+
+def test_whole_modules_are_drawn_again():
+    """By hand: a module of 0, 0 and one of 10, 10; half of the draws have both."""
+    values = np.array([0.0, 0.0, 10.0, 10.0])
+    assert interval_over_groups(values, ["a", "a", "b", "b"]) == (0.0, 10.0)
+    low, high = interval_over_groups(values, ["a", "b", "a", "b"])
+    assert low == high == 5.0, "modules that are alike leave no doubt"
 
 
 def test_a_table_that_has_learned_from_names_beats_the_bag(few_docstrings, capsys):
