@@ -397,9 +397,9 @@ assert spent["dense, then late on 50"] < spent["late interaction"], "50 of 5,000
 # %% [markdown]
 # ## The figure
 #
-# Up is better, left is smaller, red is trained, and a large dot is slow: its area grows with the root of the time, or the slow ones
-# would hide the others. The bars are 95 % intervals of the mean. With two hundred questions they are wide; paired
-# differences, as above, tell the engines apart all the same.
+# Up is better, left is smaller, red is trained, and a large dot is slow: its area grows with the root of the time, or
+# the slow ones would hide the others. The bars are 95 % intervals of the mean. With two hundred questions they are
+# wide; paired differences, as above, tell the engines apart all the same.
 #
 # ![Quality by bytes of a document; the larger a dot, the slower the query](figures/19_one_vector_many_or_none.png)
 
