@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import pickle
 import re
 
 import numpy as np
@@ -13,7 +14,8 @@ from lessons.search.docstrings import Entry
 from lessons.search.measure import interval_over_groups
 from lessons.speedrun import guard, paired_table, verify
 from lessons.speedrun import run as command
-from lessons.speedrun.data import without_leaks
+from lessons.speedrun.data import Data, without_leaks
+from lessons.speedrun.judge import Judge
 from minisbert.core import InputError
 from tests.conftest import ROOT
 
@@ -55,6 +57,17 @@ import numpy as np
 
 def train(data, seed):
     return lambda texts: np.ones((3, 2))
+"""
+LEAVES = """
+import os
+import time
+import numpy as np
+
+def train(data, seed):
+    if os.fork() == 0:
+        time.sleep(300)
+        os._exit(0)
+    return lambda texts: np.ones((len(texts), 2))
 """
 CHILD = """
 import os
@@ -124,6 +137,18 @@ def test_the_seconds_of_children_count(tmp_path):
     exec(CHILD, space)
     space["train"](None, 0)
     assert verify.cpu_seconds() - before > 0.2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="processes are forked")
+def test_a_process_that_is_left_running_is_ended_and_refused(few_docstrings, tmp_path):
+    """Its seconds could not be counted."""
+    file = tmp_path / "leaves.py"
+    file.write_text(LEAVES)
+    material = tmp_path / "material.pickle"
+    names = ["read a file", "close it"] * 4
+    material.write_bytes(pickle.dumps((Data(names, names), Judge())))
+    with pytest.raises(InputError, match="left running"):
+        verify.run_in_process(file, 0, material)
 
 
 def test_a_record_needs_a_mean_that_is_surely_above_the_target(monkeypatch, tmp_path, capsys):
