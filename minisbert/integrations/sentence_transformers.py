@@ -1,10 +1,14 @@
-"""Wrap an encoder in a real ``SentenceTransformer``, for libraries that accept nothing else."""
+"""Wrap an encoder in a real ``SentenceTransformer``, for libraries that accept nothing else.
 
+``sentence_states`` computes what ``minisbert trace`` compares with.
+"""
+
+from pathlib import Path
 from typing import Any
 
 import torch
 from sentence_transformers import SentenceTransformer
-from torch import nn
+from torch import Tensor, nn
 
 from minisbert.loading import Encoder, load_dense
 
@@ -69,3 +73,20 @@ def as_sentence_transformer(model: str | Encoder, **options: Any) -> SentenceTra
         similarity_fn_name=similarity,
         truncate_dim=settings.truncate_dim,
     )
+
+
+def sentence_states(folder: Path, inputs: dict[str, Tensor], hidden: Tensor) -> dict[str, Tensor]:
+    """Compute what sentence-transformers makes of the last hidden state.
+
+    The states are ``pooled``, after the pooling, and ``vector``, after all modules.
+    """
+    model = SentenceTransformer(str(folder), device="cpu")
+    model = model.to(hidden.dtype).eval()
+    features = {"token_embeddings": hidden, "attention_mask": inputs["mask"].long()}
+    states = {}
+    for module in list(model)[1:]:  # the first is the encoder
+        features = module(features)
+        if type(module).__name__ == "Pooling":
+            states["pooled"] = features["sentence_embedding"]
+    states["vector"] = features["sentence_embedding"]
+    return states
