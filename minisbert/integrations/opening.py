@@ -51,6 +51,9 @@ RANKER_OPTIONS = (
     "show_progress_bar",
 )
 
+# How alike two names are, from 0 to 1, if one may be the other misspelt.
+MISSPELT = 0.75
+
 # What other libraries' classes for embeddings and rerankers call these options.
 NAMES_ELSEWHERE = {
     "model": "model_name",
@@ -88,7 +91,7 @@ def check_names(adapter: str, names: Iterable[str], known: Collection[str]) -> N
     for name in names:
         if name in known:
             continue
-        alike = get_close_matches(name, known, n=1, cutoff=0.75)
+        alike = get_close_matches(name, known, n=1, cutoff=MISSPELT)
         if name in NAMES_ELSEWHERE:
             advice = f"use {NAMES_ELSEWHERE[name]}"
         elif alike:
@@ -106,8 +109,11 @@ def check_fields(
     Such a class takes its options in one field, ``options``. pydantic's own error would not say so.
     """
     for name in fields:
-        if name in options and name not in known:
-            raise TypeError(f"{adapter} takes {name} as options={{{name!r}: ...}}")
+        if name in known:
+            continue
+        alike = get_close_matches(name, options, n=1, cutoff=MISSPELT)
+        if alike:
+            raise TypeError(f"{adapter} has no argument {name}: use options={{{alike[0]!r}: ...}}")
     check_names(adapter, fields, known)
 
 
