@@ -516,7 +516,7 @@ def explain_answer(error: Exception) -> str:
     if status is not None and status >= 500:
         return f"{hub} has a fault of its own ({reason}): try again later"
     if status is not None:
-        return f"{hub} refuses it ({reason})"
+        return f"{hub} refuses it ({reason}): set HF_TOKEN if the model is private"
     # An answer of another form, or of another length than was announced.
     if isinstance(error, ValueError | TypeError | LookupError) or is_inconsistent(error):
         return (
