@@ -11,7 +11,7 @@ from chromadb.api.types import Documents, EmbeddingFunction, Embeddings
 from chromadb.utils.embedding_functions import register_embedding_function
 
 from minisbert.core.checks import check_texts
-from minisbert.integrations.opening import EMBEDDER_OPTIONS, open_dense
+from minisbert.integrations.opening import EMBEDDER_OPTIONS, check_named, open_dense
 
 # The model's similarity decides how a collection compares.
 CHROMA_OPTIONS = (*EMBEDDER_OPTIONS, "similarity_fn_name")
@@ -27,6 +27,7 @@ class MinisbertEmbeddingFunction(EmbeddingFunction[Documents]):
     """
 
     def __init__(self, model: str = "all-MiniLM-L6-v2", **options: Any):
+        check_named("MinisbertEmbeddingFunction", model)
         self.model = model
         self.options = options
         self.encoder, self.encode_options = open_dense(

@@ -23,6 +23,7 @@ from minisbert.integrations.opening import (
     EMBEDDER_OPTIONS,
     Files,
     FrozenOptions,
+    check_named,
     freeze,
     list_files,
     split_options,
@@ -84,11 +85,7 @@ class EncodeBatch:
     ):
         if workers is not None and (type(workers) is not int or workers < 1):
             raise InputError(f"workers must be an integer from 1, not {workers!r}")
-        if not isinstance(model, str | Path):
-            raise InputError(
-                f"EncodeBatch takes the name or the folder of a model, which each worker opens, "
-                f"not a {type(model).__name__}: save an encoder and give its folder"
-            )
+        check_named("EncodeBatch", model)
         load_options, encode_options = split_options("EncodeBatch", model, options, ENGINE_OPTIONS)
         load_options.setdefault("device", "cpu")
         self.text = text

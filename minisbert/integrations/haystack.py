@@ -6,10 +6,11 @@ from typing import Any
 
 from haystack import Document, component, default_to_dict
 
-from minisbert.core import InputError
+from minisbert.core import InputError, one_line
 from minisbert.integrations.opening import (
     EMBEDDER_OPTIONS,
     RANKER_OPTIONS,
+    check_named,
     open_dense,
     open_ranker,
     split_options,
@@ -27,6 +28,8 @@ def texts_of(documents: Sequence[Document], fields: Sequence[str], separator: st
     """Return each document's content, after those of the meta ``fields`` that it has."""
     texts = []
     for document in documents:
+        if not isinstance(document, Document):
+            raise InputError(f"documents are Haystack's Documents, not {one_line(document)}")
         parts = []
         for field in fields:
             if document.meta.get(field):
@@ -46,6 +49,7 @@ class MinisbertTextEmbedder:
     """
 
     def __init__(self, model: str = "all-MiniLM-L6-v2", **options: Any):
+        check_named("MinisbertTextEmbedder", model)
         split_options("MinisbertTextEmbedder", model, options, EMBEDDER_OPTIONS)  # their names
         self.model = model
         self.options = options
@@ -83,6 +87,7 @@ class MinisbertDocumentEmbedder:
         embedding_separator: str = "\n",
         **options: Any,
     ):
+        check_named("MinisbertDocumentEmbedder", model)
         split_options("MinisbertDocumentEmbedder", model, options, EMBEDDER_OPTIONS)  # their names
         self.model = model
         self.meta_fields_to_embed = field_names(meta_fields_to_embed)
@@ -134,6 +139,7 @@ class MinisbertRanker:
         embedding_separator: str = "\n",
         **options: Any,
     ):
+        check_named("MinisbertRanker", model)
         split_options("MinisbertRanker", model, options, RANKER_OPTIONS)  # their names
         self.model = model
         self.top_k = top_k

@@ -128,12 +128,8 @@ def split_options(
     if not isinstance(options, Mapping):
         raise TypeError(f"{adapter}: options is a dictionary, such as {{'device': 'cpu'}}")
     check_names(adapter, options, known)
-    prompts = options.get("prompts")
-    if prompts is not None and not isinstance(prompts, Mapping):
-        raise InputError(
-            f"{adapter}: prompts is a dictionary, such as {{'query': '...'}}, not "
-            f"{one_line(prompts)}"
-        )
+    if options.get("prompts") is not None:
+        check_prompts(adapter, options["prompts"], by_role="default_prompt_name" not in known)
 
     load_options = {}
     encode_options = {}
@@ -146,6 +142,33 @@ def split_options(
         names = ", ".join(load_options)
         raise InputError(f"{adapter}: the model is open already, so give {names} where you load it")
     return load_options, encode_options
+
+
+def check_prompts(adapter: str, prompts: object, by_role: bool) -> None:
+    """Raise ``InputError`` for prompts that are no dictionary, or that an adapter would not use.
+
+    ``by_role`` says that it uses only those for queries and for documents.
+    """
+    if not isinstance(prompts, Mapping):
+        raise InputError(
+            f"{adapter}: prompts is a dictionary, such as {{'query': '...'}}, not "
+            f"{one_line(prompts)}"
+        )
+    for name in prompts:
+        if by_role and name not in ("query", "document"):
+            raise InputError(
+                f"{adapter} has no use for a prompt called {one_line(name)}: call it query or "
+                f"document"
+            )
+
+
+def check_named(adapter: str, model: object) -> None:
+    """Raise ``InputError`` for an open model, where the adapter is stored with the model's name."""
+    if not isinstance(model, str | Path):
+        raise InputError(
+            f"{adapter} takes the name or the folder of a model, not a {type(model).__name__}: "
+            f"save the model and give its folder"
+        )
 
 
 def open_dense(

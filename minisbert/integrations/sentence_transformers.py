@@ -6,7 +6,7 @@
 import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from sentence_transformers import SentenceTransformer
@@ -62,17 +62,20 @@ class EncoderModule(nn.Module):
     def max_seq_length(self, tokens: int) -> None:
         self.encoder.max_seq_length = tokens
 
+    def train(self, mode: bool = True) -> Self:
+        if mode:
+            raise InputError(
+                "as_sentence_transformer gives a model that cannot train: save the encoder and "
+                "open its folder with SentenceTransformer"
+            )
+        return super().train(mode)
+
     def preprocess(self, inputs: list[str], prompt: str | None = None, **_: Any) -> dict[str, Any]:
         return Features(texts=list(inputs), prompt=prompt or "")
 
     tokenize = preprocess
 
     def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
-        if self.training:
-            raise InputError(
-                "as_sentence_transformer gives a model that cannot train: save the encoder and "
-                "open its folder with SentenceTransformer"
-            )
         # All columns: the SentenceTransformer cuts them itself. The prompt goes along, because its
         # tokens may not be pooled.
         vectors = self.encoder.encode(

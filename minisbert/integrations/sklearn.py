@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from minisbert.core import InputError
 from minisbert.core.checks import check_texts
-from minisbert.integrations.opening import check_names, open_once, split_options
+from minisbert.integrations.opening import check_named, check_names, open_once, split_options
 from minisbert.loading import Encoder
 
 
@@ -61,11 +60,7 @@ class MinisbertVectorizer(TransformerMixin, BaseEstimator):
         """Return the model, which this process loads once, and the options of ``encode``."""
         options = self.get_params()  # the arguments of __init__
         model = options.pop("model")
-        if not isinstance(model, str | Path):
-            raise InputError(
-                f"MinisbertVectorizer takes the name or the folder of a model, not a "
-                f"{type(model).__name__}: save an encoder and give its folder"
-            )
+        check_named("MinisbertVectorizer", model)
         load_options, encode_options = split_options(
             "MinisbertVectorizer", model, options, known=options
         )

@@ -578,7 +578,7 @@ def test_what_the_bridge_cannot_do_is_said(model):
     with pytest.raises(InputError, match="token_embeddings"):
         bridge.encode(TEXTS, output_value="token_embeddings")
     with pytest.raises(InputError, match="train"):
-        bridge.train()(bridge.preprocess(TEXTS))
+        bridge.train()
 
 
 # --------------------------------- clients of OpenAI's interface, in front of ``minisbert serve``

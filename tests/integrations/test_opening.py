@@ -95,6 +95,12 @@ def test_prompts_are_a_dictionary(tiny):
         open_dense("X", tiny, {"prompts": "query: "}, EMBEDDER_OPTIONS)
 
 
+def test_a_prompt_that_no_text_would_get_is_refused(tiny):
+    """An embedder asks for the prompts of queries and documents, by these names."""
+    with pytest.raises(InputError, match="qery"):
+        open_dense("X", tiny, {"prompts": {"qery": "query: "}}, EMBEDDER_OPTIONS)
+
+
 def test_a_model_is_opened_once_until_it_is_saved_anew(tiny, tmp_path):
     """A notebook trains into the same folder again and again."""
     open_cached.cache_clear()
