@@ -11,7 +11,7 @@ from chromadb.api.types import Documents, EmbeddingFunction, Embeddings
 from chromadb.utils.embedding_functions import register_embedding_function
 
 from minisbert.core.checks import check_texts
-from minisbert.integrations.opening import EMBEDDER_OPTIONS, check_named, open_dense
+from minisbert.integrations.opening import EMBEDDER_OPTIONS, check_named, check_names, open_dense
 
 # The model's similarity decides how a collection compares.
 CHROMA_OPTIONS = (*EMBEDDER_OPTIONS, "similarity_fn_name")
@@ -59,4 +59,5 @@ class MinisbertEmbeddingFunction(EmbeddingFunction[Documents]):
 
     @staticmethod
     def build_from_config(config: dict[str, Any]) -> "MinisbertEmbeddingFunction":
+        check_names("the configuration of MinisbertEmbeddingFunction", config, ("model", "options"))
         return MinisbertEmbeddingFunction(config["model"], **config.get("options", {}))

@@ -86,7 +86,9 @@ class EncodeBatch:
         if workers is not None and (type(workers) is not int or workers < 1):
             raise InputError(f"workers must be an integer from 1, not {workers!r}")
         check_named("EncodeBatch", model)
-        load_options, encode_options = split_options("EncodeBatch", model, options, ENGINE_OPTIONS)
+        load_options, encode_options = split_options(
+            "EncodeBatch", model, options, ENGINE_OPTIONS, ("model", "text", "vector", "workers")
+        )
         load_options.setdefault("device", "cpu")
         self.text = text
         self.vector = vector

@@ -16,6 +16,10 @@ from minisbert.integrations.opening import (
     split_options,
 )
 
+# The arguments of the components that are no options of a model.
+DOCUMENT_ARGUMENTS = ("model", "meta_fields_to_embed", "embedding_separator")
+RANKER_ARGUMENTS = ("model", "top_k", "meta_fields_to_embed", "embedding_separator")
+
 
 def field_names(fields: Sequence[str] | None) -> list[str]:
     """Return the meta fields that are embedded, as a list; None for none."""
@@ -50,7 +54,8 @@ class MinisbertTextEmbedder:
 
     def __init__(self, model: str = "all-MiniLM-L6-v2", **options: Any):
         check_named("MinisbertTextEmbedder", model)
-        split_options("MinisbertTextEmbedder", model, options, EMBEDDER_OPTIONS)  # their names
+        # Refuses wrong names now, and not at the first run.
+        split_options("MinisbertTextEmbedder", model, options, EMBEDDER_OPTIONS, ("model",))
         self.model = model
         self.options = options
         self.encoder: Any = None
@@ -88,7 +93,10 @@ class MinisbertDocumentEmbedder:
         **options: Any,
     ):
         check_named("MinisbertDocumentEmbedder", model)
-        split_options("MinisbertDocumentEmbedder", model, options, EMBEDDER_OPTIONS)  # their names
+        # Refuses wrong names now, and not at the first run.
+        split_options(
+            "MinisbertDocumentEmbedder", model, options, EMBEDDER_OPTIONS, DOCUMENT_ARGUMENTS
+        )
         self.model = model
         self.meta_fields_to_embed = field_names(meta_fields_to_embed)
         self.embedding_separator = embedding_separator
@@ -140,7 +148,8 @@ class MinisbertRanker:
         **options: Any,
     ):
         check_named("MinisbertRanker", model)
-        split_options("MinisbertRanker", model, options, RANKER_OPTIONS)  # their names
+        # Refuses wrong names now, and not at the first run.
+        split_options("MinisbertRanker", model, options, RANKER_OPTIONS, RANKER_ARGUMENTS)
         self.model = model
         self.top_k = top_k
         self.meta_fields_to_embed = field_names(meta_fields_to_embed)

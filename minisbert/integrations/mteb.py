@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from mteb.models.model_meta import ModelMeta
 
+from minisbert.core import InputError, one_line
 from minisbert.integrations.opening import EMBEDDER_OPTIONS, check_names, open_dense
 from minisbert.system.assets import is_hub_name
 
@@ -78,13 +79,17 @@ class MinisbertEncoder:
         options = self.encode_options | options
         texts: list[str] = []
         for batch in inputs:
+            if "text" not in batch:
+                raise InputError(f"a model of texts cannot encode a batch of {', '.join(batch)}")
             texts += batch["text"]
         role = getattr(prompt_type, "value", prompt_type)  # an enumeration's member, a text or None
-        if role == "query":
-            return self.encoder.encode_query(texts, **options)
         if role is None:
             return self.encoder.encode(texts, **options)
-        return self.encoder.encode_document(texts, **options)
+        if role == "query":
+            return self.encoder.encode_query(texts, **options)
+        if role == "document":
+            return self.encoder.encode_document(texts, **options)
+        raise InputError(f"prompt_type is query or document, not {one_line(role)}")
 
     def similarity(self, embeddings1: np.ndarray, embeddings2: np.ndarray) -> np.ndarray:
         """Compare every vector (N, D) with every other one (M, D): (N, M)."""

@@ -118,16 +118,21 @@ def check_fields(
 
 
 def split_options(
-    adapter: str, model: object, options: Mapping[str, Any], known: Collection[str]
+    adapter: str,
+    model: object,
+    options: Mapping[str, Any],
+    known: Collection[str],
+    arguments: Collection[str] = (),
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Divide the options of an adapter into those of ``load`` and those of ``encode``.
 
-    Raises ``TypeError`` for one that is not ``known``, and ``InputError`` for one of ``load`` if
-    the model is open already.
+    ``arguments`` are the adapter's own, of which an option may be a misspelt one. Raises
+    ``TypeError`` for an option that is not ``known``, and ``InputError`` for one of ``load`` if the
+    model is open already.
     """
     if not isinstance(options, Mapping):
         raise TypeError(f"{adapter}: options is a dictionary, such as {{'device': 'cpu'}}")
-    check_names(adapter, options, known)
+    check_names(adapter, options, (*arguments, *known))
     if options.get("prompts") is not None:
         check_prompts(adapter, options["prompts"], by_role="default_prompt_name" not in known)
 

@@ -430,6 +430,8 @@ def test_mtebs_encode_kwargs_are_obeyed(model):
         encoder.encode([{"text": TEXTS}], batch_size=0)
     with pytest.raises(TypeError, match="precision"):
         encoder.encode([{"text": TEXTS}], precision="int8")
+    with pytest.raises(InputError, match="qery"):
+        encoder.encode([{"text": TEXTS}], prompt_type="qery")
 
 
 def test_the_vectorizer_names_as_many_columns_as_it_gives(model):
