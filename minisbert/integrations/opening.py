@@ -189,9 +189,9 @@ def open_ranker(
 ) -> tuple[PairScorer, dict[str, Any]]:
     """Open a cross-encoder with the options of an adapter, and return those of ``rank``."""
     load_options, rank_options = split_options(adapter, model, options, RANKER_OPTIONS)
-    # The arithmetic of a cross-encoder is chosen when it is opened.
-    if "dtype" in rank_options:
-        load_options["dtype"] = rank_options.pop("dtype")
+    # ``rank`` has no dtype: only a compiled cross-encoder has one, which ``load`` chooses.
+    if rank_options.pop("dtype", None) is not None:
+        raise InputError(f"{adapter}: dtype is for a compiled cross-encoder: add compiled=True")
     return load_ranker(model, **load_options), rank_options
 
 

@@ -90,6 +90,12 @@ def test_a_ranker_takes_no_option_of_an_encoder(tiny):
         open_ranker("X", tiny, {"normalize_embeddings": True})
 
 
+def test_a_dtype_without_compiled_is_none_of_a_rankers(tiny):
+    """rank has no such option, and an open cross-encoder would have ignored it."""
+    with pytest.raises(InputError, match="compiled"):
+        open_ranker("X", tiny, {"dtype": "bfloat16"})
+
+
 def test_prompts_are_a_dictionary(tiny):
     with pytest.raises(InputError, match="dictionary"):
         open_dense("X", tiny, {"prompts": "query: "}, EMBEDDER_OPTIONS)
