@@ -73,7 +73,8 @@ def damage(path: str | Path, line: int, error: BaseException) -> str:
         case UnicodeDecodeError():
             return f"{place}: not UTF-8 ({error.reason}); save it as UTF-8"
         case SafetensorError():
-            return f"{place} is cut short or is not a safetensors file ({error}); fetch it again"
+            reason = printable(str(error))
+            return f"{place} is cut short or is not a safetensors file ({reason}); fetch it again"
         case KeyError():
             return f"{place}: no key {one_line(error.args[0])}"
         case FileNotFoundError():
@@ -93,6 +94,22 @@ def cache_advice(path: str | Path, error: Exception) -> str:
             if any(part.startswith("models--") for part in file.parts):
                 return f"; delete {file}, and the next load downloads it again"
     return ""
+
+
+def printable(text: str, limit: int = 200) -> str:
+    """A name out of somebody's file, for a message: without control characters, and not long.
+
+    As ``one_line``, but without quotation marks: ``printable("a\\x1b[2J") = "a\\\\x1b[2J"``.
+    """
+    line = ""
+    for character in text[:limit]:
+        if character.isprintable():
+            line += character
+        else:
+            line += repr(character)[1:-1]
+    if len(text) > limit:
+        line += "..."
+    return line
 
 
 def is_lfs_pointer(path: str | Path) -> bool:
