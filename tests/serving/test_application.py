@@ -285,7 +285,7 @@ def test_documents_that_make_no_sense_are_refused_in_openais_form(client, conten
     assert_refused(answer, status, message)
 
 
-@pytest.mark.parametrize("body", [b"", b"[1]", b"\xff\xfe", b"[" * 10**5], ids=range(4))
+@pytest.mark.parametrize("body", [b"", b"[1]", b"\xff\xfe", b"[" * 10**4], ids=range(4))
 def test_a_body_that_is_no_object_is_refused(client, body):
     answer = client.post("/v1/embeddings", content=body, headers=JSON)
     assert answer.status_code == 400
