@@ -158,6 +158,7 @@ def main(arguments: list[str] | None = None) -> None:
         server.application(),
         http=Connection,
         ws="none",
+        h11_max_incomplete_event_size=2**16,  # bytes of a request's head
         limit_concurrency=limit,
         # How many asyncio accepts before it reads from any of them. If these were as many as the
         # limit, a flood of connections would push out a client before its request is seen.

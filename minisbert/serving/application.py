@@ -150,7 +150,9 @@ class Server:
         app.add_api_route("/v1/models", self.models, response_model=ModelList)
         # A name may have a slash: owner/model.
         app.add_api_route("/v1/models/{name:path}", self.model, response_model=ModelCard)
-        app.add_api_route("/health", health, response_class=PlainTextResponse)
+        app.add_api_route(
+            "/health", health, methods=["GET", "HEAD"], response_class=PlainTextResponse
+        )
         app.add_api_route("/metrics", self.metrics, response_class=PlainTextResponse)
 
         # What is added last sees a request first. CORS must come before the key: a browser asks,
@@ -245,7 +247,7 @@ class Server:
         if b"\0" in body:
             raise HTTPException(400, "the body is not JSON in UTF-8")
         most_values = max(MOST_VALUES, 2 * self.max_texts)
-        if count_values(body) > most_values:
+        if has_more_values(body, most_values):
             raise HTTPException(413, f"a body has at most {most_values:,} values in its JSON")
 
     async def embed(self, request: EmbeddingRequest) -> Response:
@@ -404,13 +406,23 @@ async def whole_body(receive: Receive) -> bytes | None:
     return bytes(body)
 
 
-def count_values(body: bytes) -> int:
-    """Count the values of a body in JSON without parsing it: 3 for ``[[1, 2]]``.
+def has_more_values(body: bytes, limit: int) -> bool:
+    """Say, without parsing it, whether a body in JSON has more values than ``limit``.
 
-    Those are the commas and the opening brackets outside of strings.
+    A value has a comma or an opening bracket before it, or is the first of all. Those in strings do
+    not count: ``has_more_values(b'["a, b, c"]', 2)`` is False.
     """
-    skeleton = JSON_STRING.sub(b"", body)
-    return skeleton.count(b",") + skeleton.count(b"[") + skeleton.count(b"{")
+    if count_separators(body) <= limit:  # even with those in strings; most requests end here
+        return False
+    without_strings, strings = JSON_STRING.subn(b"", body, count=2 * limit + 1)
+    if strings > 2 * limit:  # a value may have a key
+        return True
+    return count_separators(without_strings) > limit
+
+
+def count_separators(body: bytes) -> int:
+    """Count the commas and the opening brackets."""
+    return body.count(b",") + body.count(b"[") + body.count(b"{")
 
 
 async def answer_unless_hung_up(
@@ -519,11 +531,13 @@ async def invalid_request(request: Request, error: Any) -> Response:
     # A few tell enough. "input" may be a text or texts: a wrong one has an error for either.
     for problem in error.errors()[:4]:
         place = ".".join(short(str(part)) for part in problem["loc"][1:])
+        expected = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "json_invalid":
-            place = f"the body is not JSON: {problem['ctx']['error']}, character {place}"
+            place = f"the body is not JSON at character {place}"
+            expected = problem["ctx"]["error"]
         elif not place:
             place = "the body, a JSON object sent as application/json"
-        problems.append(f"{place}: {problem['msg']}")
+        problems.append(f"{place}: {expected}")
     return refusal(400, "; ".join(problems))
 
 

@@ -19,12 +19,15 @@ from minisbert.system.console import say
 CLIENT_SECONDS = 60
 # And so long when the server stops. Docker kills after 10 s.
 STOP_SECONDS = 5
+# So much is read from a client before the others have their turn. A body may come in chunks of one
+# byte each, and h11 takes some 15 us for each.
+READ_BYTES = 4096
 # What accepting a connection fails with if the process, or the system, has no more files or memory.
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-# Of uvicorn's protocols this one bounds a request's head (64 KiB); httptools' does not.
-class Connection(H11Protocol):
+# Of uvicorn's protocols this one bounds a request's head; httptools' does not.
+class Connection(H11Protocol, asyncio.BufferedProtocol):
     """A connection that is given up if its client keeps the server waiting too long.
 
     If there are too many connections, the one whose client has kept the server waiting longest is
@@ -33,12 +36,21 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.buffer = bytearray(READ_BYTES)
         self.has_had_answer = False
         self.waiting_since = self.loop.time()  # for the client; counts while ``waits`` is true
         self.patience = CLIENT_SECONDS
         self.unsent_bytes = 0
         self.timer = self.loop.call_later(self.patience, self.check)
         self.make_room()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """Say where asyncio shall put the next bytes: no more than fit are read."""
+        return self.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Hand on the bytes that asyncio has put there."""
+        self.data_received(bytes(self.buffer[:nbytes]))
 
     def waits(self) -> bool:
         """Say whether it is the client's turn: to send a whole request, or to read an answer."""
