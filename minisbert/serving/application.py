@@ -150,9 +150,9 @@ class Server:
         app.add_api_route("/v1/models", self.models, response_model=ModelList)
         # A name may have a slash: owner/model.
         app.add_api_route("/v1/models/{name:path}", self.model, response_model=ModelCard)
-        app.add_api_route(
-            "/health", health, methods=["GET", "HEAD"], response_class=PlainTextResponse
-        )
+        app.add_api_route("/health", health, response_class=PlainTextResponse)
+        # Some probes ask without wanting the body. (FastAPI's description cannot have both.)
+        app.add_api_route("/health", health, methods=["HEAD"], include_in_schema=False)
         app.add_api_route("/metrics", self.metrics, response_class=PlainTextResponse)
 
         # What is added last sees a request first. CORS must come before the key: a browser asks,

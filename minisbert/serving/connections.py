@@ -15,10 +15,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from minisbert.system.console import say
 
-# A client has so long to send a whole request, or to read on in its answer.
-CLIENT_SECONDS = 60
-# And so long when the server stops. Docker kills after 10 s.
-STOP_SECONDS = 5
 # So much is read from a client before the others have their turn. A body may come in chunks of one
 # byte each, and h11 takes some 15 us for each.
 READ_BYTES = 4096
@@ -34,12 +30,17 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
     given up for the newest.
     """
 
+    # A client has so long to send a whole request, or to read on in its answer ...
+    client_seconds: float = 60
+    # ... and so long when the server stops. Docker kills after 10 s.
+    stop_seconds: float = 5
+
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self.buffer = bytearray(READ_BYTES)
         self.has_had_answer = False
         self.waiting_since = self.loop.time()  # for the client; counts while ``waits`` is true
-        self.patience = CLIENT_SECONDS
+        self.patience = self.client_seconds
         self.unsent_bytes = 0
         self.timer = self.loop.call_later(self.patience, self.check)
         self.make_room()
@@ -101,7 +102,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         super().shutdown()
         self.timer.cancel()
         self.waiting_since = self.loop.time()
-        self.patience = STOP_SECONDS
+        self.patience = self.stop_seconds
         self.timer = self.loop.call_later(self.patience, self.check)
 
     def connection_lost(self, exc: Exception | None) -> None:
