@@ -2,12 +2,12 @@
 
 import asyncio
 import errno
-import re
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from http.client import HTTPResponse
 
 import pytest
 
@@ -93,13 +93,14 @@ def read_to_end(client: socket.socket) -> bytes:
 
 
 def status(client: socket.socket) -> int:
-    """The status of the next answer; 0 if the server has ended the connection."""
+    """Read the next answer; return its status, or 0 if the server has ended the connection."""
+    response = HTTPResponse(client)
     try:
-        answer = client.recv(2**20)
-    except ConnectionResetError:
+        response.begin()
+        response.read()
+    except OSError:  # RemoteDisconnected is one, too
         return 0
-    found = re.match(rb"HTTP/1.1 (\d+)", answer)
-    return int(found[1]) if found else 0
+    return response.status
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /3 HT", HEAD_OF_POST, HEAD_OF_POST + b"12345678"])
