@@ -177,11 +177,8 @@ class Batcher:
                 self.waiting.append(piece)
                 queued += len(piece.items)
                 self.arrived.set()
-                try:
-                    results += await piece.result
-                finally:
-                    # If the client has gone, a piece that still waits need not be computed.
-                    piece.result.cancel()
+                # If the client hangs up, this is cancelled, and with it a piece that still waits.
+                results += await piece.result
         finally:
             # Those in the queue are counted where they leave it.
             self.waiting_items -= len(items) - queued

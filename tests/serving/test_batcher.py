@@ -107,12 +107,13 @@ def test_a_slow_computation_makes_shorter_pieces(executor):
 
     def slow(key, items):
         calls.append(len(items))
-        time.sleep(0.2)
+        if len(calls) == 1:
+            time.sleep(0.5)
         return items
 
     async def scenario():
         batcher = Batcher(slow, executor, batch_items=32, piece_seconds=0.1)
-        await batcher.submit("", ["a" * 100] * 50)  # at first 2e-5 seconds a character
+        await batcher.submit("", ["a" * 100] * 200)  # at first 2e-5 seconds a character
 
     asyncio.run(scenario())
     assert calls[0] == 32

@@ -38,7 +38,6 @@ async def application(scope, receive, send):
 
 class Impatient(Connection):
     client_seconds = 0.4
-    stop_seconds = 0.2
 
 
 class Running:
@@ -133,10 +132,14 @@ def test_a_client_that_does_not_read():
 
 def test_a_client_that_reads_slowly():
     """It gets its whole answer, which takes longer than the client's time."""
-    with running() as server:
+
+    class Patient(Connection):
+        client_seconds = 1.5
+
+    with running(Patient) as server:
         client = server.connect(GET.replace(b"/3", b"/30000000"))
         received = b""
-        for _ in range(20):
+        for _ in range(30):
             time.sleep(0.1)
             received += client.recv(2**19)
         received += read_to_end(client)
@@ -199,7 +202,11 @@ def test_a_client_is_read_in_small_parts():
 @pytest.mark.parametrize("sent", [b"", HEAD_OF_POST + b"12345678"])
 def test_a_client_that_owes_its_request_does_not_delay_the_end(sent):
     """Uvicorn would wait for a minute, and Docker kills after ten seconds."""
-    server = Running(Impatient, 100)
+
+    class Stopped(Connection):
+        stop_seconds = 0.2
+
+    server = Running(Stopped, 100)
     client = server.connect(sent)
     time.sleep(0.1)
     assert server.stop() < 5
