@@ -180,6 +180,7 @@ VALUES = [
 ]
 RIGHT = {
     "pooling": [None],
+    "device": [None],
     "max_seq_length": [None],
     "batch_size": [None, 3],
     "normalize_embeddings": [None, True],

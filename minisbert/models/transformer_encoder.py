@@ -7,7 +7,7 @@ hidden states.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Self
@@ -22,12 +22,80 @@ from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.core.checks import check_texts
 from minisbert.core.tokenizer import pad_batch
 from minisbert.models.batching import PackedBatch, check_ids, check_inputs, same_text, unpack
+from minisbert.models.properties import ExplainedModule
 from minisbert.models.stored_encoder import StoredEncoder
 from minisbert.system.devices import choose_dtype, move_to
 from minisbert.system.torch_internals import fastest_linear
 
+# Held while modes and dtypes change; notified when a call has ended.
+_changes = threading.Condition(threading.RLock())
+# The modules that calls compute with: the thread of each call, and the mode of each module before
+# the first of them.
+_calls: dict[nn.Module, list[int]] = {}
+_modes: dict[nn.Module, bool] = {}
 
-class TransformerEncoder(StoredEncoder):
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch a model to eval mode without gradients, then restore the mode of each module.
+
+    A caller may have frozen some modules. Several threads may evaluate one model, or models that
+    share modules: the last of them restores the modes.
+    """
+    modules = list(model.modules())
+    thread = threading.get_ident()
+    with _changes:
+        for module in modules:
+            _calls.setdefault(module, []).append(thread)
+            _modes.setdefault(module, module.training)
+            module.training = False
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        with _changes:
+            for module in modules:
+                _calls[module].remove(thread)
+                if not _calls[module]:
+                    del _calls[module]
+                    module.training = _modes.pop(module)
+            _changes.notify_all()
+
+
+class ChangedBetweenCalls(ExplainedModule):
+    """A model that another thread cannot change while a call computes with it.
+
+    ``double()``, ``to(device)`` and the like wait for the end of the call, and so does ``train()``,
+    which would switch dropout on in its middle. A call that begins meanwhile waits for them.
+    """
+
+    # Not a public name of torch, but the one that all of ``to``, ``double``, ``half`` and ``cuda``
+    # call; torch's own modules override it, too.
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        with self.between_calls():
+            return super()._apply(fn, recurse)
+
+    def train(self, mode: bool = True) -> Self:
+        with self.between_calls():
+            return super().train(mode)
+
+    @contextmanager
+    def between_calls(self) -> Iterator[None]:
+        """Wait until no call of another thread computes with the model, and let none begin."""
+        thread = threading.get_ident()
+
+        def is_free() -> bool:
+            for module in self.modules():
+                if any(caller != thread for caller in _calls.get(module, ())):
+                    return False
+            return True
+
+        with _changes:
+            _changes.wait_for(is_free)
+            yield
+
+
+class TransformerEncoder(ChangedBetweenCalls, StoredEncoder):
     """A tokenizer and a ``Bert``. A kind defines what it makes of the hidden states."""
 
     def __init__(
@@ -52,7 +120,7 @@ class TransformerEncoder(StoredEncoder):
     def most_tokens(self) -> int:
         return self.bert.config.positions
 
-    def on_device(self, device: str | torch.device) -> Self:
+    def on_device(self, device: str | torch.device | None) -> Self:
         return move_to(self, self.bert, device)
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
@@ -135,36 +203,3 @@ def token_states(bert: Encoder, batch: PackedBatch) -> list[Tensor]:
     """Compute the hidden states (T, D) of each text, its prompt's included."""
     hidden, mask = text_states(bert, replace(batch, unpooled=0))
     return [states[real] for states, real in zip(hidden, mask, strict=True)]
-
-
-_lock = threading.Lock()
-# The modules that were switched from train to eval mode, and how many calls still need them so.
-_calls: dict[nn.Module, int] = {}
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch a model to eval mode without gradients, then restore the mode of each module.
-
-    A caller may have frozen some modules. Several threads may evaluate one model, or models that
-    share modules: the last of them restores the modes.
-    """
-    switched = []
-    with _lock:
-        for module in model.modules():
-            # A module in eval mode stays as it is. But if another call has switched it, that call
-            # may end first and must not switch it back, so this one is counted too.
-            if module.training or module in _calls:
-                module.training = False
-                _calls[module] = _calls.get(module, 0) + 1
-                switched.append(module)
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        with _lock:
-            for module in switched:
-                _calls[module] -= 1
-                if _calls[module] == 0:
-                    del _calls[module]
-                    module.training = True
