@@ -128,7 +128,7 @@ def check_setting(model: object, name: str) -> None:
     if name in replacements.ASSIGNMENTS:
         instead = replacements.advice(replacements.ASSIGNMENTS, name)
         raise AttributeError(f"{name} is no setting of a {kind.__name__}: {instead}")
-    if declares(kind, name) or name in vars(model):
+    if name in vars(model) or declares(kind, name):
         return
     of_model = [setting for setting in SETTINGS if declares(kind, setting)]
     instead = replacements.advice({}, name, of_model)
@@ -239,7 +239,7 @@ class EncoderProperties(CutTexts):
         return self.settings.similarity_fn_name
 
     @similarity_fn_name.setter
-    def similarity_fn_name(self, name: str) -> None:
+    def similarity_fn_name(self, name: SimilarityName) -> None:
         check_choice("similarity_fn_name", name, SIMILARITIES)
         self.settings = replace(self.settings, similarity_fn_name=name)
 
@@ -248,7 +248,7 @@ class EncoderProperties(CutTexts):
         truncate_dim: int | None = None,
         prompts: Mapping[str, str] | None = None,
         default_prompt_name: str | None = None,
-        similarity_fn_name: str | None = None,
+        similarity_fn_name: SimilarityName | None = None,
     ) -> Self:
         """Override the folder's settings with the arguments that are not None."""
         if truncate_dim is not None:

@@ -29,10 +29,10 @@ from minisbert.system.torch_internals import fastest_linear
 
 # Held while modes and dtypes change; notified when a call has ended.
 _changes = threading.Condition(threading.RLock())
-# The modules that calls compute with: the thread of each call, and the mode of each module before
-# the first of them.
-_calls: dict[nn.Module, list[int]] = {}
-_modes: dict[nn.Module, bool] = {}
+# The model that each call computes with, and the thread of the call.
+_computing: list[tuple[nn.Module, int]] = []
+# The modules that were switched from train to eval mode, and how many calls still need them so.
+_switches: dict[nn.Module, int] = {}
 
 
 @contextmanager
@@ -42,23 +42,28 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     A caller may have frozen some modules. Several threads may evaluate one model, or models that
     share modules: the last of them restores the modes.
     """
-    modules = list(model.modules())
-    thread = threading.get_ident()
+    call = (model, threading.get_ident())
+    switched = []
     with _changes:
-        for module in modules:
-            _calls.setdefault(module, []).append(thread)
-            _modes.setdefault(module, module.training)
-            module.training = False
+        _computing.append(call)
+        for module in model.modules():
+            # A module in eval mode stays as it is. But if another call has switched it, that call
+            # may end first and must not switch it back, so this one is counted too.
+            if module.training or module in _switches:
+                module.training = False
+                _switches[module] = _switches.get(module, 0) + 1
+                switched.append(module)
     try:
         with torch.inference_mode():
             yield
     finally:
         with _changes:
-            for module in modules:
-                _calls[module].remove(thread)
-                if not _calls[module]:
-                    del _calls[module]
-                    module.training = _modes.pop(module)
+            _computing.remove(call)
+            for module in switched:
+                _switches[module] -= 1
+                if _switches[module] == 0:
+                    del _switches[module]
+                    module.training = True
             _changes.notify_all()
 
 
@@ -82,11 +87,13 @@ class ChangedBetweenCalls(ExplainedModule):
     @contextmanager
     def between_calls(self) -> Iterator[None]:
         """Wait until no call of another thread computes with the model, and let none begin."""
+        own = set(self.modules())
         thread = threading.get_ident()
 
         def is_free() -> bool:
-            for module in self.modules():
-                if any(caller != thread for caller in _calls.get(module, ())):
+            """Return whether no other thread computes with one of the modules."""
+            for model, caller in _computing:
+                if caller != thread and not own.isdisjoint(model.modules()):
                     return False
             return True
 
