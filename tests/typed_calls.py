@@ -15,6 +15,7 @@ from minisbert import (
     StaticEncoder,
     util,
 )
+from minisbert.train import train
 
 texts = ["A cat sits.", "A kitten is sitting."]
 
@@ -108,6 +109,7 @@ encoder.encoed(texts)  # type: ignore[attr-defined]
 encoder.max_seq_lenght = 16  # type: ignore[assignment]
 reranker.predict([("a query", "a document")], batch_sise=3)  # type: ignore[call-overload]
 reranker.predict([("a query", "a document")]).to("cpu")  # type: ignore[attr-defined]
+train(encoder, [("a", "b")], loss="rankin")  # type: ignore[arg-type]
 SentenceEncoder.load(3)  # type: ignore[arg-type]
 SentenceEncoder.load("all-MiniLM-L6-v2", similarity_fn_name="cosinus")  # type: ignore[arg-type]
 minisbert.load("all-MiniLM-L6-v2", compiled=True, dtype="float8")  # type: ignore[arg-type]

@@ -27,54 +27,15 @@ from minisbert.models.stored_encoder import StoredEncoder
 from minisbert.system.devices import choose_dtype, move_to
 from minisbert.system.torch_internals import fastest_linear
 
-# Held while modes and dtypes change; notified when a call has ended.
-_changes = threading.Condition(threading.RLock())
-# The model that each call computes with, and the thread of the call.
-_computing: list[tuple[nn.Module, int]] = []
-# The modules that were switched from train to eval mode, and how many calls still need them so.
-_switches: dict[nn.Module, int] = {}
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch a model to eval mode without gradients, then restore the mode of each module.
-
-    A caller may have frozen some modules. Several threads may evaluate one model, or models that
-    share modules: the last of them restores the modes.
-    """
-    call = (model, threading.get_ident())
-    switched = []
-    with _changes:
-        _computing.append(call)
-        for module in model.modules():
-            # A module in eval mode stays as it is. But if another call has switched it, that call
-            # may end first and must not switch it back, so this one is counted too.
-            if module.training or module in _switches:
-                module.training = False
-                _switches[module] = _switches.get(module, 0) + 1
-                switched.append(module)
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        with _changes:
-            _computing.remove(call)
-            for module in switched:
-                _switches[module] -= 1
-                if _switches[module] == 0:
-                    del _switches[module]
-                    module.training = True
-            _changes.notify_all()
-
 
 class ChangedBetweenCalls(ExplainedModule):
-    """A model that another thread cannot change while a call computes with it.
+    """A model that no other thread changes while a call computes with it.
 
     ``double()``, ``to(device)`` and the like wait for the end of the call, and so does ``train()``,
     which would switch dropout on in its middle. A call that begins meanwhile waits for them.
     """
 
-    # Not a public name of torch, but the one that all of ``to``, ``double``, ``half`` and ``cuda``
+    # Not a public name of torch, but the method that ``to``, ``double``, ``half`` and ``cuda`` all
     # call; torch's own modules override it, too.
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         with self.between_calls():
@@ -97,8 +58,8 @@ class ChangedBetweenCalls(ExplainedModule):
                     return False
             return True
 
-        with _changes:
-            _changes.wait_for(is_free)
+        with _lock:
+            _lock.wait_for(is_free)
             yield
 
 
@@ -210,3 +171,43 @@ def token_states(bert: Encoder, batch: PackedBatch) -> list[Tensor]:
     """Compute the hidden states (T, D) of each text, its prompt's included."""
     hidden, mask = text_states(bert, replace(batch, unpooled=0))
     return [states[real] for states, real in zip(hidden, mask, strict=True)]
+
+
+# Held while modes, dtypes and devices change; notified when a call ends.
+_lock = threading.Condition(threading.RLock())
+# The model that each call computes with, and the thread of the call.
+_computing: list[tuple[nn.Module, int]] = []
+# The modules that were switched from train to eval mode, and how many calls still need them so.
+_calls: dict[nn.Module, int] = {}
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch a model to eval mode without gradients, then restore the mode of each module.
+
+    A caller may have frozen some modules. Several threads may evaluate one model, or models that
+    share modules: the last of them restores the modes.
+    """
+    call = (model, threading.get_ident())
+    switched = []
+    with _lock:
+        _computing.append(call)
+        for module in model.modules():
+            # A module in eval mode stays as it is. But if another call has switched it, that call
+            # may end first and must not switch it back, so this one is counted too.
+            if module.training or module in _calls:
+                module.training = False
+                _calls[module] = _calls.get(module, 0) + 1
+                switched.append(module)
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        with _lock:
+            _computing.remove(call)
+            for module in switched:
+                _calls[module] -= 1
+                if _calls[module] == 0:
+                    del _calls[module]
+                    module.training = True
+            _lock.notify_all()
