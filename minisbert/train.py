@@ -22,6 +22,7 @@ from minisbert.core.loop import Diverged, Step, adamw, fit
 from minisbert.data.rows import as_rows
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.transformer_encoder import training_in_this_thread
 from minisbert.system import devices
 from minisbert.system.console import Interrupts
 from minisbert.system.progress import Bar
@@ -101,10 +102,11 @@ def train(
         folder = Path(out)
     written_folder = folder if group.rank == 0 else None
 
-    # Until the end of the training: random numbers come from the seed, parameters that the loss
-    # does not reach are frozen, Ctrl-C waits for the end of a step, and the log is open (it is None
-    # without a folder).
+    # Until the end of the training: no other thread computes with the model, random numbers come
+    # from the seed, parameters that the loss does not reach are frozen, Ctrl-C waits for the end of
+    # a step, and the log is open (it is None without a folder).
     with (
+        training_in_this_thread(model),
         devices.seeded(seed, device),
         starting_model.frozen_if_unused(model),
         Interrupts() as interrupts,
@@ -206,7 +208,7 @@ def train(
                     progress.count(step, tokens, time.monotonic() - started)
                     randomness = devices.random_state(device)
                     run_folder.log_loss(log, progress, lr * step.multiplier, log_every)
-                bar.set_postfix_str(f"loss {step.loss:.4f}", refresh=False)
+                bar.set_postfix_str(messages.bar_text(step.loss, progress), refresh=False)
                 bar.update()
 
                 scores = None

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from minisbert.system.assets import assets
-from minisbert.system.files import naming
+from minisbert.system.files import check_no_link, naming
 
 CARD = "README.md"
 LAST_LINE = (
@@ -79,6 +79,7 @@ def write_card(
     text = "\n".join([*lines, "", ""]) + training
 
     text += LAST_LINE.format(digest(text))
+    check_no_link(folder / CARD)
     with naming(folder / CARD):
         (folder / CARD).write_text(text, encoding="utf-8", errors="backslashreplace")
 

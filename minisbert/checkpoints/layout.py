@@ -36,7 +36,7 @@ from minisbert.architectures.relatives import ENCODER_FAMILIES, read_config
 from minisbert.checkpoints.module_names import MODULE_PREFIX, pooling_modes
 from minisbert.core import InputError, one_line
 from minisbert.system.assets import assets, download_model, ensure, is_hub_name
-from minisbert.system.console import say
+from minisbert.system.console import warn
 from minisbert.system.files import MOST_BYTES, write_json
 from minisbert.system.reading import read_json
 
@@ -338,7 +338,7 @@ class ModelFolder:
             return mode
         if self.pooling is not None:
             return self.pooling
-        say(
+        warn(
             f"{self.path} states no pooling (1_Pooling/config.json): the mean is taken, unless "
             f"you choose another"
         )

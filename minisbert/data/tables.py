@@ -37,7 +37,7 @@ from minisbert.data.records import (
     refusal,
     saved_dataset,
 )
-from minisbert.system.console import say
+from minisbert.system.console import warn
 from minisbert.system.files import decode, listed, open_bytes
 
 LONGEST_LINE = 2**22  # bytes; tokenizing a text takes over a hundred times its size
@@ -410,7 +410,7 @@ def quoted_rows(
         cells = [cell.strip() for cell in cells]
         if looks_for_swallowed_rows and may_have_swallowed_rows(cells):
             looks_for_swallowed_rows = False  # told once
-            say(
+            warn(
                 f"{name}, line {row_lines.begin}: a cell in quotation marks holds a tab and a line "
                 f"end; give --no-quotes if marks are text in this file"
             )

@@ -20,7 +20,7 @@ from minisbert.models.pair_model import PairScorer
 from minisbert.models.text_encoder import TextEncoder
 from minisbert.search.dense import top_k
 from minisbert.search.kinds import KINDS
-from minisbert.system.console import say
+from minisbert.system.console import warn
 from minisbert.system.reading import reading
 
 # queries, corpus, k, progress -> scores and indices, (Q, k) each
@@ -66,7 +66,7 @@ def load_retrieval(
     # read_qrels has given documents that the corpus lacks rows after it, where no search finds them
     missing = len(rows) - len(documents)
     if missing:
-        say(
+        warn(
             f"{qrels}: {missing:,} judged documents are not in the corpus; they count as never "
             f"found, as in trec_eval"
         )

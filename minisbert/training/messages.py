@@ -10,7 +10,7 @@ from minisbert.system.devices import choose_dtype
 from minisbert.system.progress import Bar
 from minisbert.training import MODEL
 from minisbert.training.base_loss import Loss, RowNetwork
-from minisbert.training.distributed import say_once
+from minisbert.training.distributed import warn_once
 from minisbert.training.options import Settings
 from minisbert.training.run_data import RunData
 from minisbert.training.scores import Gain
@@ -51,7 +51,7 @@ def describe_batches(
     possible_size = min(batch_size, len(network.lengths))
     if loss.negatives_in_batch and 1.1 * usual_size < possible_size:
         why = "rows that share a text never meet"
-        say_once(f"most batches have {usual_size:.0f} rows, not {batch_size}: {why}")
+        warn_once(f"most batches have {usual_size:.0f} rows, not {batch_size}: {why}")
 
     texts = 0
     truncated = 0
@@ -60,7 +60,20 @@ def describe_batches(
         truncated += sum(column.truncated)
     if truncated:
         limit = encoder_of(network.model).tokenizer.limit
-        say_once(cut_message(limit, truncated, texts))
+        warn_once(cut_message(limit, truncated, texts))
+
+
+def bar_text(loss: float, progress: Progress) -> str:
+    """Return what stands beside the bar: ``loss 0.0312, dev spearman 84.82``.
+
+    A command prints each dev score on a line of its own. In Python those lines are of the level
+    INFO, which few programs show: there the bar alone says how the training goes.
+    """
+    text = f"loss {loss:.4f}"
+    if progress.history:
+        score = progress.history[-1][progress.metric]
+        text += f", dev {progress.metric} {100 * score:.2f}"
+    return text
 
 
 def say_end(progress: Progress, out: Path) -> None:

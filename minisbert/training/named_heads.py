@@ -11,7 +11,7 @@ from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_heads import Head, head_settings
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import say
+from minisbert.system.console import warn
 
 
 def cross_encoder_head(encoder: SentenceEncoder, outputs: int) -> Head:
@@ -101,7 +101,7 @@ def saved_or_new(saved: PairModel, head: Head, task: str, labels: Sequence[str])
         same_kind = True
 
     if not same_outputs or not same_kind:
-        say(f"the model has another head, for {saved.task}: a new one is trained")
+        warn(f"the model has another head, for {saved.task}: a new one is trained")
         return head
 
     # The saved weights go on, with the new head's dropout.

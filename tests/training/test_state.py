@@ -97,6 +97,20 @@ def test_a_log_that_was_cut_is_refused(stopped, tiny):
         resume(tiny, stopped)
 
 
+def test_the_log_is_on_the_disk_before_the_state_that_counts_its_bytes(tiny, tmp_path, monkeypatch):
+    """After a power cut a log that was only written is shorter than its state says: no resume."""
+    flushed = []
+    flush = files.flush
+
+    def note(path: Path) -> None:
+        flushed.append(path.name)
+        flush(path)
+
+    monkeypatch.setattr(files, "flush", note)
+    train(SentenceEncoder.load(tiny, device="cpu"), ROWS, **GIVEN, out=tmp_path / "run")
+    assert flushed.index("metrics.jsonl") < flushed.index("state.json")
+
+
 def test_what_was_logged_after_the_state_is_logged_again_and_not_twice(stopped, tiny, tmp_path):
     with open(stopped / "metrics.jsonl", "a") as log:
         log.write('{"step": 8, "loss": 1.0}\n{"step": 9, "lo')
