@@ -17,6 +17,7 @@ from minisbert.core import InputError, one_line
 from minisbert.loading import Encoder, load_dense, load_ranker
 from minisbert.models.pair_model import PairScorer
 from minisbert.models.text_encoder import DenseEncoder
+from minisbert.replacements import LOAD, MISSPELT, check_keywords
 
 # What ``encode`` gets at each call; every other option goes to ``load``, once. ``dtype`` is an
 # option of both, and ``load`` has it for a compiled model.
@@ -51,10 +52,8 @@ RANKER_OPTIONS = (
     "show_progress_bar",
 )
 
-# How alike two names are, from 0 to 1, if one may be the other misspelt.
-MISSPELT = 0.75
-
-# What other libraries' classes for embeddings and rerankers call these options.
+# What other libraries' classes for embeddings and rerankers call these options. The names of
+# sentence-transformers are in ``LOAD``.
 NAMES_ELSEWHERE = {
     "model": "model_name",
     "model_name": "model",
@@ -78,27 +77,14 @@ NAMES_ELSEWHERE = {
     "dimensions": "truncate_dim",
     "embed_dim": "truncate_dim",
     "revision": 'the model "owner/name@revision"',
-    "cache_folder": "the environment variable HF_HOME",
     "cache_dir": "the environment variable HF_HOME",
-    "token": "the environment variable HF_TOKEN",
-    "local_files_only": "the environment variable HF_HUB_OFFLINE=1",
     "backend": "compiled=True",
 }
 
 
 def check_names(adapter: str, names: Iterable[str], known: Collection[str]) -> None:
     """Raise ``TypeError`` with advice for an argument that an adapter does not have."""
-    for name in names:
-        if name in known:
-            continue
-        alike = get_close_matches(name, known, n=1, cutoff=MISSPELT)
-        if name in NAMES_ELSEWHERE:
-            advice = f"use {NAMES_ELSEWHERE[name]}"
-        elif alike:
-            advice = f"did you mean {alike[0]}?"
-        else:
-            advice = f"it has {', '.join(known)}"
-        raise TypeError(f"{adapter} has no argument {name}: {advice}")
+    check_keywords(adapter, names, known, LOAD | NAMES_ELSEWHERE)
 
 
 def check_fields(
