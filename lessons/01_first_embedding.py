@@ -258,7 +258,7 @@ assert numbers == 22_713_216, "all learned"
 # and which only training?
 
 # %%
-chapter(1)
+chapter("__init__")
 
 # %% [markdown]
 # ## Exercises

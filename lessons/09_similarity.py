@@ -63,6 +63,16 @@ assert metrics.spearman([1, 2, 400], people) > 1 - 1e-12, "the order is right"
 assert abs(metrics.spearman([1, 1, 2], people) - 0.86603) < 1e-5, "the tie's price"
 
 # %% [markdown]
+# **Write them:** `pearson`, `ranks`, `spearman` (`python -m lessons.check start 09`, then `run 09`), and compare.
+# `pearson` ends with `np.clip`, though no correlation is above 1. What is it there for? What would `ranks([1, 2, 2, 3])`
+# be with the first rank of a group in place of the middle, and what Spearman's correlation with 1, 2, 3, 4? And below
+# them the cosine: `normalize` has an `eps`. What is the cosine with a vector of zeros, and what would it be without?
+
+# %%
+chapter("metrics")
+chapter("encoder", "normalize", "cosine", "cosine_matrix")
+
+# %% [markdown]
 # Now the whole split, **zero-shot**, that is without any training: encode each sentence, compare. One forward pass,
 # four poolings; *first-last* is the mean of the first layer's states and the last one's. `budgeted_batches` (lesson 25)
 # makes batches of at most 4,096 tokens, and in `inference_mode` nothing is recorded for gradients.
@@ -272,21 +282,6 @@ wrong = 100 * metrics.spearman(similarity_pairwise(wrong_u, wrong_v), scores)
 print(f"{wrong:.4f} against {spearman['mean']:.4f}")
 assert abs(wrong - spearman["mean"]) < 0.001, "a score is not a proof of right code"
 assert largest_difference(wrong_u, u) > 0.1, "for these vectors are different"
-
-# %% [markdown]
-# ## Now read the chapter
-#
-# The metrics, and the cosine.
-#
-# - `pearson` ends with `np.clip`, though no correlation is above 1. What is it there for?
-# - What would `ranks([1, 2, 2, 3])` be with the first rank of a group in place of the middle, and what would Spearman's
-#   correlation with 1, 2, 3, 4 be?
-# - `normalize` has an `eps`. What is the cosine with a vector of zeros, and what would it be without?
-#
-# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
-
-# %%
-chapter(9)
 
 # %% [markdown]
 # ## Exercises

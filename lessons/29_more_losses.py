@@ -254,7 +254,7 @@ assert angles["no 1 inside the log"] < 1, "the direction is right, only the size
 # Answers are in [the book in ten evenings](TEN_EVENINGS.md).
 
 # %%
-chapter(29)
+chapter("losses", "contrastive_loss")
 
 # %% [markdown]
 # ## Exercises

@@ -22,7 +22,7 @@ from typing import Any
 
 from lessons.grader.pieces import PIECES, ROOT, Piece, mine, pieces_of
 from lessons.grader.result import RUNS, Result
-from lessons.grader.stubs import attributes_of
+from lessons.grader.stubs import attributes_of, own_class_cells
 
 SECONDS = 20.0  # for one piece, the search for the mistake included; it takes far less than one
 START_SECONDS = 120.0  # until torch is imported, even on a slow disk
@@ -148,7 +148,10 @@ def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         reason = f"the file cannot be loaded: {type(error).__name__}: {error}"
     written = dict(space)
-    masters_of = {piece.path[0]: piece.original for piece in pieces if len(piece.path) == 1}
+    # Each piece is graded alone, with the package's versions of the lesson's others.
+    masters_of = {
+        piece.path[0]: piece.original if len(piece.path) == 1 else piece.owner for piece in pieces
+    }
     for piece in (PIECES[master] for master in masters):
         tell(busy=piece.master)
         function, problem = find(written, piece, path) if not reason else (None, reason)
@@ -157,7 +160,6 @@ def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -
         elif function is None:
             result = Result(piece.master, "failed", [(RUNS, False, problem)])
         else:
-            # Each piece is graded alone, with the package's versions of the lesson's others.
             space.update(masters_of | ({piece.path[0]: function} if len(piece.path) == 1 else {}))
             with lent(written, piece):
                 result = climb(piece, function)
@@ -191,6 +193,10 @@ def lent(space: dict[str, Any], piece: Piece) -> Iterator[None]:
     if len(piece.path) == 1 or not isinstance(theirs, type):
         yield
         return
+    # ``super()`` asks for the class in whose body it stands, and gets the package's, too.
+    cells = own_class_cells(theirs)
+    for cell in cells:
+        cell.cell_contents = piece.owner
     taken = {
         line.removeprefix("self.").split()[0]
         for line in attributes_of(piece)
@@ -209,6 +215,8 @@ def lent(space: dict[str, Any], piece: Piece) -> Iterator[None]:
     finally:
         for name in names:
             delattr(piece.owner, name)
+        for cell in cells:
+            cell.cell_contents = theirs
 
 
 def find(space: dict[str, Any], piece: Piece, path: Path) -> tuple[Callable | None, str]:
