@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 00: before we begin
 #
-# Steps through `minisbert/core/loop.py`, `minisbert/core/metrics.py`, with four rows of data. About 55 minutes. You may
+# Uses `minisbert/core/loop.py` and `minisbert/core/metrics.py` on four rows of data. About 55 minutes. You may
 # not need it: `python -m lessons.check quiz 00` asks five questions and names the sections to read. If all five answers
 # are right, go on to lesson 01.
 #

@@ -1,8 +1,7 @@
 # %% [markdown]
 # # Lesson 13: training for real
 #
-# Steps through `minisbert/core/loop.py`, `minisbert/core/losses.py`, `lessons/by_hand/geometry.py`. About 60
-# minutes. You will train MiniLM to a better score and prove it, ruin it in four ways, collapse it, and find out whether
+# Steps through `lessons/by_hand/patience.py` and `lessons/last_layer.py`. About 60 minutes. You will train MiniLM to a better score and prove it, ruin it in four ways, collapse it, and find out whether
 # a negation can be taught.
 
 # %%

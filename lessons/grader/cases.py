@@ -254,7 +254,7 @@ def both(ours: Any, expected: Any) -> list[str]:
     return texts if texts[0] != texts[1] else [repr(ours)[:240], repr(expected)[:240]]
 
 
-# -------------------------------------------------------------------- what the difference looks like
+# ------------------------------------------------------------------- what the difference looks like
 
 
 def pattern(ours: Any, expected: Any, tolerance: float) -> str:
