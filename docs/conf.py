@@ -20,10 +20,9 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
 sys.path.insert(0, str(ROOT / "docs" / "tools"))
 
+from jupyter_client.connect import ConnectionFileMixin  # noqa: E402
 from lesson_pages import LESSONS, origin  # noqa: E402
 from site_index import pages_address, theme_options  # noqa: E402
-
-from jupyter_client.connect import ConnectionFileMixin  # noqa: E402
 
 import minisbert  # noqa: E402
 

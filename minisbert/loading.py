@@ -26,7 +26,7 @@ from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.static_encoder import StaticEncoder
 from minisbert.models.stored_encoder import StoredEncoder
 from minisbert.models.text_encoder import DenseEncoder, TextEncoder
-from minisbert.system.console import say
+from minisbert.system.console import warn
 from minisbert.system.devices import choose_device, move_to
 
 Encoder = TextEncoder  # the type of what ``load_encoder`` opens: an encoder of any kind
@@ -129,7 +129,7 @@ def open_encoder(
             encoder = SentenceEncoder.load_folder(folder, device=device, **options)
             return CudaEncoder(encoder, folder.path, gpu_dtype)
         reason = "is no BERT or relative of it, and only those are on a GPU"
-        say(f"not compiled: {folder.path} {reason}")
+        warn(f"not compiled: {folder.path} {reason}")
         return encoder_class.load_folder(folder, device=device, **options)
 
     check_compiled(compiled, dtype, device)

@@ -13,7 +13,7 @@ import pytest
 
 import minisbert
 from benchmarks import figures
-from docs.tools import command_pages, make_recording, site_index
+from docs.tools import command_pages, draw_grader, site_index
 from minisbert.__main__ import COMMANDS as NAMES
 from minisbert.commands.evaluate import main as evaluate
 from tests.colbert import write_colbert
@@ -201,11 +201,14 @@ def test_every_public_name_has_its_place_in_the_reference():
 
 
 @pytest.mark.weights
-def test_the_example_in_python_prints_what_the_readme_shows(minilm, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("example", [0, 1])
+def test_the_examples_in_python_print_what_the_readme_shows(
+    example, minilm, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
-    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
+    code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[example]
     exec(code.replace("all-MiniLM-L6-v2", str(minilm)), {})
-    assert f"  # {capsys.readouterr().out}" in code
+    assert f"\n# {capsys.readouterr().out}" in code
 
 
 OPTIONAL = {"sentence_transformers", "faiss", "hnswlib"}  # an example that imports one needs it
@@ -248,10 +251,10 @@ def test_the_dev_scores_that_the_readmes_training_begins_with(minilm, stsb, caps
 
 
 @pytest.mark.slow
-def test_the_recording_is_a_run_of_the_grader():
+def test_the_picture_of_the_grader_is_a_run_of_it():
     """The lines that it shows, but for line numbers, which every edit of the lesson moves."""
-    function, said = make_recording.run()
-    again = make_recording.drawing(make_recording.screen(function, said))
-    drawn = make_recording.PICTURE.read_text(encoding="utf-8")
+    function, said = draw_grader.run()
+    again = draw_grader.drawing(draw_grader.screen(function, said))
+    drawn = draw_grader.PICTURE.read_text(encoding="utf-8")
     drawn = re.sub(r"line \d+", "line", drawn)
-    assert drawn == re.sub(r"line \d+", "line", again), "run make_recording.py"
+    assert drawn == re.sub(r"line \d+", "line", again), "run draw_grader.py"

@@ -1,9 +1,9 @@
 """Hand examples and traps: how they are written, and how two results of any kind are compared.
 
 The cases themselves are in ``cases_text.py``, ``cases_encoder.py``, ``cases_scores.py``,
-``cases_losses.py``, ``cases_loop.py``, ``cases_small.py``, ``cases_search.py``, ``cases_modern.py``
-and ``cases_by_hand.py``. They call the package, in which the learner's function has replaced the
-master.
+``cases_losses.py``, ``cases_loop.py``, ``cases_small.py``, ``cases_search.py``,
+``cases_modern.py``, ``cases_by_hand.py`` and ``cases_sheets.py``. They call the package, in which
+the learner's function has replaced the master.
 """
 
 import math

@@ -28,6 +28,7 @@ from lessons.grader import (  # noqa: F401 (their cases)
     cases_modern,
     cases_scores,
     cases_search,
+    cases_sheets,
     cases_small,
     cases_text,
 )

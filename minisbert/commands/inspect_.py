@@ -10,15 +10,21 @@ Examples:
   minisbert inspect triplets.jsonl.gz --model bert-base-uncased --max-length 128 --json
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from minisbert.commands import shared
 from minisbert.system.assets import asset, local_path
-from minisbert.system.console import command_parser, exiting, say, score_scale
-from minisbert.system.files import check_output
+from minisbert.system.console import (
+    command_parser,
+    escaped,
+    exiting,
+    print_json,
+    say,
+    score_scale,
+)
+from minisbert.system.files import check_no_link, check_output
 
 DEFAULT = "all-MiniLM-L6-v2"
 PICTURE = "inspection.png"
@@ -111,6 +117,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.plots:
         plots.require()
         check_output(options.plots / PICTURE, *options.files, local_path(options.model or DEFAULT))
+        check_no_link(options.plots / PICTURE)
 
     # Without --model the default one counts tokens, unless it would have to be fetched: 90 MB.
     tokenizer = None
@@ -153,6 +160,6 @@ def main(arguments: list[str] | None = None) -> None:
     refused = any(file.problems for file in files)
     with exiting(1 if refused else 0):
         if options.json:
-            print(json.dumps(content, ensure_ascii=False))
+            print_json(content)
         else:
-            print("\n".join(report(content)))
+            print(escaped("\n".join(report(content))))

@@ -7,7 +7,7 @@ from pathlib import Path
 from minisbert.core import InputError
 from minisbert.evaluation import plots
 from minisbert.system.console import command_parser, say
-from minisbert.system.files import check_ending, check_output, read_text
+from minisbert.system.files import check_ending, check_no_link, check_output, read_text
 from minisbert.system.reading import reading
 from minisbert.training import RUN_CONFIG, RUN_LOG
 from minisbert.training.options import parse
@@ -53,6 +53,8 @@ def plot(arguments: list[str] | None = None) -> None:
     check_ending("--out", target, ".png", ".svg", ".pdf")
     for run in options.runs:
         check_output(target, *run.glob("*.json*"))
+    if not options.out:
+        check_no_link(target)
     plots.require()  # matplotlib is missed before the runs are read
 
     curves = {}

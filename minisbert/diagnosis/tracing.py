@@ -21,7 +21,7 @@ from minisbert.core import InputError, bert
 from minisbert.core.tokenizer import pad_batch
 from minisbert.models.batching import check_inputs
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import cut_message, say
+from minisbert.system.console import cut_message, warn
 from minisbert.system.files import open_bytes
 from minisbert.system.reading import reading
 
@@ -90,7 +90,7 @@ def inputs_of(encoder: SentenceEncoder, texts: list[str]) -> dict[str, Tensor]:
     """Tokenize texts to ids, mask and token types, (B, T) each."""
     encoded = encoder.tokenizer.encode(texts)
     if any(encoded.truncated):
-        say(cut_message(encoder.tokenizer.limit, sum(encoded.truncated), len(texts)))
+        warn(cut_message(encoder.tokenizer.limit, sum(encoded.truncated), len(texts)))
     ids, mask = pad_batch(encoded.ids, encoder.tokenizer.pad_id)
     if mask is None:
         mask = torch.ones_like(ids, dtype=torch.bool)

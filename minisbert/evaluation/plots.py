@@ -5,6 +5,7 @@ They need matplotlib, the extra ``plots``.
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -140,22 +141,22 @@ def draw_curves(runs: Mapping[str, Mapping[str, Mapping[int, float]]], title: st
     labels = labels_of(runs)
     figure = new_figure(9, 1 + 2.2 * len(labels))
     panels = figure.subplots(len(labels), sharex=True, squeeze=False)[:, 0]
-    lines = []
-    for number, curves in enumerate(runs.values()):
+    lines = {}
+    for number, (name, curves) in enumerate(runs.items()):
         for label, curve in curves.items():
             # A curve of few points, such as one evaluation an epoch, shows them as dots.
             marker = "." if len(curve) < 60 else None
             panel = panels[labels.index(label)]
             (line,) = panel.plot(list(curve), list(curve.values()), f"C{number}", marker=marker)
-        lines.append(line)  # the run's last one, for the legend
+            lines[name] = line  # the run's last one, for the legend
     for axes, label in zip(panels, labels, strict=True):
         axes.set_ylabel(label)
         axes.grid(alpha=0.3)
     panels[-1].set_xlabel("step")
     figure.suptitle(title, parse_math=False)
     if len(runs) > 1:
-        names = [shorten(name, 100) for name in runs]
-        legend = figure.legend(lines, names, loc="outside lower left")
+        names = [shorten(name, 100) for name in lines]
+        legend = figure.legend(lines.values(), names, loc="outside lower left")
         for text in legend.get_texts():
             text.set_parse_math(False)
     return figure
@@ -164,12 +165,13 @@ def draw_curves(runs: Mapping[str, Mapping[str, Mapping[int, float]]], title: st
 def labels_of(runs: Mapping[str, Mapping[str, Mapping[int, float]]]) -> list[str]:
     """Return the metrics of all runs, each once: the first of every run, then the second, ...
 
-    So metrics in the same place of their runs get neighbouring panels. Every run has as many.
+    So metrics in the same place of their runs get neighbouring panels. A run may have fewer than
+    another: None stands in their places.
     """
     labels: list[str] = []
-    for labels_in_place in zip(*runs.values(), strict=True):
+    for labels_in_place in zip_longest(*runs.values()):
         for label in labels_in_place:
-            if label not in labels:
+            if label is not None and label not in labels:
                 labels.append(label)
     return labels
 

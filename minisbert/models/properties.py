@@ -23,7 +23,7 @@ from minisbert.core import InputError, one_line
 from minisbert.core.encoder import cosine, cosine_matrix
 from minisbert.models.batching import with_limit
 from minisbert.search.dense import DISTANCES
-from minisbert.system.console import say
+from minisbert.system.console import warn
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 
@@ -235,7 +235,7 @@ def named_prompt(settings: EncoderSettings, name: str) -> str:
 @cache  # so it is said once
 def say_unused(name: str) -> None:
     """Say that a model's prompt for documents has a name that nobody looks for."""
-    say(
+    warn(
         f"documents get no prompt: the model's is called {name}, which sentence-transformers does "
         f'not use for them either; give prompt_name="{name}", or rename it "document" in '
         f"config_sentence_transformers.json"

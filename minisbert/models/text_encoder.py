@@ -46,7 +46,7 @@ from minisbert.models.properties import (
 )
 from minisbert.search.kinds import KINDS
 from minisbert.search.quantized import CALIBRATED, PRECISIONS, quantize
-from minisbert.system.console import say
+from minisbert.system.console import warn
 from minisbert.system.devices import too_little_memory
 from minisbert.system.progress import Bar, bar_of
 
@@ -187,7 +187,7 @@ class TextEncoder(EncoderProperties, nn.Module):
                 names.append(name)
         if len(names) > 1:
             self._reminded = True
-            say(
+            warn(
                 f"encoding without a prompt: call encode_query, or give prompt_name, one of "
                 f"{', '.join(names)}"
             )

@@ -19,6 +19,7 @@ from minisbert.architectures.modern import Encoder
 from minisbert.architectures.packing import packed_states
 from minisbert.checkpoints.layout import EncoderSettings
 from minisbert.checkpoints.model_tokenizer import ModelTokenizer
+from minisbert.core import InputError
 from minisbert.core.checks import check_texts
 from minisbert.core.tokenizer import pad_batch
 from minisbert.models.batching import PackedBatch, check_ids, check_inputs, same_text, unpack
@@ -138,6 +139,10 @@ def token_states(bert: Encoder, batch: PackedBatch) -> list[Tensor]:
 
 
 _lock = threading.Lock()
+# The networks that ``train`` is training, and in which thread. Several may share modules.
+_trained: dict[nn.Module, int] = {}
+# How many calls are computing with each model.
+_computing: dict[nn.Module, int] = {}
 # The modules that were switched from train to eval mode, and how many calls still need them so.
 _calls: dict[nn.Module, int] = {}
 
@@ -147,10 +152,18 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     """Switch a model to eval mode without gradients, then restore the mode of each module.
 
     A caller may have frozen some modules. Several threads may evaluate one model, or models that
-    share modules: the last of them restores the modes.
+    share modules: the last of them restores the modes. ``InputError`` if another thread trains one
+    of the modules: each step changes the weights, and dropout is on.
     """
     switched = []
     with _lock:
+        for network, thread in _trained.items():
+            if thread != threading.get_ident() and share_modules(network, model):
+                raise InputError(
+                    "another thread is training this model: wait for train() to return, or compute "
+                    "with a copy that was made before it, copy.deepcopy(model)"
+                )
+        _computing[model] = _computing.get(model, 0) + 1
         for module in model.modules():
             # A module in eval mode stays as it is. But if another call has switched it, that call
             # may end first and must not switch it back, so this one is counted too.
@@ -163,8 +176,37 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         with _lock:
+            _computing[model] -= 1
+            if _computing[model] == 0:
+                del _computing[model]
             for module in switched:
                 _calls[module] -= 1
                 if _calls[module] == 0:
                     del _calls[module]
                     module.training = True
+
+
+@contextmanager
+def training_in_this_thread(network: nn.Module) -> Iterator[None]:
+    """Let only this thread compute with the modules of ``network`` while it trains them.
+
+    ``InputError`` if another thread computes with one of them now, or trains it.
+    """
+    with _lock:
+        for model in [*_computing, *_trained]:
+            if share_modules(network, model):
+                raise InputError(
+                    "another thread computes with the model that is to be trained: wait for it, or "
+                    "train a copy, copy.deepcopy(model)"
+                )
+        _trained[network] = threading.get_ident()
+    try:
+        yield
+    finally:
+        with _lock:
+            del _trained[network]
+
+
+def share_modules(a: nn.Module, b: nn.Module) -> bool:
+    """Return whether two models have a module in common, such as the encoder under a head."""
+    return not set(a.modules()).isdisjoint(b.modules())

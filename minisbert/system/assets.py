@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from minisbert.core import InputError, one_line
-from minisbert.system.console import say
+from minisbert.system.console import warn
 from minisbert.system.files import BROKEN_DISK, flush, naming
-from minisbert.system.progress import Bar
+from minisbert.system.progress import Bar, is_disabled, is_watched
 
 ASSETS_TOML = Path(__file__).with_name("assets.toml")
 TIMEOUT = 30  # seconds without a byte before giving up on a server
@@ -187,12 +187,12 @@ def fetch(wanted: Asset) -> None:
         for source in wanted.sources:
             kind = next(iter(source))  # the first key
             address = f"{kind} {source[kind]}"
-            say(f"fetching {wanted.name} ({address}) to {wanted.folder}")
+            warn(f"fetching {wanted.name} ({address}) to {wanted.folder}")
             failure = try_source(source, wanted, Path(temporary))
             if not failure:
                 move_files(names, Path(temporary), folder)
                 return
-            say(f"  {failure}")
+            warn(f"  {failure}")
             failures.append(f"  {address}: {failure}")
     lines = [
         f"{wanted.name} could not be fetched:",
@@ -381,13 +381,14 @@ def snapshot(name: str, revision: str | None, files: Sequence[str]) -> Path:
     from huggingface_hub.utils import tqdm
 
     class DownloadBar(tqdm):
-        """The library's bar on a terminal, and only for what takes a second.
+        """The library's bar where somebody watches it, and only for what takes a second.
 
         A look into the cache shows none.
         """
 
         def __init__(self, *arguments: Any, **options: Any):
-            options.update(disable=not sys.stderr.isatty(), delay=1, leave=False)
+            hidden = is_disabled() or not is_watched()
+            options.update(disable=hidden, delay=1, leave=False)
             super().__init__(*arguments, **options)
 
     # The hub is asked first: behind a firewall that answers nothing the download tries for minutes.
@@ -412,7 +413,7 @@ def snapshot(name: str, revision: str | None, files: Sequence[str]) -> Path:
     except Exception as error:
         raise InputError(explain_failure(name, revision, failure or error)) from error
     if failure:  # what is in the cache may be an old revision
-        say(f"{constants.ENDPOINT} cannot serve {name} ({first_line(failure)}); using {folder}")
+        warn(f"{constants.ENDPOINT} cannot serve {name} ({first_line(failure)}); using {folder}")
     return Path(folder)
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.core import InputError, one_line
-from minisbert.system.console import say
+from minisbert.system.console import say, warn
 
 Model = TypeVar("Model", bound=nn.Module)
 CPU_INFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the flags are unknown and float32 is used
@@ -45,6 +45,18 @@ FASTEST: tuple[tuple[set[str], str, torch.dtype], ...] = (
     ({"AuthenticAMD", "avx512f"}, "oneDNN", torch.float32),
     (set(), "BLAS", torch.float32),
 )
+
+
+def compute_in_one_thread() -> None:
+    """Compute with one CPU thread from now on."""
+    torch.set_num_threads(1)
+
+
+# subtle: OpenMP's threads do not survive a fork, and do not start again in the child, which would
+# wait for them for ever: ``multiprocessing``'s Pool on Linux, gunicorn's workers. The child may set
+# more threads itself if its parent has computed nothing.
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=compute_in_one_thread)
 
 
 @cache
@@ -136,7 +148,7 @@ def move_to(model: Model, bert: nn.Module, name: str | torch.device) -> Model:
         return model
     if name != "auto":
         raise InputError(f"{message}: choose device cpu")
-    say(f"{message}: using the CPU")
+    warn(f"{message}: using the CPU")
     return model.to("cpu")
 
 
@@ -254,7 +266,7 @@ def use_threads(count: int | None) -> None:
     if hasattr(os, "sched_getaffinity"):  # macOS has none
         cores = len(os.sched_getaffinity(0))
     if count > cores:
-        say(f"{count} threads are slower than {cores}: this process may use no more cores")
+        warn(f"{count} threads are slower than {cores}: this process may use no more cores")
     torch.set_num_threads(count)
     # The tokenizers library reads this variable. A user who has set it knows why.
     os.environ.setdefault("RAYON_NUM_THREADS", str(count))

@@ -65,6 +65,16 @@ def test_the_picture(tiny, tmp_path):
     assert (tmp_path / "new" / "inspection.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_picture_is_not_written_through_a_link(tiny, tmp_path):
+    """In a folder of somebody else's it may lead to a file of yours."""
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    path = write(tmp_path, "b.tsv", joined(SCORED))
+    (tmp_path / "inspection.png").symlink_to(tmp_path / "mine")
+    with pytest.raises(InputError, match="link"):
+        main([str(path), "--model", str(tiny), "--plots", str(tmp_path)])
+    assert not (tmp_path / "mine").exists()
+
+
 def test_a_missing_extra_is_told_before_the_work(tmp_path, monkeypatch):
     """Reading a large file takes minutes."""
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

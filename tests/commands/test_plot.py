@@ -42,6 +42,31 @@ def test_the_curves_of_a_run(run):
     }
 
 
+def test_runs_may_have_different_numbers_of_curves():
+    """A run without dev rows is compared with one that has them."""
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    runs = {
+        "without dev": {"loss": {1: 2.0}, "learning rate": {1: 0.1}},
+        "with dev": {"loss": {1: 3.0}, "dev": {1: 0.5}, "learning rate": {1: 0.2}},
+    }
+    figure = draw_curves(runs, "two")
+    lines = {axes.get_ylabel(): len(axes.lines) for axes in figure.axes}
+    assert lines == {"loss": 2, "learning rate": 2, "dev": 1}
+
+
+def test_a_picture_is_not_written_through_a_link_in_the_runs_folder(run, tmp_path):
+    """The folder may be somebody else's, and ``curves.png`` in it a link to a file of yours."""
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    (tmp_path / "mine").write_text("mine")
+    (run / "curves.png").symlink_to(tmp_path / "mine")
+    with pytest.raises(InputError, match="link"):
+        main([str(run)])
+    assert (tmp_path / "mine").read_text() == "mine"
+    (tmp_path / "chosen.png").symlink_to(tmp_path / "elsewhere.png")
+    main([str(run), "--out", str(tmp_path / "chosen.png")])
+    assert (tmp_path / "elsewhere.png").is_file()
+
+
 def test_curves_of_several_runs_share_their_axes(run):
     """Losses have an axis for each kind; the others are compared on one."""
     pytest.importorskip("matplotlib", reason="needs the plots extra")

@@ -18,6 +18,7 @@ from tests.parity import (
     metrics,
     modern,
     search,
+    sheets,
     text,
     training,
     vectors,
@@ -124,5 +125,10 @@ ALL: tuple[Check, ...] = (
     by_hand.divergences,
     by_hand.step_costs,
     by_hand.gain_in_pairs,
+    # the sheets
+    sheets.queries_for_two,
+    sheets.boards,
+    sheets.means_after_prompt,
+    sheets.budgets,
 )
 CHECKS: dict[str, Check] = {check.__name__: check for check in ALL}
