@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 01: the first embedding
 #
-# Steps through `minisbert/core/encoder.py`, from the outside. About 35 minutes. You will have sentence vectors and a
-# similarity matrix in the first minute; the rest asks what these numbers are.
+# Steps through `minisbert/core/encoder.py`, from the outside. Reading 35, chapter 5, pieces 15, exercises 50 minutes.
+# You will have sentence vectors and a similarity matrix in the first minute; the rest asks what these numbers are.
 #
 # Run one cell after the other, in VS Code or in Jupyter, or all at once with `python lessons/01_first_embedding.py`.
 # Most numbers in the text have an `assert` beside them. If one fails, either the code or the text is wrong.

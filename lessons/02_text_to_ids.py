@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lesson 02: text to ids
 #
-# Steps through `minisbert/core/tokenizer.py`. About 50 minutes. You will write WordPiece by hand, and batches with their
-# mask, and show that it gives the same ids as the library on every sentence of the STS Benchmark (lesson 09).
+# Steps through `minisbert/core/tokenizer.py`. Reading 50, chapter 40, pieces 85, exercises 70 minutes. You will write
+# WordPiece by hand, and batches with their mask, and show that it gives the same ids as the library on every sentence
+# of the STS Benchmark (lesson 09).
 
 # %%
 import torch

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 03: the weights file
 #
-# Steps through `minisbert/core/weights.py`. About 45 minutes. You will read a safetensors file with `open`, `json`,
-# `struct` and one call of NumPy, account for each of its 22,713,216 parameters, and see which errors a strict loader
-# finds and which one it cannot find.
+# Steps through `minisbert/core/weights.py`. Reading 40, chapter 30, pieces 20, exercises 70 minutes. You will read a
+# safetensors file with `open`, `json`, `struct` and one call of NumPy, account for each of its 22,713,216 parameters,
+# and see which errors a strict loader finds and which one it cannot find.
 
 # %%
 import numpy as np

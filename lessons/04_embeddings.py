@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lesson 04: embeddings and LayerNorm
 #
-# Steps through `minisbert/core/bert.py`: `Embeddings`, `layer_norm`. About 45 minutes. You will add up the first hidden
-# states of three tokens by hand, and see why a model that forgets positions reads a bag of words.
+# Steps through `minisbert/core/bert.py`: `Embeddings`, `layer_norm`. Reading 40, chapter 15, pieces 65, exercises 50
+# minutes. You will add up the first hidden states of three tokens by hand, and see why a model that forgets positions
+# reads a bag of words.
 
 # %%
 import numpy as np

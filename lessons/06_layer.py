@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lesson 06: feed-forward and the layer
 #
-# Steps through `minisbert/core/bert.py`: `gelu`, `FeedForward`, `Layer`. About 40 minutes. You will put a whole layer
-# together from its parts, and find out what the residual sums are good for.
+# Steps through `minisbert/core/bert.py`: `gelu`, `FeedForward`, `Layer`. Reading 45, chapter 10, pieces 125,
+# exercises 50 minutes. You will put a whole layer together from its parts, and find out what the residual sums are
+# good for.
 
 # %%
 import torch

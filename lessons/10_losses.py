@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lesson 10: push and pull
 #
-# Steps through `minisbert/core/losses.py`. About 50 minutes. You will compute the losses that train sentence
-# encoders on numbers that you can check, see which rows they push and how hard, and spread vectors over a circle.
+# Steps through `minisbert/core/losses.py`. Reading 45, chapter 20, pieces 110, exercises 40 minutes. You will compute
+# the losses that train sentence encoders on numbers that you can check, see which rows they push and how hard, and
+# spread vectors over a circle.
 
 # %%
 import math

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lesson 12: what one number is worth
 #
-# Steps through `minisbert/core/loop.py` and `lessons/by_hand/paired.py`. About 45 minutes. You will train eighty small
-# heads to see what one score is worth, and compare two schedules with one run, with many, and with pairs of runs.
+# Steps through `minisbert/core/loop.py` and `lessons/by_hand/paired.py`. Reading 40, pieces 20, exercises 50 minutes.
+# You will train eighty small heads to see what one score is worth, and compare two schedules with one run, with many,
+# and with pairs of runs.
 
 # %%
 from functools import partial
@@ -70,7 +71,7 @@ assert low > 0, "in pairs: a is better"
 # see what that does to a score we need many runs, so each must be short: MiniLM stays as it is, 480 pairs of STS-B
 # become vectors once, and only a small network on top of (|u - v|, u * v, u), 256 numbers wide, is trained to give the
 # score. Such a network on top of a model is called a **head**. Lesson 15 has three of them; this one, `siamese`, is a
-# dense layer of three times D columns to 256, a ReLU, dropout, and a dense layer to one number. It prints itself below.
+# dense layer from 3 D columns to 256, a ReLU, and a dense layer to one number. It prints itself below.
 # A run takes a fraction of a second.
 
 # %%

@@ -2,7 +2,7 @@
 # # Lesson 25: making it fast: pads and packing
 #
 # Steps through `minisbert/models/batching.py`, and `pad_batch` and `length_grouped_batches` of
-# `minisbert/core/tokenizer.py` and `minisbert/core/data.py`. Reading 45, chapter 10, pieces 50, exercises 90 minutes.
+# `minisbert/core/tokenizer.py` and `minisbert/core/data.py`. Reading 45, chapter 10, pieces 30, exercises 90 minutes.
 # You will count what a batch computes for nothing, put several texts into one row, and prove that each still has its
 # own vector.
 

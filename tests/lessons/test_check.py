@@ -297,7 +297,9 @@ def test_damaged_files_cost_no_other_and_the_table_counts_for_itself(folder, gra
         capsys.readouterr()
         assert command("class", str(results)) == 0
         out, err = capsys.readouterr()
-        assert out.splitlines()[1].startswith(f"ada        7/{len(PIECES)}  .  ... .  ... ..... MMMMMPP ")
+        assert out.splitlines()[1].startswith(
+            f"ada        7/{len(PIECES)}  .  ... .  ... ..... MMMMMPP "
+        )
         assert out.splitlines()[2].startswith(f"bob        0/{len(PIECES)} ")
         assert "this file cannot be read" in out
         assert "bob.json" in err
