@@ -17,7 +17,6 @@ from course import (
     chapter,
     figure,
     largest_difference,
-    own_version,
     predict,
 )
 
@@ -129,12 +128,11 @@ chapter("loop", "Diverged", "Step")
 # %% [markdown]
 # **Write it:** `fit` is the hardest piece of the core, three stars, and the one that you will use most. Run the grader
 # until it passes. Then go on: we walk through the book's in **five stops**. At each you see its lines, and what becomes
-# of w without one of them; compare with yours, stop by stop. (`own_version` prints it, if it is there.)
+# of w without one of them; compare with yours, stop by stop.
 
 # %%
 x = torch.tensor([[1.0], [2.0]], dtype=torch.float64)  # two rows
 source = inspect.getsource(fit)
-print(own_version("loop.fit") or "lessons/mine/lesson_11.py has no fit yet")
 
 
 def squared_error(model, rows):
