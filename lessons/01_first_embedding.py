@@ -217,7 +217,8 @@ assert largest_difference(again, vectors) < 1e-6, "outside the block all is righ
 # %% [markdown]
 # ## Where these numbers come from
 #
-# **BERT** (2018) is a network that turns a text into one vector for each of its words, or pieces of words. It is a
+# **BERT** (2018) is a **network**, a function of many learned numbers in layers, that turns a text into one vector
+# for each of its words, or pieces of words. It is a
 # **transformer**: a stack of steps of one and the same form, its **layers**. Its smaller version, BERT base, has twelve
 # layers and 110 million learned numbers; ours has six layers. A layer takes the vectors of all words, lets them look at
 # each other (lesson 05), works on each alone (lesson 06), and returns as many vectors of the same width; so one layer

@@ -170,7 +170,7 @@ chapter("tokenizer", "word_pieces", "token_ids")
 # %% [markdown]
 # ## From rows to a rectangle
 #
-# A network computes a **batch** of texts at once, and a tensor is a rectangle, but texts are not of one length. So the
+# A network computes a batch of texts at once, and a tensor is a rectangle, but texts are not of one length. So the
 # short rows are filled up with **pads**, and a **mask** says which tokens are real. With n_b the number of ids in row b
 # of B rows, and T the largest of them:
 #

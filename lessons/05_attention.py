@@ -29,8 +29,8 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 #
 # ## The formula
 #
-# The plainest idea first: each token takes a mean of all tokens' vectors, and those that resemble it count most. Scores
-# x[t] . x[s], a softmax (lesson 00) makes shares of them, and the shares weigh the vectors.
+# The plainest idea first: each token takes a mean of all tokens' vectors, and those that resemble it count most.
+# Scores x[t] . x[s], a softmax (lesson 00) makes shares of them, and the shares weigh the vectors.
 
 # %%
 ids = torch.tensor(encoder.tokenizer.encode(["The old fisherman mended his nets."]).ids)
@@ -43,8 +43,8 @@ for divisor in (1, x.shape[1] ** 0.5):  # the scores as they are, and over sqrt(
 
 # %% [markdown]
 # Two things are wrong with this idea. The scores are sums of D products, so large that softmax gives nearly everything
-# to one token; dividing them by a root, as the formula below does, mends that. And x . x is symmetric: a token can only
-# look for others like itself, and "it" could never ask for the noun that it stands for. So each token gets three
+# to one token; dividing them by a root, as the formula below does, mends that. And x . x is symmetric: a token can
+# only look for others like itself, and "it" could never ask for the noun that it stands for. So each token gets three
 # vectors, by three matrices that are learned.
 #
 # In **attention**, `H` **heads** work side by side; `K` is the width of one head, and D = H * K. Within one head each
@@ -339,7 +339,7 @@ for name, mistake in MISTAKES.items():
 # A mask of -10 in place of minus infinity changes very little here, and passes every careless test; *finite mask*,
 # which is -10^9, changes nothing at all until scores are as low as that. *attention mask inverted* leaves a text
 # without pads with nothing to look at: a softmax of nothing but minus infinity is 0/0, nan. *detached probabilities*
-# changes nothing in the forward pass: the gradient is wrong. And dropout (lesson 04) sleeps in eval mode, so six
+# changes nothing in the **forward pass**, from ids to vectors: the gradient, which comes by the way back, is wrong. And dropout (lesson 04) sleeps in eval mode, so six
 # mistakes with it show nothing either, and only *dropout alive in eval* does.
 
 # %%

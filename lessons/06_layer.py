@@ -22,12 +22,13 @@ from course import chapter, figure, largest_difference, predict
 # The **feed-forward** block: two dense layers with a non-linear function between them, for each token on its own. `F`
 # is the width in the middle, usually 4 D:
 #
-#     feed_forward(x) = W2 * gelu(W1 * x + b1) + b2        (B, T, D) -> (B, T, F) -> (B, T, D)
+#     feed_forward(x) = W2 gelu(W1 x + b1) + b2            (B, T, D) -> (B, T, F) -> (B, T, D)
 #     gelu(z)         = z * P(Z <= z),  Z standard normal  =  z/2 * (1 + erf(z / sqrt(2)))
 #
-# Such a function of one number is a **non-linearity**; here it is gelu. Without one, two dense layers are worth no more
-# than one, since W2 (W1 x) = (W2 W1) x. A standard normal number is a random one with mean 0 and standard deviation 1,
-# and erf is the function that adds up its bell curve; torch and Python's `math` have it.
+# W1 x is a product of a matrix with each token's vector. A function of one number is a **non-linearity**; here it is
+# gelu. Without one, two dense layers are worth no more than one, since W2 (W1 x) = (W2 W1) x. A standard normal
+# number is a random one with mean 0 and standard deviation 1, and erf is the function that adds up its bell curve;
+# torch and Python's `math` have it.
 #
 # A layer wraps both blocks in the same way: the block's result is *added* to its input, a **residual sum**, and
 # LayerNorm comes after it. The first transformers had this order, *post-LayerNorm*; many newer ones have LayerNorm in

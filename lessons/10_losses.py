@@ -197,6 +197,7 @@ def spread(steps=200):
         unit = normalize(table(rows))
         return losses.simcse_loss(unit, unit + noise[rows], temperature=0.05)
 
+    # makes the steps: lesson 11 takes one apart
     optimizer = torch.optim.Adam(table.parameters(), lr=0.02)
     rows = [torch.arange(24)] * steps
     list(fit(table, loss, rows, optimizer, schedule=lambda step: 1.0))  # lesson 11

@@ -40,7 +40,8 @@ from minisbert.core.loop import adamw_step, fit
 #     p = p (1 - lr w)  -  lr * ( m / (1 - beta1^t) )  /  ( sqrt( v / (1 - beta2^t) ) + eps )        eps = 1e-8
 #
 # Before that comes **clipping**: with |g| the length of all gradients together and c the bound, g becomes
-# g * min(1, c / |g|). And lr itself moves, by a **schedule**. With s steps done of S, and a **warm-up** of W:
+# g * min(1, c / |g|). And lr itself moves, by a **schedule**: up to its largest value, the *peak*, and down again. With s
+# steps done of S, and a **warm-up** of W:
 #
 #     linear:  lr = peak * s / W   for s < W,   then   peak * max(0, S - s) / (S - W)
 #
