@@ -226,9 +226,13 @@ def named(at: tuple[int, ...]) -> str:
 
 def different_entry(ours: dict, expected: dict) -> str:
     """The first key of two different dicts at which they differ."""
-    if missing := [key for key in expected if key not in ours]:
+    missing = [key for key in expected if key not in ours]
+    extra = [key for key in ours if key not in expected]
+    if missing and extra:
+        return f"{missing[0]!r} is missing, and {extra[0]!r} should not be there"
+    if missing:
         return f"{missing[0]!r} is missing; {len(ours)} entries, expected {len(expected)}"
-    if extra := [key for key in ours if key not in expected]:
+    if extra:
         return f"{extra[0]!r} should not be there; {len(ours)} entries, expected {len(expected)}"
     key = next((key for key in expected if not equal(ours[key], expected[key], 0.0)), None)
     return f"{key!r}: " + "yours {}, expected {}".format(*both(ours.get(key), expected.get(key)))
