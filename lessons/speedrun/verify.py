@@ -123,8 +123,12 @@ def run_in_process(path: Path, seed: int, material: Path) -> dict[str, Any]:
     if os.name == "posix":
         stop = {"preexec_fn": limit_seconds, "start_new_session": True}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **stop) as process:
-        printed, _ = process.communicate()
-    if leaves_processes(process.pid):
+        try:
+            printed, _ = process.communicate()
+        finally:
+            # After Ctrl-C too, which a session of its own does not see.
+            were_left = end_session(process.pid)
+    if were_left:
         raise InputError(f"{path}, seed {seed}: processes were left running, whose seconds count")
     if process.returncode in (-24, -9):  # SIGXCPU, or SIGKILL at the limit
         raise InputError(f"{path}, seed {seed}: stopped after {MINUTES} CPU minutes")
@@ -137,8 +141,8 @@ def run_in_process(path: Path, seed: int, material: Path) -> dict[str, Any]:
     return result
 
 
-def leaves_processes(session: int) -> bool:
-    """Whether a process of a seed's session is still there; ends it."""
+def end_session(session: int) -> bool:
+    """End what is still running of a seed's session; whether anything was."""
     if os.name != "posix":
         return False
     try:

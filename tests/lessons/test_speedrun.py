@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import pickle
 import re
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 
 from lessons.search import docstrings
 from lessons.search.docstrings import Entry
+from lessons.search.measure import interval_over_groups
 from lessons.speedrun import guard, paired_table, verify
 from lessons.speedrun import run as command
-from lessons.speedrun.data import without_leaks
+from lessons.speedrun.data import Data, without_leaks
+from lessons.speedrun.judge import Judge
 from minisbert.core import InputError
 from tests.conftest import ROOT
 
@@ -54,6 +57,17 @@ import numpy as np
 
 def train(data, seed):
     return lambda texts: np.ones((3, 2))
+"""
+LEAVES = """
+import os
+import time
+import numpy as np
+
+def train(data, seed):
+    if os.fork() == 0:
+        time.sleep(300)
+        os._exit(0)
+    return lambda texts: np.ones((len(texts), 2))
 """
 CHILD = """
 import os
@@ -125,6 +139,18 @@ def test_the_seconds_of_children_count(tmp_path):
     assert verify.cpu_seconds() - before > 0.2
 
 
+@pytest.mark.skipif(os.name != "posix", reason="processes are forked")
+def test_a_process_that_is_left_running_is_ended_and_refused(few_docstrings, tmp_path):
+    """Its seconds could not be counted."""
+    file = tmp_path / "leaves.py"
+    file.write_text(LEAVES)
+    material = tmp_path / "material.pickle"
+    names = ["read a file", "close it"] * 4
+    material.write_bytes(pickle.dumps((Data(names, names), Judge())))
+    with pytest.raises(InputError, match="left running"):
+        verify.run_in_process(file, 0, material)
+
+
 def test_a_record_needs_a_mean_that_is_surely_above_the_target(monkeypatch, tmp_path, capsys):
     """By hand: ten seeds of 42 and 43 in turn have the mean 42.5, the deviation .527, t 5.4."""
     file = tmp_path / "mine.py"
@@ -166,6 +192,14 @@ def test_every_record_has_a_log_with_its_numbers():
         assert f"{log['test']:.2f} ± {log['test_deviation']:.2f}" in line
         assert (FOLDER / f"{log['submission']}.py").is_file()
         assert log["t"] >= verify.LEAST_T
+
+
+def test_whole_modules_are_drawn_again():
+    """By hand: a module of 0, 0 and one of 10, 10; half of the draws have both."""
+    values = np.array([0.0, 0.0, 10.0, 10.0])
+    assert interval_over_groups(values, ["a", "a", "b", "b"]) == (0.0, 10.0)
+    low, high = interval_over_groups(values, ["a", "b", "a", "b"])
+    assert low == high == 5.0, "modules that are alike leave no doubt"
 
 
 def test_a_table_that_has_learned_from_names_beats_the_bag(few_docstrings, capsys):
