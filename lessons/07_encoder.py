@@ -73,11 +73,13 @@ assert largest_difference(hidden, states["layers.5"]) == 0, "the last layer's ou
 #     self.config, self.embeddings, self.layers    the config itself, Embeddings(config), L times Layer(config)
 #     self.pooler                                  nn.Linear(D, D), or None where ``pooler`` is False
 #
-# The layers must be in an `nn.ModuleList`: in a plain list torch does not see their parameters. Before a model is trained
-# or loaded, its matrices and tables are random with the standard deviation `config.initializer_range`, and the biases of
-# its dense layers are 0 (`nn.init.normal_(tensor, std=...)`, `nn.init.zeros_(tensor)`, for each of `self.modules()`).
-# Then `forward`, and compare. Why does the book's refuse a mask of floats? It gives each layer the same mask: which models
-# of lesson 23 cannot do with that? And which is the first of the L + 1 tensors of `hidden_states`?
+# The pooler is a dense layer on the first token, which a sentence encoder leaves alone; we come back to it. The
+# layers must be in an `nn.ModuleList`: in a plain list torch does not see their parameters. Before a model is trained
+# or loaded, its matrices and tables are random with the standard deviation `config.initializer_range`, and the biases
+# of its dense layers are 0 (`nn.init.normal_(tensor, std=...)`, `nn.init.zeros_(tensor)`, for each of
+# `self.modules()`). Then `forward`, and compare. Why does the book's refuse a mask of floats? It gives each layer the
+# same mask: which models of lesson 23 cannot do with that? And which is the first of the L + 1 tensors of
+# `hidden_states`?
 
 # %%
 chapter("bert", "Bert")
