@@ -78,9 +78,9 @@ class Table:
         count += " rows"
         if self.skipped:
             count += f", {len(self.skipped):,} skipped (an empty text or no label)"
-        return "; ".join([count, *self.described()])
+        return "; ".join([count, *self.details()])
 
-    def described(self) -> list[str]:
+    def details(self) -> list[str]:
         """What the line says behind the number of rows."""
         parts = []
         if self.names:
@@ -110,9 +110,9 @@ class Table:
         """The names of the classes, sorted."""
         return sorted({row[-1] for row in self.rows})
 
-    def limited(self, most: int | None) -> "Table":
+    def limited(self, limit: int | None) -> "Table":
         """The table with its first rows only."""
-        return replace(self, rows=self.rows[:most], places=self.places[:most])
+        return replace(self, rows=self.rows[:limit], places=self.places[:limit])
 
 
 # ---------------------------------------------------------------------------------------- reading
@@ -367,15 +367,15 @@ def split_column_of(records: Records, choice: Choice) -> str | None:
 
 
 def items_of_split(
-    items: Iterable[tuple[int, Record]], column: str, split: str, others: Counter[str]
+    items: Iterable[tuple[int, Record]], column: str, split: str, other_splits: Counter[str]
 ) -> Iterator[tuple[int, Record]]:
-    """The records of a split; ``others`` counts those of the others."""
+    """The records of a split; ``other_splits`` counts those of the others."""
     for number, record in items:
         name = split_name(record.get(column))
         if name == split:
             yield number, record
         else:
-            others[name] += 1
+            other_splits[name] += 1
 
 
 def describe(table: Table, records: Records, choice: Choice, split_column: str | None) -> None:
@@ -476,11 +476,11 @@ def read_lists(values: list[Any]) -> list[tuple]:
         if not isinstance(value, list):
             value = [value]
         lists.append([parse_text(item) for item in value])
-    anchors, positives, *others = lists
+    anchors, positives, *lists_of_negatives = lists
     if len(anchors) != 1:
         raise ValueError(f"one anchor is needed, not {len(anchors)}")
     negatives = []
-    for texts in others:
+    for texts in lists_of_negatives:
         negatives += texts
     rows = []
     for positive in positives:
@@ -684,7 +684,7 @@ def every_text(
     parse_label = label_parser(choice, records)
 
     count = 0
-    is_empty = True
+    has_text = False
     for number, record in records.items:
         try:
             rows = read_record(record, choice, parse_label)
@@ -697,11 +697,11 @@ def every_text(
             records.fail(number, "an empty line has no text to encode; remove it")
         count += 1
         if text:
-            is_empty = False
+            has_text = True
         yield text
-    if is_empty:
+    if not has_text:
         raise InputError(f"{records.name} is empty: it holds no text")
     if not records.is_text and not is_told:
         table = Table(records.name, choice.columns, [], unit=records.unit, names=choice.names)
         describe(table, records, choice, None)
-        say("; ".join([f"{records.name}: {count:,} rows", *table.described()]))
+        say("; ".join([f"{records.name}: {count:,} rows", *table.details()]))

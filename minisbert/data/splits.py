@@ -19,11 +19,11 @@ from minisbert.data.published import PUBLISHED, is_published
 from minisbert.data.rows import Table, as_needs, choose_scale, divide_scores, read_rows
 
 # the sizes of dev and test that are held out by default
-SHARE = 0.1  # of the rows
-FEWEST = 50  # rows: fewer say nothing about a gain
-MOST = 2000  # rows: more say little more, and take time at each evaluation
-ENOUGH = 4 * FEWEST  # rows of the file: when both are held out, half is left to train on
-ENOUGH_FREE = 3 * FEWEST  # of these rows share no text with the others
+DEFAULT_SHARE = 0.1  # of the rows
+FEWEST_HELD_OUT = 50  # rows: fewer say nothing about a gain
+MOST_HELD_OUT = 2000  # rows: more say little more, and take time at each evaluation
+ENOUGH_ROWS = 4 * FEWEST_HELD_OUT  # of the file: when both are held out, half is left to train on
+ENOUGH_FREE_ROWS = 3 * FEWEST_HELD_OUT  # so many of them share no text with the others
 MOST_OF_SMALL_DEV = 20  # rows, where there are not enough for a test
 LEAST_OF_SMALL_DEV = 2  # rows: a single one has no order that could be right or wrong
 
@@ -323,7 +323,7 @@ def take_held_out(
 def too_few(count: int, free: int, missing: Sequence[str]) -> str:
     """What to say if dev, test or both could not be held out."""
     wanted = " and ".join(f"a {split}" for split in missing)
-    if count >= ENOUGH:
+    if count >= ENOUGH_ROWS:
         text = f"{free:,} of {count:,} rows share no text, too few to hold out {wanted}: "
     else:
         text = f"{count:,} rows are too few to hold out {wanted}: "
@@ -331,10 +331,10 @@ def too_few(count: int, free: int, missing: Sequence[str]) -> str:
         text += "the last weights are the model, and nothing tells if they are better"
     else:
         text += "a gain on dev, which chooses the step, cannot be told from chance"
-    if count >= ENOUGH:
-        text += f"; {ENOUGH_FREE} of them would do"
+    if count >= ENOUGH_ROWS:
+        text += f"; {ENOUGH_FREE_ROWS} of them would do"
     else:
-        text += f"; {ENOUGH} rows would do"
+        text += f"; {ENOUGH_ROWS} rows would do"
     for split in missing:
         text += f", or --{split} FILE"
     return text
@@ -364,8 +364,8 @@ def held_out_sizes(
             part = free // (2 + len(shares))
             fewest = max(1, min(MOST_OF_SMALL_DEV, part))
             sizes[split] = max(round(share * free), fewest)
-        elif count >= ENOUGH and free >= ENOUGH_FREE:
-            sizes[split] = min(max(round(SHARE * free), FEWEST), MOST)
+        elif count >= ENOUGH_ROWS and free >= ENOUGH_FREE_ROWS:
+            sizes[split] = min(max(round(DEFAULT_SHARE * free), FEWEST_HELD_OUT), MOST_HELD_OUT)
         elif split == "dev" and free // 3 >= LEAST_OF_SMALL_DEV:
             sizes[split] = min(MOST_OF_SMALL_DEV, free // 3)
     return sizes
@@ -444,11 +444,11 @@ def linked_rows(rows: Sequence[tuple], is_labelled: bool = False) -> list[list[t
         return text
 
     for row in rows:
-        first, *others = texts_of(row, is_labelled)
+        first, *rest = texts_of(row, is_labelled)
         parent.setdefault(first, first)
-        for other in others:
-            parent.setdefault(other, other)
-            parent[root(other)] = root(first)
+        for text in rest:
+            parent.setdefault(text, text)
+            parent[root(text)] = root(first)
 
     groups: dict[str, list[tuple]] = {}
     for row in rows:

@@ -105,7 +105,7 @@ def open_records(
 
     # The first line that is not blank says what the file holds.
     lines = read_lines(stream, name)
-    first_number, first_line = first_of(lines, name)
+    first_number, first_line = first_line_of(lines, name)
     lines = all_lines(first_number, first_line, lines)
 
     is_table = ending in TABLE_ENDINGS
@@ -130,7 +130,7 @@ def ending_of(path: str | Path) -> str:
     return name.suffix
 
 
-def first_of(lines: Lines, name: str) -> tuple[int, str]:
+def first_line_of(lines: Lines, name: str) -> tuple[int, str]:
     """The first line that is not blank, and its number; ``InputError`` if there is none."""
     for number, line in lines:
         if line.strip(" \t"):

@@ -21,11 +21,11 @@ from minisbert.data.records import Records, Refuse
 from minisbert.data.rows import Table, check_table, choose_scale, divide_scores, rows_of
 from minisbert.data.splits import check_classes, shared_rows
 from minisbert.data.tables import open_records
-from minisbert.data.values import number
+from minisbert.data.values import as_number
 from minisbert.models.batching import chunks
 
 # Of fewer rows than this one epoch is too few steps to learn: docs/training.md.
-FEW = 500
+FEW_ROWS = 500
 MOST_PROBLEMS = 10_000  # rows that cannot be read, before the file is not read further
 TEXTS = Columns(1)
 PAIRS = Columns(2, more_texts=True)
@@ -232,7 +232,7 @@ def kind_of_labels(labels: set[str]) -> str:
     numbers = set()
     words = 0
     for label in labels:
-        value = number(label, comma=True)
+        value = as_number(label, comma=True)
         if value is None:
             words += 1
         else:
@@ -314,7 +314,7 @@ def training_command(
         words += ["--columns", first.columns]
     if not first.quotes:
         words.append("--no-quotes")
-    if len(first.rows) < FEW:
+    if len(first.rows) < FEW_ROWS:
         words += ["--epochs", "8"]
     if first.scale is not None:
         words += ["--scale", f"{first.scale:g}"]

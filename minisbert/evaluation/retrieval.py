@@ -17,7 +17,7 @@ from minisbert.data.columns import Columns
 from minisbert.data.records import Record
 from minisbert.data.rows import as_rows
 from minisbert.data.tables import file_lines, open_records
-from minisbert.data.values import number
+from minisbert.data.values import as_number
 from minisbert.evaluation.metrics import METRICS
 from minisbert.models.pair_model import PairScorer
 from minisbert.models.text_encoder import TextEncoder
@@ -197,12 +197,12 @@ def read_qrels(
                 raise ValueError(f"{len(cells)} columns; the lines before have {width}")
             width = len(cells)
             query, *iteration, document, score = cells
-            if iteration and iteration != ["Q0"] and number(iteration[0]) is None:
+            if iteration and iteration != ["Q0"] and as_number(iteration[0]) is None:
                 raise ValueError(
                     f"the second of four columns is {one_line(iteration[0])}: TREC's qrels have 0 "
                     f"or Q0 there and no header; else {', '.join(QRELS)} are needed"
                 )
-            grade = number(score)
+            grade = as_number(score)
             if is_first and grade is None:
                 check_header(cells)
                 is_first = False
@@ -250,7 +250,7 @@ def retrieval_scores(
     encoder: TextEncoder,
     task: Retrieval,
     show_progress_bar: bool = True,
-    search: Callable | None = None,
+    search: Search | None = None,
     cutoffs: Sequence[int] = CUTOFFS,
     **options: Any,
 ) -> dict[str, float]:
@@ -294,21 +294,21 @@ def ranked_grades(
     queries: np.ndarray,
     corpus: np.ndarray,
     progress: bool = False,
-    search: Callable = top_k,
-    most: int = max(CUTOFFS),
+    search: Search = top_k,
+    depth: int = max(CUTOFFS),
 ) -> np.ndarray:
-    """Return the grades of the ``most`` best documents of each query, best first.
+    """Return the grades of the ``depth`` best documents of each query, best first.
 
-    (Q, most), or (Q, N) if the corpus has fewer.
+    (Q, depth), or (Q, N) if the corpus has fewer.
     """
-    count = most
+    count = depth
     if any(row is not None for row in task.skipped):
         count += 1  # because one document may be excluded
     _, indices = search(queries, corpus, min(count, len(corpus)), progress)  # (Q, k)
     ranked = []
     for rows, grades, skipped in zip(indices.tolist(), task.grades, task.skipped, strict=True):
         row_grades = [grades.get(row, 0) for row in rows if row != skipped]
-        ranked.append(row_grades[:most])
+        ranked.append(row_grades[:depth])
     return padded(ranked)
 
 
@@ -349,7 +349,7 @@ def two_stage_search(
     The others follow.
     """
 
-    def both(
+    def search_and_rerank(
         query_vectors: np.ndarray, corpus: np.ndarray, k: int, progress: bool
     ) -> tuple[np.ndarray, np.ndarray]:
         """Search, then sort the first columns of the result."""
@@ -359,4 +359,4 @@ def two_stage_search(
         indices[:, :candidates] = best_indices
         return scores, indices
 
-    return both
+    return search_and_rerank
