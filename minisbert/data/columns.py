@@ -68,7 +68,7 @@ LABELS = (
     "is_duplicate",
 )
 
-# how messages name what is needed
+# how messages name what is needed; more than three texts are "4 texts"
 TEXTS_IN_WORDS = {1: "a text", 2: "two texts", 3: "three texts"}
 LABEL_IN_WORDS = {"score": "a score", "binary": "a label of 0 or 1", "class": "a class"}
 SAMPLE_SIZE = 20  # records that a message looks at before it proposes columns
@@ -111,7 +111,7 @@ class Columns:
 
     def __str__(self) -> str:
         """``two texts and a score``."""
-        words = TEXTS_IN_WORDS[self.texts]
+        words = texts_in_words(self.texts)
         if self.more_texts:
             words += " or more"
         if self.label:
@@ -126,6 +126,14 @@ class Columns:
         if self.more_texts:
             return texts >= self.texts
         return texts == self.texts
+
+
+PAIRS = Columns(2, more_texts=True)  # anchor, positive, and any number of negatives
+
+
+def texts_in_words(count: int) -> str:
+    """``two texts``, ``4 texts``."""
+    return TEXTS_IN_WORDS.get(count, f"{count} texts")
 
 
 @dataclass(frozen=True)
@@ -275,7 +283,7 @@ def unread_column_error(
 def words_for(names: Sequence[str]) -> str:
     """What these columns are, in words: ``two texts and a label``."""
     texts = [name for name in names if role_of(name) != "label"]
-    words = TEXTS_IN_WORDS.get(len(texts), f"{len(texts)} texts")
+    words = texts_in_words(len(texts))
     if len(texts) < len(names):
         words += " and a label"
     return words

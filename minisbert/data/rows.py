@@ -24,7 +24,7 @@ from minisbert.data.columns import (
     listed_names,
     proposal,
 )
-from minisbert.data.published import PUBLISHED, check_no_asset, open_published
+from minisbert.data.published import PUBLISHED, check_has_name, check_no_asset, open_published
 from minisbert.data.records import (
     Record,
     Records,
@@ -184,6 +184,7 @@ def read_file(
     names_may_lack: bool,
 ) -> Table:
     """Read one file, as ``read_rows`` says."""
+    check_has_name(path)
     check_no_asset(path)
     records = open_records(
         path,

@@ -15,7 +15,7 @@ import torch
 
 from minisbert.core import InputError, one_line
 from minisbert.data.columns import Columns, listed_names
-from minisbert.data.published import PUBLISHED, is_published
+from minisbert.data.published import PUBLISHED, check_has_name, is_published
 from minisbert.data.rows import Table, as_needs, choose_scale, divide_scores, read_rows
 
 # the sizes of dev and test that are held out by default
@@ -84,9 +84,10 @@ def read_splits(
     scores; without ``judges_itself`` they may not be rows like the training's. ``limit`` takes the
     first training rows, ``seed`` chooses the rows that are held out.
     """
+    # before any file is read, which may take long
     for source in (data, dev, test):
-        if isinstance(source, str) and not source:  # a variable of the shell that is not set
-            raise InputError("--data, --dev or --test is empty: name a file or a data set")
+        if isinstance(source, str):
+            check_has_name(source)
     table = training_table(data, columns, names, scale, quotes, limit)
 
     # Dev and test may hold what the training rows hold, or what else they are judged by. A text

@@ -16,10 +16,10 @@ import numpy as np
 
 from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.core import InputError, one_line
-from minisbert.data.columns import Columns, choose_columns, last_number
+from minisbert.data.columns import PAIRS, Columns, choose_columns, last_number
 from minisbert.data.records import Records, Refuse
-from minisbert.data.rows import Table, check_table, choose_scale, divide_scores, rows_of
-from minisbert.data.splits import check_classes, shared_rows
+from minisbert.data.rows import Table, check_table, rows_of
+from minisbert.data.splits import ready_to_train, shared_rows
 from minisbert.data.tables import open_records
 from minisbert.data.values import as_number
 from minisbert.models.batching import chunks
@@ -28,7 +28,6 @@ from minisbert.models.batching import chunks
 FEW_ROWS = 500
 MOST_PROBLEMS = 10_000  # rows that cannot be read, before the file is not read further
 TEXTS = Columns(1)
-PAIRS = Columns(2, more_texts=True)
 # what the label of two texts is -> the options of the command that is suggested
 LOSSES = {
     "score": ["--loss", "cosine"],
@@ -249,19 +248,16 @@ def check_whole(file: InspectedFile, table: Table) -> None:
     check_table(table)
     if len(table.rows) == 1 and file.role == "train":
         raise InputError(f"{table.name}: one row is too few to train on: give more")
-    if table.columns.label == "class":
-        check_classes(table)
-    if table.columns.label == "score":
-        scale = file.scale
-        if scale is None:
-            scale = choose_scale(file.scores, table.name)
-        divide_scores(table, scale)  # for its errors: the scores are shown as they are
-        table.scale = scale
-        if len(set(file.scores)) < 2:
-            raise InputError(
-                f"{table.name}: all rows have the score {file.scores[0]:g}, and a correlation "
-                f"needs different ones: give more rows"
-            )
+
+    # It is called for its errors and for the scale: the scores are shown as the file has them.
+    ready = ready_to_train(table, file.scale)
+    table.scale = ready.scale
+
+    if table.columns.label == "score" and len(set(file.scores)) < 2:
+        raise InputError(
+            f"{table.name}: all rows have the score {file.scores[0]:g}, and a correlation "
+            f"needs different ones: give more rows"
+        )
     if table.columns.label is None and table.columns.texts > 1 and file.role == "train":
         check_negatives(table)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from minisbert.core import InputError, one_line
-from minisbert.data.columns import Columns
+from minisbert.data.columns import PAIRS
 from minisbert.data.records import Record
 from minisbert.data.rows import as_rows
 from minisbert.data.tables import file_lines, open_records
@@ -29,7 +29,6 @@ from minisbert.system.reading import reading
 # queries, corpus, k, progress -> scores and indices, (Q, k) each
 Search = Callable[..., tuple[np.ndarray, np.ndarray]]
 CUTOFFS = (1, 3, 5, 10, 100)
-PAIRS = Columns(2, more_texts=True)  # anchor, positive, and maybe negatives
 REPORTED = ("accuracy@1", "recall@10", "mrr@10", "ndcg@10", "map@100")  # of a training run
 QRELS = ("query-id", "corpus-id", "score")
 # The keys of a text and its id: BEIR's, then Anserini's and LangChain's.

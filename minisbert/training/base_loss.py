@@ -23,7 +23,7 @@ from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.loop import Diverged
 from minisbert.core.tokenizer import Encoded
 from minisbert.data.batches import unique_batches
-from minisbert.data.columns import Columns
+from minisbert.data.columns import PAIRS, Columns
 from minisbert.data.rows import Table, as_needs, as_rows
 from minisbert.data.splits import checked_like, ready_to_train
 from minisbert.evaluation.retrieval import Retrieval
@@ -40,7 +40,6 @@ from minisbert.training.schedules import SCHEDULES
 from minisbert.training.scores import Evaluation, evaluate_encoder
 
 Network = Callable[[Sequence[int]], Tensor]  # a ``RowNetwork``, or what is wrapped around it
-PAIRS = Columns(2, more_texts=True)  # anchor, positive and any number of negatives
 SCORED = Columns(2, "score")
 # A loss is identified by its attributes of these types, which are its settings. Tensors and
 # modules are none.
