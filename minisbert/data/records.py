@@ -264,5 +264,7 @@ def saved_dataset(path: str | Path, split: str = "") -> Records:
     for name in dataset:
         if split and split in (name, split_name(name)):
             return dataset_records(dataset[name], f"{path}/{name}")
-    wanted = f"no split {split}" if split else "no split is chosen"
+    wanted = "no split is chosen"
+    if split:
+        wanted = f"no split {split}"
     raise InputError(f"{path}: {wanted}; it has {', '.join(map(str, dataset))}")

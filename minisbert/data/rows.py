@@ -252,17 +252,18 @@ def as_rows(
     needs = as_needs(columns)
     records = python_records(rows, name)
     if records.is_numbered:
-        # Tuples have no names: their columns are taken in order, and the first tuple that has all
-        # values says which of the needs they are.
+        # Tuples have no names: their columns are taken in order.
+        names = ",".join(records.names)
+
+        # Which of the needs they are is said by their last value, a text or a label. Of the tuples
+        # that are looked at only the last may have one. They are rows too, so they are read again.
         looked_at = []
-        whole: tuple = ()
         for number, record in records.items:
             looked_at.append((number, record))
-            whole = tuple(record.values())
-            if not is_missing(whole[-1]):
+            if not is_missing(record[records.names[-1]]):
                 break
-        needs = [need_of_tuple(records, looked_at[-1][0], whole, needs)]
-        names = ",".join(records.names)
+        index, record = looked_at[-1]
+        needs = [need_of_tuple(records, index, tuple(record.values()), needs)]
         records = replace(records, items=chain(looked_at, records.items))
     elif names is not None and names_may_lack and not has_columns(records, names):
         names = None
@@ -551,15 +552,22 @@ def choose_scale(scores: Iterable[float], name: str = "rows", unit: str = "line"
             return float(scale)
     raise InputError(
         f"{name}: the highest score is {highest:g}, and a scale above 100 must be given, such as "
-        f"{scale_option(unit)}{highest:g}"
+        f"{scale_setting(unit, highest)}"
     )
 
 
 def scale_option(unit: str) -> str:
-    """How a user gives the scale of rows that are counted by this unit."""
+    """What a user calls the scale of rows that are counted by this unit."""
     if unit == "index":
-        return "scale="
-    return "--scale "
+        return "scale"
+    return "--scale"
+
+
+def scale_setting(unit: str, scale: float) -> str:
+    """``--scale 5``, or in Python ``scale=5``."""
+    if unit == "index":
+        return f"scale={scale:g}"
+    return f"--scale {scale:g}"
 
 
 def divide_scores(table: Table, scale: float) -> Table:
@@ -569,14 +577,14 @@ def divide_scores(table: Table, scale: float) -> Table:
     """
     if not 0 < scale < math.inf:
         raise InputError(
-            f"{scale_option(table.unit)}{scale:g}: the highest score is needed, a number above 0"
+            f"{scale_setting(table.unit, scale)}: the highest score is needed, a number above 0"
         )
     rows = []
     for index, row in enumerate(table.rows):
         if abs(row[-1]) > scale:
             raise InputError(
                 f"{table.place(index)}: the score {row[-1]:g} is beyond the scale of {scale:g}, "
-                f"which holds for train, dev and test: give {scale_option(table.unit).strip(' =')}"
+                f"which holds for train, dev and test: give {scale_option(table.unit)}"
             )
         rows.append((*row[:-1], row[-1] / scale))
     return replace(table, rows=rows, scale=scale)

@@ -176,10 +176,10 @@ def training_table(
     """The training rows before some are held out, their scores divided by the scale."""
     needs = as_needs(columns)
     has_scores = needs[0].label == "score"
-    # the highest score of all rows decides on the scale, also of a few of them
-    table = read_rows(
-        data, needs, names, split="train", quotes=quotes, limit=None if has_scores else limit
-    )
+    read_limit = limit
+    if has_scores:
+        read_limit = None  # the highest score of all rows decides on the scale, also of a few
+    table = read_rows(data, needs, names, split="train", quotes=quotes, limit=read_limit)
     table = ready_to_train(table, scale)
     if has_scores:
         table = table.limited(limit)
@@ -238,27 +238,28 @@ def held_out_share(source: Any) -> float | None:
 
 
 def checked_like(table: Table, train: Table, split: str = "") -> Table:
-    """Rows of dev or test on the scale of training. Messages begin with the ``split``, if it is
-    not the name of the table.
+    """Rows of dev or test on the scale of training.
 
     Raises ``InputError`` for classes that training lacks, and for scores that are all the same.
+    Its messages begin with the ``split``; rows from Python need none, their table is called dev.
     """
-    begin = f"{split} {table.name}".strip()
+    start = ""
+    if split:
+        start = f"{split} "
     label = table.columns.label
     if label == "score":
         if train.scale is not None:
             table = divide_scores(table, train.scale)
         if len({row[-1] for row in table.rows}) < 2:
             raise InputError(
-                f"{begin}: a correlation needs at least two rows with different scores"
+                f"{start}{table.name}: a correlation needs at least two rows with different scores"
             )
     if label == "class" and train.columns.label == "class":
         classes = train.classes()
         for index, row in enumerate(table.rows):
             if row[-1] not in classes:
                 raise InputError(
-                    f"{split} {table.place(index)}".strip()
-                    + f": the class {one_line(row[-1])} is not one of "
+                    f"{start}{table.place(index)}: the class {one_line(row[-1])} is not one of "
                     f"{listed_names(classes)}, as in the training rows"
                 )
     return table

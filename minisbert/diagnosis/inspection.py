@@ -54,18 +54,24 @@ class InspectedFile:
 
     @property
     def rows(self) -> list[tuple]:
-        return self.table.rows if self.table else []
+        if self.table is None:
+            return []
+        return self.table.rows
 
     @property
     def label(self) -> str | None:
         """What the label of a row is: score, binary, class or None."""
-        return self.table.columns.label if self.table else None
+        if self.table is None:
+            return None
+        return self.table.columns.label
 
     @property
     def texts(self) -> list[str]:
         texts: list[str] = []
         for row in self.rows:
-            texts += row[:-1] if self.label else row
+            if self.label is not None:
+                row = row[:-1]
+            texts += row
         return texts
 
     @property
@@ -80,7 +86,7 @@ class InspectedFile:
         read = None
         unread: list[str] = []
         skipped: list[str] = []
-        if self.table:
+        if self.table is not None:
             read = self.table.note()
             unread = self.table.unread
             skipped = [f"{self.table.unit} {place}" for place in self.table.skipped]
@@ -143,7 +149,8 @@ def inspect(
     file = InspectedFile(path, columns, scale, quotes, role)
     try:
         # The file is gone through twice: what its labels are can only be said after the last one.
-        needs = needs_of(open_file(file, pass_over), columns)
+        records = open_file(file, pass_over)
+        needs = needs_of(records, columns)
         file.table = read_all(file, needs)
         note_repeated(file, file.table)
         if not file.problems:
@@ -210,7 +217,8 @@ def needs_of(records: Records, columns: str | None) -> list[Columns]:
     name = choice.label.lower()
     if "score" in name or "similarity" in name:
         return [Columns(2, "score")]
-    return [Columns(2, kind_of_labels(labels_of(records, choice.label)))]
+    labels = labels_of(records, choice.label)
+    return [Columns(2, kind_of_labels(labels))]
 
 
 def labels_of(records: Records, column: str) -> set[str]:

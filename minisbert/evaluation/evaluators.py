@@ -169,8 +169,9 @@ def numbers_of(name: str, values: Sequence) -> list:
     parse = PARSERS[name]
     numbers: list = []
     # an array or a tensor has numbers of its own, which ``tolist`` turns into Python's
-    plain = values.tolist() if hasattr(values, "tolist") else values
-    for i, value in enumerate(plain):
+    if hasattr(values, "tolist"):
+        values = values.tolist()
+    for i, value in enumerate(values):
         try:
             number = parse(value)
         except ValueError as error:

@@ -199,17 +199,20 @@ class EncoderLoss(Loss):
     def batch_loss(self, network: Network, batch: Sequence[int]) -> Tensor:
         # The targets are taken before the network runs: a GPU gets the row numbers while it has no
         # other work.
-        targets = []  # one tensor (B,), or none
+        targets = None
         if self.targets is not None:
-            targets.append(self.targets[batch])
+            targets = self.targets[batch]  # (B,)
         vectors = network(batch).unbind(dim=1)  # n of (B, D)
 
-        def loss_of(*inputs: Tensor) -> Tensor:
-            return self.formula(*inputs, *targets)
+        def formula_with_targets(*inputs: Tensor) -> Tensor:
+            """The formula of vectors, and of the targets if there are any."""
+            if targets is None:
+                return self.formula(*inputs)
+            return self.formula(*inputs, targets)
 
         if not self.widths:
-            return loss_of(*vectors)
-        return matryoshka_loss(loss_of, *vectors, dims=self.widths)
+            return formula_with_targets(*vectors)
+        return matryoshka_loss(formula_with_targets, *vectors, dims=self.widths)
 
     def evaluate(self, model: Any, rows: Any) -> Evaluation:
         return evaluate_encoder(model, rows, self.matryoshka)
