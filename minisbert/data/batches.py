@@ -42,7 +42,9 @@ def unique_batches(
         rows = sorted(waiting + order[:fresh], key=lambda row: lengths[row])
         order = order[fresh:]
 
-        # If most rows are waiting, a text is so frequent that waiting longer would only cost time.
+        # A window fills so many batches, and what is left over waits for the next one. In the last
+        # window each row gets a batch; also if most rows are waiting, for then a text is so
+        # frequent that waiting longer would only cost time.
         most_batches = len(rows)
         if order and 2 * len(waiting) < len(rows):
             most_batches = window

@@ -456,7 +456,7 @@ def proposed_columns(
     values = {}
     texts = []
     numbers = []
-    for name in dict.fromkeys(all_names):
+    for name in dict.fromkeys(all_names):  # a header may have a name twice
         column = [record.get(name) for record in sample]
         column = [value for value in column if value not in (None, "")]
         values[name] = column

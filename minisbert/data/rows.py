@@ -61,7 +61,8 @@ class Table:
     places: list[int] = field(default_factory=list)  # the number of each row's line in the file
     unit: str = "line"  # what ``places`` count: line, item of an array, row, Python's index
     names: list[str] = field(default_factory=list)  # of the columns that were read
-    unread: list[str] = field(default_factory=list)  # of the columns that were not
+    # of the columns that were not, and in words the negatives that were not
+    unread: list[str] = field(default_factory=list)
     skipped: list[int] = field(default_factory=list)  # places: an empty text, or no label
     remarks: list[str] = field(default_factory=list)  # what else the line says
     scale: float | None = None  # what the scores were divided by
@@ -288,6 +289,7 @@ def need_of_tuple(records: Records, index: int, row: tuple, needs: Sequence[Colu
 
 
 def as_needs(columns: Columns | Sequence[Columns]) -> Sequence[Columns]:
+    """A list of needs, where one or several were given."""
     if isinstance(columns, Columns):
         return [columns]
     return columns
@@ -307,6 +309,7 @@ def rows_of(
     table = Table(records.name, choice.columns, [], unit=records.unit, names=choice.names)
     table.is_named = choice.is_named
 
+    # The records of other splits are passed over while the table is filled.
     split_column = None
     if split:
         split_column = split_column_of(records, choice)
@@ -454,6 +457,7 @@ def read_record(record: Record, choice: Choice, parse_label: Callable[[Any], Any
     except KeyError as error:
         raise ValueError(f"no {error}; the keys are {listed_names(record)}") from error
 
+    # JSON may hold several positives or negatives of an anchor in a list.
     if choice.label is None and len(values) > 1 and any(type(value) is list for value in values):
         return read_lists(values)
 
@@ -487,7 +491,7 @@ def read_lists(values: list[Any]) -> list[tuple]:
     rows = []
     for positive in positives:
         row = (anchors[0], positive, *negatives)
-        if all(row):
+        if all(row):  # no text is empty
             rows.append(row)
     return rows
 

@@ -209,9 +209,12 @@ def count_tokens(file: InspectedFile, tokenizer: ModelTokenizer) -> None:
 def needs_of(records: Records, columns: str | None) -> list[Columns]:
     """What the rows of a file may be; the values of a label say what kind of label it is."""
     try:
+        # whatever the label is: each can be the name of a class
         choice = choose_columns(records, [Columns(2, "class"), PAIRS, TEXTS], columns)
     except InputError:
-        return [Columns(2, "score"), PAIRS, TEXTS]  # reading the rows says what is wrong
+        # A file with a text in each line has no columns. For any other, reading the rows says what
+        # is wrong.
+        return [Columns(2, "score"), PAIRS, TEXTS]
     if choice.label is None:
         return [choice.columns]
     name = choice.label.lower()

@@ -134,7 +134,7 @@ def read_pairs(
     rows = [line.split("\t") for _, line in file_lines(path)]
     if gold is not None:
         scores = [line for _, line in file_lines(gold)]
-        with reading(path):
+        with reading(path):  # ``strict`` raises ValueError if a line has no score
             rows = [[score, *cells] for score, cells in zip(scores, rows, strict=True)]
 
     pairs = []

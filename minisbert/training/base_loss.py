@@ -328,8 +328,7 @@ def read_dev(dev: Any, loss: Loss, train: Table, columns: str | None = None) -> 
         return []
     if isinstance(dev, Retrieval):
         return dev
-    # ``columns`` of a loss may be one form of rows or several: ``as_needs`` gives a list. A text
-    # alone says nothing of what it should be near to.
+    # A text alone says nothing of what it should be near to.
     needs = [*loss.judged_by]
     for need in as_needs(loss.columns):
         if need.texts > 1 or not loss.judged_by:
@@ -386,6 +385,8 @@ def draw_batches(
             break
     if not batches:
         raise InputError(no_batch(loss, rows))
+
+    # Whole epochs count here: a row that ``max_steps`` cuts off could have been used.
     unused = rows_without_batch(batches, len(rows))
     batches = batches[:max_steps]
     total = len(batches)
@@ -417,14 +418,14 @@ def no_batch(loss: Loss, rows: Sequence[tuple]) -> str:
 
 
 def commonest_text(rows: Sequence[tuple], numbers: Iterable[int]) -> str:
-    """The text that most of the rows with these numbers have; of several that of the most rows."""
+    """The text that is in most of the rows with these numbers; a tie is broken by all rows."""
     counts = text_counts(rows[number] for number in numbers)
     counts_in_all = text_counts(rows)
     return max(counts, key=lambda text: (counts[text], counts_in_all[text], text))
 
 
 def text_counts(rows: Iterable[tuple]) -> Counter[str]:
-    """In how many rows each text is."""
+    """How many rows each text is in."""
     counts: Counter[str] = Counter()
     for row in rows:
         counts.update({value for value in row if isinstance(value, str)})

@@ -46,7 +46,7 @@ def describe_run(settings: Settings, model: Any, data: RunData) -> None:
 def describe_batches(
     loss: Loss, network: RowNetwork, rows: Sequence[tuple], plan: Plan, batch_size: int
 ) -> None:
-    """Say what the batches are not: of all rows, of the size that was asked for, of whole texts."""
+    """Say if rows are in no batch, if most batches are too small, and if texts are cut."""
     if plan.unused:
         warn_once(unused_rows(loss, rows, plan.unused))
 
