@@ -385,7 +385,10 @@ class PairModel(PairScorer, nn.Module):
             raise ValueError(f"{len(ids)} rows cannot be split into first and second sentences")
         if isinstance(self.head, JointHead):
             states = self.encoder.hidden(ids, mask, token_types, dtype)  # (B, T, D)
-            outputs = self.head(states)
+            if isinstance(self.head, ClassifierHead):
+                outputs = self.head(states, mask)  # one of ModernBERT may average the real tokens
+            else:
+                outputs = self.head(states)
         elif isinstance(self.head, ConcatHead):
             u, v = self.encoder.unscaled(ids, mask, dtype).chunk(2)  # (B, D) each
             outputs = self.head(u, v)

@@ -1,5 +1,6 @@
 """Read with errors that name file and line; write files and folders complete or not at all."""
 
+import ctypes
 import errno
 import glob
 import json
@@ -25,9 +26,11 @@ LOCKED_AFTER = 60  # seconds: a hidden folder that is younger may not have been 
 BROKEN_DISK = (errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 # A model that is saved may lack these files of the one that it replaces. Older versions wrote
-# vocabularies, which are now in tokenizer.json.
+# vocabularies, which are now in tokenizer.json. macOS writes .DS_Store into every folder that
+# somebody looks at.
 OF_FORMER_MODEL = re.compile(
     r"\.gitattributes|vocab\.(txt|json)|merges\.txt|\d+_\w+/(config\.json|model\.safetensors)"
+    r"|(.+/)?\.DS_Store"
 )
 
 
@@ -242,8 +245,12 @@ def check_nothing_lost(target: Path, new: Path) -> None:
 def replace_folder(target: Path, new: Path) -> None:
     """Rename the folder ``new`` to ``target``, and remove the folder that was there.
 
-    That one is renamed first, so that a kill or a full disk here loses neither.
+    Where the system cannot exchange the two in one step, the old one is renamed first, so that a
+    kill or a full disk here loses neither.
     """
+    if target.is_dir() and exchange(new, target):
+        shutil.rmtree(new, ignore_errors=True)  # the name of what was there
+        return
     old = new.with_name(f"{new.name}{OLD}")
     if target.is_dir():
         os.replace(target, old)
@@ -254,6 +261,22 @@ def replace_folder(target: Path, new: Path) -> None:
             os.replace(old, target)
         raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Exchange the names of two folders in one step; False where the system cannot.
+
+    There is a folder of each name at every moment. Linux can, and Python has no function for it.
+    """
+    this_folder = -100  # AT_FDCWD: paths are relative to the current folder
+    both = 2  # RENAME_EXCHANGE
+    paths = [os.fsencode(path) for path in (first, second)]
+    try:
+        library = ctypes.CDLL(None)
+        failed = library.renameat2(this_folder, paths[0], this_folder, paths[1], both)
+    except (OSError, AttributeError, TypeError):  # another system, or an old C library
+        return False
+    return failed == 0
 
 
 def lock(file: IO[str]) -> None:

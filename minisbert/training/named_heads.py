@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
+from minisbert.architectures.modernbert import ModernBertConfig
 from minisbert.architectures.relatives import CLASSIFIERS
 from minisbert.core import InputError
 from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
-from minisbert.models.cross_encoder import ClassifierHead
+from minisbert.models.cross_encoder import ClassifierHead, ModernClassifierHead
 from minisbert.models.pair_heads import Head, head_settings
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -37,12 +38,14 @@ def concat_head(encoder: SentenceEncoder, outputs: int) -> Head:
 def classifier_head(encoder: SentenceEncoder, outputs: int) -> Head:
     """BERT's pooler and a linear layer, as sentence-transformers' ``CrossEncoder`` has them.
 
-    The encoder's own pooler, if it has one, moves into the head.
+    The encoder's own pooler, if it has one, moves into the head. ModernBERT's head has a norm.
     """
     bert = encoder.bert
     family = bert.config.model_type
     if family not in CLASSIFIERS:
         raise InputError(f"--head classifier is for {', '.join(CLASSIFIERS)}, not for {family}")
+    if isinstance(bert.config, ModernBertConfig):
+        return ModernClassifierHead(bert.config, outputs=outputs)
     between = CLASSIFIERS[family].between  # the activation between the head's two layers
     head = ClassifierHead(bert.config.hidden_size, outputs=outputs, between=between)
     if bert.pooler is not None:

@@ -32,6 +32,10 @@ def find_loss(name: str | Loss, head: bool = False) -> Loss:
     """
     if isinstance(name, Loss):
         return name
+    if isinstance(name, type):
+        raise InputError(
+            f"loss {name.__name__} is a class: give an object of it, {name.__name__}()"
+        )
     if name == "ranking" and head:
         return CandidateRanking()
     if name not in LOSSES:
