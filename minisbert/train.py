@@ -34,7 +34,7 @@ from minisbert.training.run_data import read_run
 from minisbert.training.schedules import learning_rate
 from minisbert.training.scores import Scores, paired_gain
 from minisbert.training.state import Progress
-from minisbert.training.table import find_loss, loss_of
+from minisbert.training.table import LossName, find_loss, loss_of
 
 Model = TypeVar("Model", bound=SentenceEncoder | PairModel)
 
@@ -43,7 +43,7 @@ def train(
     model: Model,
     rows: Any,
     dev: Any = None,
-    loss: str | Loss = "ranking",
+    loss: LossName | Loss = "ranking",
     epochs: int = 1,
     batch_size: int = 32,
     lr: float = 2e-5,

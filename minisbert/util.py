@@ -11,7 +11,7 @@ Examples:
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,12 +24,19 @@ from minisbert.data.columns import Columns
 from minisbert.evaluation.retrieval import encode_both
 from minisbert.loading import Encoder
 from minisbert.models.properties import AnyVectors, as_rows, check_count, similarity
+from minisbert.models.sparse_encoder import SparseEncoder
+from minisbert.replacements import ENCODE, SEARCH, UTIL, explained, missing_from_module
 from minisbert.search import dense
 from minisbert.search.by_tokens import rank
 from minisbert.search.mining import Rules, Triplet, candidates_of, mine, summarize, triplets
 from minisbert.system.console import warn
 
 COMMUNITY_ROWS = 1024  # vectors that are compared with all others at a time
+
+if not TYPE_CHECKING:
+    # Hidden from type checkers, which would take every name for one that the module has.
+    def __getattr__(name: str) -> Any:
+        raise missing_from_module(__name__, UTIL, name, globals())
 
 
 def cos_sim(a: AnyVectors, b: AnyVectors) -> Tensor:
@@ -42,6 +49,7 @@ def dot_score(a: AnyVectors, b: AnyVectors) -> Tensor:
     return torch.as_tensor(similarity(a, b, "dot"))
 
 
+@explained(SEARCH)
 def semantic_search(
     query_embeddings: np.ndarray | Tensor,
     corpus_embeddings: np.ndarray | Tensor,
@@ -102,6 +110,7 @@ def ranked_by(
     return rank(scores_of_query, queries.shape, corpus.shape, k, progress=False)
 
 
+@explained(ENCODE | SEARCH, SparseEncoder.encode)  # which has the options of every other ``encode``
 def paraphrase_mining(
     model: Encoder,
     sentences: Sequence[str],
@@ -138,6 +147,7 @@ def check_encoder(model: object) -> None:
         )
 
 
+@explained(SEARCH, Rules)
 def mine_hard_negatives(
     pairs: Any,
     model: Encoder,
@@ -180,6 +190,7 @@ def mine_hard_negatives(
     return list(triplets(task, mined))
 
 
+@explained(SEARCH)
 def community_detection(
     embeddings: np.ndarray | Tensor, *, threshold: float = 0.75, min_community_size: int = 10
 ) -> list[list[int]]:
