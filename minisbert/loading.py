@@ -19,13 +19,16 @@ from minisbert.checkpoints.layout import ModelFolder, find_model, read_folder
 from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError, one_line
+from minisbert.models.encode_types import LoadDtype
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import TASKS_WITH_LABELS, PairModel, PairScorer
+from minisbert.models.properties import SimilarityName
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.static_encoder import StaticEncoder
 from minisbert.models.stored_encoder import StoredEncoder
 from minisbert.models.text_encoder import DenseEncoder, TextEncoder
+from minisbert.replacements import LOAD, check_keywords, explained, keywords_of
 from minisbert.system.console import warn
 from minisbert.system.devices import choose_device, move_to
 
@@ -40,18 +43,19 @@ ENCODER_CLASSES: dict[str, type[StoredEncoder]] = {
 }
 
 
+@explained(LOAD)
 def load(
     model: str | Path,
     *,
     compiled: bool | str | Path = False,
-    dtype: str | None = None,
+    dtype: LoadDtype | None = None,
     pooling: str | None = None,
-    device: str | torch.device = "auto",
+    device: str | torch.device | None = "auto",
     max_seq_length: int | None = None,
     truncate_dim: int | None = None,
     prompts: Mapping[str, str] | None = None,
     default_prompt_name: str | None = None,
-    similarity_fn_name: str | None = None,
+    similarity_fn_name: SimilarityName | None = None,
 ) -> Any:
     """Open a model in eval mode with the class that fits its folder.
 
@@ -94,7 +98,7 @@ def open_pair_model(
     *,
     compiled: bool | str | Path,
     dtype: str | None,
-    device: str | torch.device,
+    device: str | torch.device | None,
     max_length: int | None,
 ) -> PairModel | CompiledPairModel:
     """Open the head for pairs in a folder that has been read, with options of ``load``."""
@@ -108,6 +112,7 @@ def open_pair_model(
 
 def load_encoder(model: str | Path, **options: Any) -> Encoder:
     """Open a model as ``load`` does, with its options, but of a ``PairModel`` only the encoder."""
+    check_keywords("load", options, keywords_of(load), LOAD)
     return open_encoder(read_folder(find_model(model)), **options)
 
 
@@ -116,7 +121,7 @@ def open_encoder(
     *,
     compiled: bool | str | Path = False,
     dtype: str | None = None,
-    device: str | torch.device = "auto",
+    device: str | torch.device | None = "auto",
     **options: Any,
 ) -> Encoder:
     """Open the encoder in a folder that has been read. ``options`` are others of ``load``."""
@@ -139,7 +144,7 @@ def open_encoder(
 
 
 def check_compiled(
-    compiled: bool | str | Path, dtype: str | None, device: str | torch.device
+    compiled: bool | str | Path, dtype: str | None, device: str | torch.device | None
 ) -> None:
     """Raise ``InputError`` for an option that does not go with ``compiled``.
 
@@ -148,7 +153,7 @@ def check_compiled(
     if dtype is not None and not compiled:
         advice = "add compiled=True, or pass it to encode"
         raise InputError(f"dtype {one_line(dtype)} is for compiled models: {advice}")
-    if compiled and str(device) not in ("auto", "cpu"):
+    if compiled and device is not None and str(device) not in ("auto", "cpu"):
         raise InputError(f"a compiled model runs only on the CPU, not on {device}")
 
 

@@ -180,6 +180,7 @@ VALUES = [
 ]
 RIGHT = {
     "pooling": [None],
+    "device": [None],
     "max_seq_length": [None, 3],
     "batch_size": [None, 3],
     "normalize_embeddings": [None, True],

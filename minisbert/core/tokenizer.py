@@ -151,8 +151,9 @@ def backend_ids(backend: Backend, texts: Sequence[str]) -> list[list[int]]:
     # subtle: the backend's own truncation also returns what it cut off, in parts, and for a pair
     # every part of one text with every part of the other: two texts of 100,000 tokens would take
     # all memory. So it is off, and the callers cut.
-    if len(texts) == 1:
-        # A call for one text does not wait for the backend's threads to wake up.
+    if len(texts) == 1 and len(texts[0]) <= 1000:
+        # A call for one text does not wait for the backend's threads to wake up. It keeps Python's
+        # lock, so a long text would stop all other threads: .2 s for 100,000 characters.
         return [backend.encode(texts[0], add_special_tokens=False).ids]
     # The fast one leaves out each token's place in the text, which nobody reads here.
     encodings = backend.encode_batch_fast(list(texts), add_special_tokens=False)

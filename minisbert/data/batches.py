@@ -6,6 +6,8 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
+from minisbert.core import InputError
+
 MOST_HOSTS = 100  # batches that are tried for a row left alone
 
 
@@ -27,7 +29,7 @@ def unique_batches(
     every other row is in exactly one batch.
     """
     if batch_size < 2:
-        raise ValueError(
+        raise InputError(
             "a batch of one has no negatives, so its loss is always 0: give 2 rows or more"
         )
     order = torch.randperm(len(keys), generator=generator).tolist()

@@ -11,7 +11,7 @@ import csv
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
@@ -21,7 +21,7 @@ from minisbert.data.values import number
 
 # ------------------------------------------------------------------------------ the table of names
 # These are the names in the files of sentence-transformers, Hugging Face, GLUE, SICK, SimCSE,
-# FlagEmbedding and Anserini. Capital letters make no difference.
+# FlagEmbedding, Anserini and LangChain. Capital letters make no difference.
 
 FIRST_TEXTS = (
     "sentence1",
@@ -37,6 +37,7 @@ FIRST_TEXTS = (
     "text",
     "sentence",
     "contents",
+    "page_content",
 )
 SECOND_TEXTS = (
     "sentence2",
@@ -161,7 +162,8 @@ def choose_columns(records: Records, needs: Sequence[Columns], names: str | None
 
     first_doubt = None
     for need in needs:
-        ways = ways_to_read(need, by_role)
+        # Two ways are enough to see that there are several. A header may have thousands of names.
+        ways = list(islice(ways_to_read(need, by_role), 2))
         if not ways:
             continue
         way = ways[0]
@@ -190,28 +192,27 @@ def choice_of(need: Columns, names: list[str], is_named: bool = False) -> Choice
 # ----------------------------------------------------------------------- columns by their names
 
 
-def ways_to_read(need: Columns, by_role: Mapping[str, list[str]]) -> list[list[str]]:
+def ways_to_read(need: Columns, by_role: Mapping[str, list[str]]) -> Iterator[list[str]]:
     """All choices of columns for a need among those that have a role: the texts, then the label."""
-    texts = choices_of_texts(need, by_role)
-    if not need.label:
-        return texts
-    ways = []
-    for way in texts:
+    for texts in choices_of_texts(need, by_role):
+        if need.label is None:
+            yield texts
+            continue
         for label in by_role["label"]:
-            ways.append([*way, label])
-    return ways
+            yield [*texts, label]
 
 
-def choices_of_texts(need: Columns, by_role: Mapping[str, list[str]]) -> list[list[str]]:
+def choices_of_texts(need: Columns, by_role: Mapping[str, list[str]]) -> Iterator[list[str]]:
     """A single text has any of the names; of several a first, a second, and negatives."""
     if need.texts == 1:
-        return [[text] for text in texts_with_role(by_role)]
-    choices = []
+        for text in texts_with_role(by_role):
+            yield [text]
+        return
+    negatives_of_rows = choices_of_negatives(need, by_role["more"])
     for first in by_role["first"]:
         for second in by_role["second"]:
-            for negatives in choices_of_negatives(need, by_role["more"]):
-                choices.append([first, second, *negatives])
-    return choices
+            for negatives in negatives_of_rows:
+                yield [first, second, *negatives]
 
 
 def choices_of_negatives(need: Columns, negatives: list[str]) -> list[list[str]]:

@@ -34,8 +34,14 @@ from minisbert.data.records import (
     split_name,
 )
 from minisbert.data.tables import open_records
-from minisbert.data.values import parse_binary, parse_class, parse_score, parse_text
-from minisbert.system.console import say
+from minisbert.data.values import (
+    is_missing,
+    parse_binary,
+    parse_class,
+    parse_score,
+    parse_text,
+)
+from minisbert.system.console import say, warn
 
 SCALES = (1, 5, 10, 100)  # the highest scores that are usual
 SPLITS = ("train", "dev", "test")
@@ -82,6 +88,8 @@ class Table:
             if self.scale is not None:
                 names += f" / {self.scale:g}"
             parts.append(names)
+        elif self.scale is not None:  # of tuples, whose columns have no names
+            parts.append(f"scores / {self.scale:g}")
         if self.columns.label == "class":
             classes = self.classes()
             parts.append(f"{len(classes)} classes: {listed_names(classes)}")
@@ -227,38 +235,53 @@ def joined(tables: list[Table], name: str) -> Table:
 
 
 def as_rows(
-    rows: Any, columns: Columns | Sequence[Columns], names: str | None = None, *, name: str = "rows"
+    rows: Any,
+    columns: Columns | Sequence[Columns],
+    names: str | None = None,
+    *,
+    name: str = "rows",
+    names_may_lack: bool = False,
 ) -> Table:
     """Read rows from Python: tuples or lists (texts, then the label), dictionaries (by the names of
     their columns, as a file is), a ``datasets.Dataset``, a DataFrame, a dictionary of columns.
 
     The same checks and the same messages as for a file; what is no row is named with its number.
+    ``names`` are for rows that have names, and ``names_may_lack`` as in ``read_rows``.
     """
     needs = as_needs(columns)
     records = python_records(rows, name)
     if records.is_numbered:
-        # Tuples have no names: their columns are taken in order, and the first tuple says which of
-        # the needs they are.
-        number, first = next(records.items)
-        needs = [need_of_tuple(records, tuple(first.values()), needs)]
+        # Tuples have no names: their columns are taken in order, and the first tuple that has all
+        # values says which of the needs they are.
+        looked_at = []
+        whole: tuple = ()
+        for number, record in records.items:
+            looked_at.append((number, record))
+            whole = tuple(record.values())
+            if not is_missing(whole[-1]):
+                break
+        needs = [need_of_tuple(records, looked_at[-1][0], whole, needs)]
         names = ",".join(records.names)
-        records = replace(records, items=chain([(number, first)], records.items))
+        records = replace(records, items=chain(looked_at, records.items))
+    elif names is not None and names_may_lack and not has_columns(records, names):
+        names = None
     return check_table(rows_of(records, needs, names))
 
 
-def need_of_tuple(records: Records, row: tuple, needs: Sequence[Columns]) -> Columns:
-    """What the first row from Python is: the first of the needs that has its length and its end."""
+def need_of_tuple(records: Records, index: int, row: tuple, needs: Sequence[Columns]) -> Columns:
+    """What a row from Python is: the first of the needs that has its length and its end."""
     for need in needs:
         if not need.fits(len(row)):
             continue
-        if need.label == "class":  # a word or a number
+        # A class is a word or a number. If no row has a last value, all are skipped.
+        if need.label == "class" or is_missing(row[-1]):
             return need
         ends_with_text = isinstance(row[-1], str | list)
         if ends_with_text and need.label is None:
             return need
         if not ends_with_text and need.label is not None:
             return need
-    place = place_of(records.name, records.unit, 0)
+    place = place_of(records.name, records.unit, index)
     raise InputError(f"{place}: needed: {either(needs)}; not {one_line(row)}")
 
 
@@ -296,9 +319,9 @@ def rows_of(
             f"{records.name}: no row has the split {split}: in the column split are "
             f"{listed_names(other_splits)}; write {split} there, or leave the column out"
         )
+    describe(table, records, choice, split_column)
     if choice.columns.more_texts:
         cut_to_fewest(table)
-    describe(table, records, choice, split_column)
     if split_column is not None:
         table.split = split
         remark = f"split {split}"
@@ -382,6 +405,8 @@ def check_table(table: Table) -> Table:
         raise InputError(f"{table.name} holds no usable rows{skipped}")
     if table.columns.label in ("class", "score") and not table.is_named:
         check_nli_numbers(table)
+    if table.columns.label == "class":
+        check_no_negative_class(table)
     return table
 
 
@@ -401,6 +426,17 @@ def check_nli_numbers(table: Table) -> None:
             f"contradiction in SBERT's own script): write their names, or if they are classes or "
             f"scores of your own: {proposal(table.unit, table.names)}"
         )
+
+
+def check_no_negative_class(table: Table) -> None:
+    """Raise ``InputError`` for the class -1, with which data sets of NLI mark a row without one."""
+    for index, row in enumerate(table.rows):
+        if row[-1].startswith("-") and row[-1][1:].isdigit():
+            raise InputError(
+                f"{table.place(index)}: the label {row[-1]} may be a class, or mark a row on which "
+                f"people did not agree, as in NLI: leave out such rows, or write the classes as "
+                f"words"
+            )
 
 
 def read_record(record: Record, choice: Choice, parse_label: Callable[[Any], Any]) -> list[tuple]:
@@ -502,10 +538,11 @@ def class_parser(class_names: Sequence[str]) -> Callable[[Any], str | None]:
 # -------------------------------------------------------------------------------------- scales
 
 
-def choose_scale(scores: Iterable[float], name: str = "rows") -> float:
+def choose_scale(scores: Iterable[float], name: str = "rows", unit: str = "line") -> float:
     """The smallest of 1, 5, 10 and 100 that no score exceeds, above or below 0.
 
-    ``choose_scale([0.5, 4.2]) = 5``. Raises ``InputError`` above 100: ``--scale`` must say it.
+    ``choose_scale([0.5, 4.2]) = 5``. Raises ``InputError`` above 100: ``--scale`` must say it, or
+    ``scale=`` for rows from Python, whose ``unit`` is "index".
     """
     highest = max((abs(score) for score in scores), default=0.0)
     for scale in SCALES:
@@ -513,8 +550,15 @@ def choose_scale(scores: Iterable[float], name: str = "rows") -> float:
             return float(scale)
     raise InputError(
         f"{name}: the highest score is {highest:g}, and a scale above 100 must be given, such as "
-        f"--scale {highest:g}"
+        f"{scale_option(unit)}{highest:g}"
     )
+
+
+def scale_option(unit: str) -> str:
+    """How a user gives the scale of rows that are counted by this unit."""
+    if unit == "index":
+        return "scale="
+    return "--scale "
 
 
 def divide_scores(table: Table, scale: float) -> Table:
@@ -523,13 +567,15 @@ def divide_scores(table: Table, scale: float) -> Table:
     Raises ``InputError`` with the line of a score that is beyond it, and for a scale that is none.
     """
     if not 0 < scale < math.inf:
-        raise InputError(f"--scale {scale:g}: the highest score is needed, a number above 0")
+        raise InputError(
+            f"{scale_option(table.unit)}{scale:g}: the highest score is needed, a number above 0"
+        )
     rows = []
     for index, row in enumerate(table.rows):
         if abs(row[-1]) > scale:
             raise InputError(
                 f"{table.place(index)}: the score {row[-1]:g} is beyond the scale of {scale:g}, "
-                f"which holds for train, dev and test: give --scale"
+                f"which holds for train, dev and test: give {scale_option(table.unit).strip(' =')}"
             )
         rows.append((*row[:-1], row[-1] / scale))
     return replace(table, rows=rows, scale=scale)
@@ -609,6 +655,8 @@ def load_scored_pairs(data: str | Path, split: str = "") -> list[ScoredPair]:
     pairs of a file. Scores are as they stand there.
     """
     table = read_rows(data, Columns(2, "score"), split=split)
+    if table.skipped:
+        warn(table.note())
     return [ScoredPair(*row) for row in table.rows]
 
 

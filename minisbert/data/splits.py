@@ -23,7 +23,9 @@ SHARE = 0.1  # of the rows
 FEWEST = 50  # rows: fewer say nothing about a gain
 MOST = 2000  # rows: more say little more, and take time at each evaluation
 ENOUGH = 4 * FEWEST  # rows of the file: when both are held out, half is left to train on
-FEWEST_OF_DEV = 20  # rows, where there are not enough for a test
+ENOUGH_FREE = 3 * FEWEST  # of these rows share no text with the others
+MOST_OF_SMALL_DEV = 20  # rows, where there are not enough for a test
+LEAST_OF_SMALL_DEV = 2  # rows: a single one has no order that could be right or wrong
 
 PURPOSES = {"dev": "they choose the step", "test": "they report the gain"}
 
@@ -177,10 +179,21 @@ def training_table(
     table = read_rows(
         data, needs, names, split="train", quotes=quotes, limit=None if has_scores else limit
     )
+    table = ready_to_train(table, scale)
     if has_scores:
+        table = table.limited(limit)
+    return table
+
+
+def ready_to_train(table: Table, scale: float | None = None) -> Table:
+    """The table with its scores divided by the scale, without one by that of ``choose_scale``.
+
+    Raises ``InputError`` for scores beyond the scale, and for rows of a single class.
+    """
+    if table.columns.label == "score":
         if scale is None:
-            scale = choose_scale([row[-1] for row in table.rows], table.name)
-        table = divide_scores(table, scale).limited(limit)
+            scale = choose_scale([row[-1] for row in table.rows], table.name, table.unit)
+        table = divide_scores(table, scale)
     if table.columns.label == "class":
         check_classes(table)
     return table
@@ -223,25 +236,28 @@ def held_out_share(source: Any) -> float | None:
     return share
 
 
-def checked_like(table: Table, train: Table, split: str) -> Table:
-    """Rows of dev or test on the scale of training.
+def checked_like(table: Table, train: Table, split: str = "") -> Table:
+    """Rows of dev or test on the scale of training. Messages begin with the ``split``, if it is
+    not the name of the table.
 
     Raises ``InputError`` for classes that training lacks, and for scores that are all the same.
     """
+    begin = f"{split} {table.name}".strip()
     label = table.columns.label
     if label == "score":
         if train.scale is not None:
             table = divide_scores(table, train.scale)
         if len({row[-1] for row in table.rows}) < 2:
             raise InputError(
-                f"{split} {table.name}: a correlation needs at least two rows with different scores"
+                f"{begin}: a correlation needs at least two rows with different scores"
             )
     if label == "class" and train.columns.label == "class":
         classes = train.classes()
         for index, row in enumerate(table.rows):
             if row[-1] not in classes:
                 raise InputError(
-                    f"{split} {table.place(index)}: the class {one_line(row[-1])} is not one of "
+                    f"{split} {table.place(index)}".strip()
+                    + f": the class {one_line(row[-1])} is not one of "
                     f"{listed_names(classes)}, as in the training rows"
                 )
     return table
@@ -274,15 +290,15 @@ def take_held_out(
     is_labelled = table.columns.label is not None
     groups = linked_rows(table.rows, is_labelled)
     count = len(table.rows)
-    kind = "rows"
+    if count == 1:
+        raise InputError(f"{table.name}: one row is too few to train on: give more")
     free = free_rows(groups)
-    if count / 3 <= free < count:
-        # The largest group stays in training. Where less than a third of the rows would be free, it
-        # is divided instead, and all rows count.
-        count = free
-        kind = "rows that share no text"
+    if free < count / 3:
+        # The largest group stays in training, unless less than a third of the rows would be free:
+        # then it is divided, and all rows count.
+        free = count
 
-    sizes = held_out_sizes(count, shares)
+    sizes = held_out_sizes(count, shares, free)
     if sizes:
         parts, remark = hold_out(table.rows, sizes, seed, is_labelled, groups)
         splits.rows.update(parts)
@@ -298,13 +314,30 @@ def take_held_out(
             splits.described[split] = f"{held_out}; {PURPOSES[split]}"
         table = replace(table, rows=splits.train, total=len(table.rows))
     splits.described["train"] = table.note()
-
-    if "test" in shares and "test" not in sizes:
-        return [
-            f"{count:,} {kind} are too few to hold out a test: a gain on dev, which chooses the "
-            f"step, cannot be told from chance; {ENOUGH} rows would do, or --test FILE"
-        ]
+    missing = [split for split in shares if split not in sizes]
+    if missing:
+        return [too_few(count, free, missing)]
     return []
+
+
+def too_few(count: int, free: int, missing: Sequence[str]) -> str:
+    """What to say if dev, test or both could not be held out."""
+    wanted = " and ".join(f"a {split}" for split in missing)
+    if count >= ENOUGH:
+        text = f"{free:,} of {count:,} rows share no text, too few to hold out {wanted}: "
+    else:
+        text = f"{count:,} rows are too few to hold out {wanted}: "
+    if "dev" in missing:
+        text += "the last weights are the model, and nothing tells if they are better"
+    else:
+        text += "a gain on dev, which chooses the step, cannot be told from chance"
+    if count >= ENOUGH:
+        text += f"; {ENOUGH_FREE} of them would do"
+    else:
+        text += f"; {ENOUGH} rows would do"
+    for split in missing:
+        text += f", or --{split} FILE"
+    return text
 
 
 def free_rows(groups: Sequence[list[tuple]]) -> int:
@@ -313,23 +346,28 @@ def free_rows(groups: Sequence[list[tuple]]) -> int:
     return sum(sizes) - max(sizes) + 1
 
 
-def held_out_sizes(count: int, shares: dict[str, float | None]) -> dict[str, int]:
-    """How many of ``count`` rows each split gets.
+def held_out_sizes(
+    count: int, shares: dict[str, float | None], free: int | None = None
+) -> dict[str, int]:
+    """How many of ``count`` rows each split gets; ``free`` of them can be held out, or all.
 
     A share of None is the default: a tenth, at least 50 and at most 2,000 rows. Of fewer than 200
-    rows there is no test, and dev gets 20 rows, or a third of fewer than 60.
+    rows, or 150 free ones, there is no test, and dev gets 20 rows, or a third of fewer than 60. Of
+    fewer than 6 there is none.
     """
+    if free is None:
+        free = count
     sizes = {}
     for split, share in shares.items():
         if share is not None:
             # a part for each of the splits, and as much as two of them for training
-            part = count // (2 + len(shares))
-            fewest = max(1, min(FEWEST_OF_DEV, part))
-            sizes[split] = max(round(share * count), fewest)
-        elif count >= ENOUGH:
-            sizes[split] = min(max(round(SHARE * count), FEWEST), MOST)
-        elif split == "dev":
-            sizes[split] = max(1, min(FEWEST_OF_DEV, count // 3))
+            part = free // (2 + len(shares))
+            fewest = max(1, min(MOST_OF_SMALL_DEV, part))
+            sizes[split] = max(round(share * free), fewest)
+        elif count >= ENOUGH and free >= ENOUGH_FREE:
+            sizes[split] = min(max(round(SHARE * free), FEWEST), MOST)
+        elif split == "dev" and free // 3 >= LEAST_OF_SMALL_DEV:
+            sizes[split] = min(MOST_OF_SMALL_DEV, free // 3)
     return sizes
 
 

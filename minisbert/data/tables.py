@@ -42,10 +42,13 @@ from minisbert.system.files import decode, listed, open_bytes
 
 LONGEST_LINE = 2**22  # bytes; tokenizing a text takes over a hundred times its size
 LARGEST_ARRAY = 2**30  # bytes of a .json, which is read whole
-# Text shrinks to a third or a twentieth in a .gz. A file that grows 300 times when it is unpacked,
-# to more than 8 MiB, was made to fill a memory.
+# Commas and opening brackets in it. There is about one for each value, and the smallest value takes
+# some 60 bytes of memory.
+MOST_VALUES = 2**25
+# Text shrinks to a third or a twentieth in a .gz or .zip. A file that grows 300 times when it is
+# unpacked, to more than 1 MiB, was made to fill a memory.
 LARGEST_GROWTH = 300
-UNCHECKED_GROWTH = 2**23  # bytes
+UNCHECKED_GROWTH = 2**20  # bytes
 
 SEPARATORS = {"\t": "tabs", ";": "semicolons", ",": "commas"}  # in the order of preference
 TABLE_ENDINGS = (".csv", ".tsv")
@@ -207,6 +210,11 @@ def open_member(stream: Any, name: str, split: str) -> tuple[Any, str]:
             f"and give one of them"
         )
     name = f"{name}/{chosen[0]}"
+    # No more bytes than the archive says are read.
+    sizes = archive.getinfo(chosen[0])
+    limit = max(UNCHECKED_GROWTH, LARGEST_GROWTH * sizes.compress_size)
+    if sizes.file_size > limit:
+        raise grown(name, sizes.file_size, sizes.compress_size)
     try:
         opened: Any = archive.open(chosen[0])
     except (RuntimeError, NotImplementedError) as error:  # a password, or an unusual compression
@@ -259,10 +267,14 @@ def check_growth(stream: Any, total: int, name: str) -> None:
         return
     packed: Any = unpacked.fileobj
     if packed.seekable() and total > LARGEST_GROWTH * packed.tell():
-        raise InputError(
-            f"{name}: {total:,} bytes came out of {packed.tell():,}; unpack it first, if that is "
-            f"right"
-        )
+        raise grown(name, total, packed.tell())
+
+
+def grown(name: str, unpacked: int, packed: int) -> InputError:
+    return InputError(
+        f"{name}: {unpacked:,} bytes came out of {packed:,}, more than {LARGEST_GROWTH} times as "
+        f"many; unpack it first, if that is right"
+    )
 
 
 # ----------------------------------------------------------------------------------------- tables
@@ -432,13 +444,22 @@ def json_values(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[i
             yield number, parse_json(line, name, number)
 
 
-def array_values(stream: Any, name: str) -> Iterator[tuple[int, Any]]:
+def array_values(
+    stream: Any, name: str, most_values: int = MOST_VALUES
+) -> Iterator[tuple[int, Any]]:
     """The values of one array, which is read whole."""
     content = bytearray()
+    count = 0  # of values, at most
     try:
         with stream:
-            while chunk := stream.read(2**24):
+            while chunk := stream.read(UNCHECKED_GROWTH):
                 content += chunk
+                count += chunk.count(b",") + chunk.count(b"[") + chunk.count(b"{")
+                if count > most_values:
+                    raise InputError(
+                        f"{name}: more than {most_values:,} values in one array; write an object "
+                        f"in each line of a .jsonl"
+                    )
                 if len(content) > UNCHECKED_GROWTH:
                     check_growth(stream, len(content), name)
                 if len(content) > LARGEST_ARRAY:

@@ -26,6 +26,7 @@ from minisbert.models.batching import chunks
 
 # Of fewer rows than this one epoch is too few steps to learn: docs/training.md.
 FEW = 500
+MOST_PROBLEMS = 10_000  # rows that cannot be read, before the file is not read further
 TEXTS = Columns(1)
 PAIRS = Columns(2, more_texts=True)
 # what the label of two texts is -> the options of the command that is suggested
@@ -177,6 +178,10 @@ def read_all(file: InspectedFile, needs: Sequence[Columns]) -> Table:
 
     def refuse(place: int, message: str) -> None:
         broken.append((place, message))
+        if len(broken) == MOST_PROBLEMS:  # a file of millions of them would fill the memory
+            raise InputError(
+                f"{file.path}: {MOST_PROBLEMS:,} rows cannot be read; mend these first"
+            )
 
     records = open_file(file, refuse, is_text=needs[-1] == TEXTS)
     try:

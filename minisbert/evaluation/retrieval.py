@@ -5,7 +5,7 @@ judgements, called qrels, as .tsv. The formulas are in ``metrics``; the command 
 evaluate``.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 
 from minisbert.core import InputError, one_line
-from minisbert.data.tables import bare_rows, file_lines, open_records
+from minisbert.data.columns import Columns
+from minisbert.data.records import Record
+from minisbert.data.rows import as_rows
+from minisbert.data.tables import file_lines, open_records
 from minisbert.data.values import number
 from minisbert.evaluation.metrics import METRICS
 from minisbert.models.pair_model import PairScorer
@@ -26,8 +29,12 @@ from minisbert.system.reading import reading
 # queries, corpus, k, progress -> scores and indices, (Q, k) each
 Search = Callable[..., tuple[np.ndarray, np.ndarray]]
 CUTOFFS = (1, 3, 5, 10, 100)
+PAIRS = Columns(2, more_texts=True)  # anchor, positive, and maybe negatives
 REPORTED = ("accuracy@1", "recall@10", "mrr@10", "ndcg@10", "map@100")  # of a training run
 QRELS = ("query-id", "corpus-id", "score")
+# The keys of a text and its id: BEIR's, then Anserini's and LangChain's.
+ID_KEYS = ("_id", "id")
+TEXT_KEYS = ("text", "contents", "page_content")
 
 
 @dataclass(frozen=True)
@@ -47,10 +54,12 @@ def load_retrieval(
 ) -> Retrieval:
     """Read three files in BEIR's layout.
 
-    - ``queries``: each line is an object with ``_id`` and ``text``.
+    - ``queries``: each line is an object with ``_id`` and ``text``; ``id`` and ``contents`` or
+      ``page_content`` will do.
     - ``corpus``: the same, and maybe a ``title``, which is put before the text.
-    - ``qrels``: query-id, corpus-id and score, separated by tabs, with this header or without;
-      scores are whole numbers.
+    - ``qrels``: query-id, corpus-id and score, separated by tabs, with this header or without; or
+      the four columns of TREC, whose second is not read, separated by tabs or blanks. Scores are
+      whole numbers.
 
     ``ignore_identical_ids`` excludes the document with the query's own id from its ranking, for
     data whose queries are documents themselves. A judged document that the corpus lacks counts as
@@ -65,6 +74,12 @@ def load_retrieval(
 
     # read_qrels has given documents that the corpus lacks rows after it, where no search finds them
     missing = len(rows) - len(documents)
+    found = {row for of_query in grades.values() for row in of_query if row < len(documents)}
+    if missing and not found:
+        raise InputError(
+            f"{qrels}: none of the {missing:,} judged documents is in {corpus}: their ids must be "
+            f"those of the corpus"
+        )
     if missing:
         warn(
             f"{qrels}: {missing:,} judged documents are not in the corpus; they count as never "
@@ -106,19 +121,16 @@ def load_retrieval_folder(folder: str | Path) -> dict[str, Retrieval | None]:
     return splits
 
 
-def retrieval_from_pairs(pairs: Iterable[Sequence[str]]) -> Retrieval:
+def retrieval_from_pairs(pairs: Any) -> Retrieval:
     """Make a search for each anchor's positive among all positives.
 
-    A row is (anchor, positive, ...). Equal anchors are one query with several relevant documents,
-    equal positives one document. ``[("a", "x"), ("b", "y"), ("a", "y")]`` has the queries a and b
-    and the documents x and y; y is relevant to both.
+    ``pairs`` are rows as ``as_rows`` reads them, (anchor, positive, ...). Equal anchors are one
+    query with several relevant documents, equal positives one document. ``[("a", "x"), ("b", "y"),
+    ("a", "y")]`` has the queries a and b and the documents x and y; y is relevant to both.
     """
     corpus: dict[str, int] = {}
     grades: dict[str, dict[int, int]] = {}
-    for pair in pairs:
-        if isinstance(pair, str):
-            raise InputError(f"rows of anchor and positive are needed, not {one_line(pair)}")
-        anchor, positive, *_ = pair
+    for anchor, positive, *_ in as_rows(pairs, PAIRS, name="pairs").rows:
         row = corpus.setdefault(positive, len(corpus))
         grades.setdefault(anchor, {})[row] = 1
     return Retrieval(list(grades), list(corpus), list(grades.values()), [None] * len(grades))
@@ -136,8 +148,8 @@ def texts_by_id(path: str | Path) -> dict[str, str]:
         )
     with reading(path) as at:
         for at.line, fields in records.items:
-            identity: Any = fields.get("_id")
-            text = fields.get("text")
+            identity: Any = first_value(fields, ID_KEYS)
+            text = first_value(fields, TEXT_KEYS)
             title = fields.get("title") or ""
             if type(identity) is int:
                 identity = str(identity)
@@ -156,6 +168,14 @@ def texts_by_id(path: str | Path) -> dict[str, str]:
     return texts
 
 
+def first_value(fields: Record, keys: Sequence[str]) -> Any:
+    """The value of the first of the keys that an object has; None without one."""
+    for key in keys:
+        if key in fields:
+            return fields[key]
+    return None
+
+
 def read_qrels(
     path: str | Path, queries: Collection[str], rows: dict[str, int]
 ) -> dict[str, dict[int, int]]:
@@ -165,12 +185,23 @@ def read_qrels(
     """
     grades: dict[str, dict[int, int]] = {}
     is_first = True
+    width = 0  # of the lines: 3, or 4 in TREC's files
     with reading(path) as at:
-        for line_number, cells in bare_rows(file_lines(path), "\t"):
-            at.line = line_number
-            if len(cells) != len(QRELS):
+        for at.line, line in file_lines(path):
+            if not line.strip(" "):
+                continue
+            cells = cells_of_judgement(line)
+            if len(cells) not in (3, 4):
                 raise ValueError(no_judgement(cells))
-            query, document, score = cells
+            if width and len(cells) != width:
+                raise ValueError(f"{len(cells)} columns; the lines before have {width}")
+            width = len(cells)
+            query, *iteration, document, score = cells
+            if iteration and iteration != ["Q0"] and number(iteration[0]) is None:
+                raise ValueError(
+                    f"the second of four columns is {one_line(iteration[0])}: TREC's qrels have 0 "
+                    f"or Q0 there and no header; else {', '.join(QRELS)} are needed"
+                )
             grade = number(score)
             if is_first and grade is None:
                 check_header(cells)
@@ -193,6 +224,13 @@ def read_qrels(
     return grades
 
 
+def cells_of_judgement(line: str) -> list[str]:
+    """The cells of a line: between tabs, or of TREC's four columns between blanks."""
+    if "\t" not in line and len(line.split()) == 4:
+        return line.split()
+    return [cell.strip() for cell in line.split("\t")]
+
+
 def check_header(cells: Sequence[str]) -> None:
     """Raise ``ValueError`` for a header with other names than BEIR's."""
     if tuple(cells) != QRELS:
@@ -201,14 +239,10 @@ def check_header(cells: Sequence[str]) -> None:
 
 
 def no_judgement(cells: Sequence[str]) -> str:
-    """What is wrong with a line of qrels that has not three cells."""
+    """What is wrong with a line of qrels that has neither three cells nor four."""
     needed = f"{', '.join(QRELS)} are needed, separated by tabs"
     if len(cells) == 2:
         needed += "; an id and a text are queries, as in MS MARCO's queries.tsv"
-    elif len(cells) == 4:
-        needed += ": leave out the second column of TREC's qrels"
-    elif len(cells) == 1 and len(cells[0].split()) == 4:
-        needed += ": leave out the second column of TREC's qrels, and write tabs for the spaces"
     return f"{len(cells)} columns; {needed}"
 
 

@@ -42,6 +42,7 @@ from minisbert.models.properties import check_count
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.stored_encoder import StoredEncoder
 from minisbert.models.text_encoder import DenseEncoder
+from minisbert.replacements import takes_parts
 from minisbert.system.progress import Bar
 from minisbert.system.reading import reading
 
@@ -102,6 +103,7 @@ class StaticEncoder(StoredEncoder, DenseEncoder):
     most_tokens = UNLIMITED
     reads_empty_texts = True
 
+    @takes_parts
     def __init__(
         self,
         table: Tensor,

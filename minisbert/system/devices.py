@@ -97,11 +97,13 @@ def instruction_sets() -> list[str]:
     return sets
 
 
-def choose_device(name: str | torch.device) -> torch.device:
-    """Return a torch device by name; ``auto`` is CUDA, else Apple's GPU, else the CPU.
+def choose_device(name: str | torch.device | None) -> torch.device:
+    """Return a torch device by name; ``auto``, as None, is CUDA, else Apple's GPU, else the CPU.
 
     Raises ``InputError`` if it cannot be used.
     """
+    if name is None:
+        name = "auto"
     if not isinstance(name, str | torch.device):
         raise InputError(f"a device is named, such as cpu or cuda:1, not {one_line(name)}")
     if name == "auto":
@@ -126,7 +128,7 @@ def choose_device(name: str | torch.device) -> torch.device:
     return torch.device(name)
 
 
-def move_to(model: Model, bert: nn.Module, name: str | torch.device) -> Model:
+def move_to(model: Model, bert: nn.Module, name: str | torch.device | None) -> Model:
     """Move a model to a device by name.
 
     Apple's GPU, which no test covers, must compute the CPU's hidden states of a batch by ``bert``,
@@ -146,7 +148,7 @@ def move_to(model: Model, bert: nn.Module, name: str | torch.device) -> Model:
     if difference <= MPS_DIFFERENCE:  # False for NaN
         say(message)
         return model
-    if name != "auto":
+    if name not in ("auto", None):
         raise InputError(f"{message}: choose device cpu")
     warn(f"{message}: using the CPU")
     return model.to("cpu")

@@ -46,6 +46,7 @@ class CoSENT(EncoderLoss):
     columns: ClassVar[Columns] = SCORED
     default_data: ClassVar[str | None] = "stsb"
     compares_rows: ClassVar[bool] = True
+    smallest_batch: ClassVar[int] = 2
     temperature: float = 0.05
 
     def check(self, columns: list[list[str]]) -> None:
@@ -85,6 +86,7 @@ class InBatch(EncoderLoss):
 
     compares_rows: ClassVar[bool] = True
     negatives_in_batch: ClassVar[bool] = True
+    smallest_batch: ClassVar[int] = 2
     temperature: float = 0.05
     projection: bool = False  # a dense layer and tanh that only training uses
 

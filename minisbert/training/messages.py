@@ -1,15 +1,16 @@
 """What a training run says: before it, about its batches, and the table at its end."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from minisbert.core import one_line
 from minisbert.system.console import cut_message, say
 from minisbert.system.devices import choose_dtype
 from minisbert.system.progress import Bar
 from minisbert.training import MODEL
-from minisbert.training.base_loss import Loss, RowNetwork
+from minisbert.training.base_loss import Loss, Plan, RowNetwork, commonest_text
 from minisbert.training.distributed import warn_once
 from minisbert.training.options import Settings
 from minisbert.training.run_data import RunData
@@ -43,11 +44,14 @@ def describe_run(settings: Settings, model: Any, data: RunData) -> None:
 
 
 def describe_batches(
-    loss: Loss, network: RowNetwork, batches: Sequence[Sequence[int]], batch_size: int
+    loss: Loss, network: RowNetwork, rows: Sequence[tuple], plan: Plan, batch_size: int
 ) -> None:
-    """Say what the batches are not: of the size that was asked for, or of whole texts."""
+    """Say what the batches are not: of all rows, of the size that was asked for, of whole texts."""
+    if plan.unused:
+        warn_once(unused_rows(loss, rows, plan.unused))
+
     # A few rows less are not worth a line.
-    usual_size = statistics.median(len(batch) for batch in batches)
+    usual_size = statistics.median(len(batch) for batch in plan.batches)
     possible_size = min(batch_size, len(network.lengths))
     if loss.negatives_in_batch and 1.1 * usual_size < possible_size:
         why = "rows that share a text never meet"
@@ -74,6 +78,31 @@ def bar_text(loss: float, progress: Progress) -> str:
         score = progress.history[-1][progress.metric]
         text += f", dev {progress.metric} {100 * score:.2f}"
     return text
+
+
+def unused_rows(loss: Loss, rows: Sequence[tuple], unused: Sequence[int]) -> str:
+    """``96 of 200 rows are in no batch: they share the text 'contact us'``."""
+    are = "are"
+    if len(unused) == 1:
+        are = "is"
+    sentence = f"{len(unused):,} of {len(rows):,} rows {are} in no batch"
+    if not loss.negatives_in_batch:
+        return sentence
+    text = commonest_text(rows, unused)
+    if len(unused) == 1:
+        return f"{sentence}: it shares the text {one_line(text)} with others"
+    if all(text in rows[number] for number in unused):
+        return f"{sentence}: they share the text {one_line(text)}"
+    return f"{sentence}: they share texts with others, such as {one_line(text)}"
+
+
+def describe_learning_rate(multiplier: Callable[[int], float], total: int) -> None:
+    """Say if the learning rate is 0 in all steps, as in a single one of the warm-up."""
+    if not any(multiplier(step) for step in range(total)):
+        warn_once(
+            f"{total} step with a learning rate of 0, because the warm-up begins there: the model "
+            f"does not change; more epochs or a warmup of 0 train it"
+        )
 
 
 def say_end(progress: Progress, out: Path) -> None:

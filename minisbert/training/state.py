@@ -105,10 +105,12 @@ class BestWeights:
         if self.folder is None:
             self.copy = {name: x.clone() for name, x in weights.items()}
             return
-        # The former file stays until no saved state names it.
-        self.name = f"{BEST}-{step}.safetensors"
-        with files.atomic_file(self.folder / self.name) as new:
+        # The former file stays until no saved state names it. The name changes once the new file is
+        # whole: if it cannot be written, the former weights are still the best ones.
+        name = f"{BEST}-{step}.safetensors"
+        with files.atomic_file(self.folder / name) as new:
             write_safetensors(weights, new)
+        self.name = name
 
     def restore(self, model: nn.Module) -> None:
         """Put the best weights into the model; without dev rows the last ones stay."""

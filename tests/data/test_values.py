@@ -55,7 +55,11 @@ def test_a_number(value, expected):
 
 
 @pytest.mark.parametrize(
-    "value", ["4,5", "nan", "1e999", "", "7 of 10", 10**400, float("inf"), True, None, [1]]
+    "value",
+    [
+        *("4,5", "nan", "1e999", "", "7 of 10", "1_000", "\u0663", "1" * 65),
+        *(10**400, float("inf"), True, None, [1]),
+    ],
 )
 def test_no_number(value):
     assert number(value) is None

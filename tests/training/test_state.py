@@ -35,6 +35,24 @@ def resume(tiny: Path, folder: Path, **changed) -> SentenceEncoder:
     return train(encoder, ROWS, DEV, **GIVEN | changed, out=folder, resume=True)
 
 
+def test_the_best_weights_stay_the_former_ones_if_the_new_cannot_be_written(
+    tiny, tmp_path, monkeypatch
+):
+    """A full disk, say: what is restored is a whole file."""
+    encoder = SentenceEncoder.load(tiny, device="cpu")
+    best = state.BestWeights(tmp_path)
+    best.keep(encoder, 3)
+
+    def fail(weights, path):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(state, "write_safetensors", fail)
+    with pytest.raises(OSError, match="no space"):
+        best.keep(encoder, 5)
+    assert best.name == "best-3.safetensors"
+    best.restore(encoder)
+
+
 def test_the_state_can_be_read(stopped, tiny):
     """How far the run is, in JSON; the tensors by the names of the network's parameters."""
     about = json.loads((stopped / "state.json").read_text())
