@@ -276,4 +276,4 @@ chapter("losses", "contrastive_loss")
 # ## What you have now
 #
 # You have the losses that other people's code may ask for, and two measures of a space. Next: [the
-# sheets](README.md#sheets), one evening each.
+# sheets](README.md#sheets-one-evening-labs), one evening each.
