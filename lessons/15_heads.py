@@ -427,7 +427,7 @@ with planted(MISTAKES["attention across the batch"]):
 # Answers are in [the book in ten evenings](TEN_EVENINGS.md).
 
 # %%
-chapter(15)
+chapter("heads")
 
 # %% [markdown]
 # ## Exercises

@@ -2,7 +2,7 @@
 # # Lesson 25: making it fast: pads and packing
 #
 # Steps through `minisbert/models/batching.py`, and `pad_batch` and `length_grouped_batches` of
-# `minisbert/core/tokenizer.py` and `minisbert/core/data.py`. Reading 45, chapter 10, pieces 50, exercises 90 minutes.
+# `minisbert/core/tokenizer.py` and `minisbert/core/data.py`. Reading 45, chapter 10, pieces 30, exercises 90 minutes.
 # You will count what a batch computes for nothing, put several texts into one row, and prove that each still has its
 # own vector.
 
@@ -370,8 +370,8 @@ assert abs(misplaced) < 40, "nothing is left of it"
 # Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 25 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 4.** Graded: rows to a rectangle, batches of similar length:
-# `python -m lessons.check start 25`, `run 25`, `hint 25`.
+# **Exercise 4.** Graded: batches of similar length: `python -m lessons.check start 25`, `run 25`, `hint 25`. (Rows to a
+# rectangle are a piece of lesson 02.)
 #
 # ## Sources
 #

@@ -254,7 +254,7 @@ assert angles["no 1 inside the log"] < 1, "the direction is right, only the size
 # Answers are in [the book in ten evenings](TEN_EVENINGS.md).
 
 # %%
-chapter(29)
+chapter("losses", "contrastive_loss")
 
 # %% [markdown]
 # ## Exercises
@@ -276,4 +276,4 @@ chapter(29)
 # ## What you have now
 #
 # You have the losses that other people's code may ask for, and two measures of a space. Next: [the
-# sheets](README.md#sheets), one evening each.
+# sheets](README.md#sheets-one-evening-labs), one evening each.

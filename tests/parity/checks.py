@@ -59,6 +59,7 @@ ALL: tuple[Check, ...] = (
     vectors.pools_of_nan,
     vectors.cosine_matrix,
     vectors.cosine_matrix_of_no_cosine,
+    vectors.encoded,
     # what came after BERT
     modern.rotation,
     modern.rms_norm,
@@ -99,6 +100,7 @@ ALL: tuple[Check, ...] = (
     training.adamw_steps,
     training.fit_steps,
     training.training_trace,
+    training.patience,
     # metrics
     metrics.correlations,
     metrics.ranks,
@@ -119,6 +121,8 @@ ALL: tuple[Check, ...] = (
     # what the lessons write out by hand
     by_hand.byte_pair_merges,
     by_hand.dense_gelu_gradients,
+    by_hand.measured_gradients,
+    by_hand.divergences,
     by_hand.step_costs,
     by_hand.gain_in_pairs,
     # the sheets
