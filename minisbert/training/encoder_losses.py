@@ -11,6 +11,14 @@ from minisbert.data.columns import Columns
 from minisbert.training import losses as more_losses
 from minisbert.training.base_loss import PAIRS, SCORED, EncoderLoss, RowNetwork
 
+__all__ = [
+    "CoSENT",
+    "Cosine",
+    "Ranking",
+    "SimCSE",
+    "Triplet",
+]
+
 
 @dataclass
 class Cosine(EncoderLoss):
