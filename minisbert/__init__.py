@@ -11,6 +11,8 @@ and safe to use.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from minisbert.replacements import PACKAGE, missing_from_module
+
 if TYPE_CHECKING:
     from minisbert import util
     from minisbert.loading import load
@@ -42,35 +44,18 @@ DEFINED_IN = {
     "StaticEncoder": "models.static_encoder",
     "load": "loading",
 }
-# What to use instead of the names that users of sentence-transformers import first. The whole table
-# is in docs/from-sentence-transformers.md.
-REPLACEMENTS = {
-    "SentenceTransformer": 'SentenceEncoder.load("name")',
-    "SentenceTransformerTrainer": "minisbert.train.train, or the command minisbert train",
-    "SentenceTransformerTrainingArguments": "the arguments of minisbert.train.train",
-    "CrossEncoderTrainer": "minisbert train --head cross-encoder",
-    "InputExample": "the rows of a .tsv, .csv or .jsonl file with a header",
-    "datasets": "the rows of a .tsv, .csv or .jsonl file with a header",
-    "losses": "minisbert.core.losses, or the option --loss of minisbert train",
-    "SimilarityFunction": 'its name: "cosine", "dot", "euclidean" or "manhattan"',
-    "quantize_embeddings": 'encode(texts, precision="int8")',
-    "export_optimized_onnx_model": "the command minisbert export-onnx",
-}
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: importing torch takes a second."""
-    if name == "util":
-        return import_module("minisbert.util")
-    if name in REPLACEMENTS:
-        # ``from minisbert import name`` would not show the message of an AttributeError.
-        raise ImportError(
-            f"minisbert has no {name}: use {REPLACEMENTS[name]}; docs/from-sentence-transformers.md"
-        )
-    if name not in DEFINED_IN:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f"minisbert.{DEFINED_IN[name]}")
-    return getattr(module, name)
+if not TYPE_CHECKING:
+    # Hidden from type checkers, which would take every name for one that the package has.
+    def __getattr__(name: str) -> Any:
+        """Import a public name when it is first used: importing torch takes a second."""
+        if name == "util":
+            return import_module("minisbert.util")
+        if name not in DEFINED_IN:
+            raise missing_from_module(__name__, PACKAGE, name, __all__)
+        module = import_module(f"minisbert.{DEFINED_IN[name]}")
+        return getattr(module, name)
 
 
 def __dir__() -> list[str]:

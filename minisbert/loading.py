@@ -19,14 +19,17 @@ from minisbert.checkpoints.layout import ModelFolder, find_model, read_folder
 from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError, one_line
+from minisbert.models.encode_types import LoadDtype
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import TASKS_WITH_LABELS, PairModel, PairScorer
+from minisbert.models.properties import SimilarityName
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.static_encoder import StaticEncoder
 from minisbert.models.stored_encoder import StoredEncoder
 from minisbert.models.text_encoder import DenseEncoder, TextEncoder
-from minisbert.system.console import say
+from minisbert.replacements import LOAD, check_keywords, explained, keywords_of
+from minisbert.system.console import warn
 from minisbert.system.devices import choose_device, move_to
 
 Encoder = TextEncoder  # the type of what ``load_encoder`` opens: an encoder of any kind
@@ -40,28 +43,44 @@ ENCODER_CLASSES: dict[str, type[StoredEncoder]] = {
 }
 
 
+@explained(LOAD)
 def load(
     model: str | Path,
     *,
     compiled: bool | str | Path = False,
-    dtype: str | None = None,
+    dtype: LoadDtype | None = None,
     pooling: str | None = None,
-    device: str | torch.device = "auto",
+    device: str | torch.device | None = "auto",
     max_seq_length: int | None = None,
     truncate_dim: int | None = None,
     prompts: Mapping[str, str] | None = None,
     default_prompt_name: str | None = None,
-    similarity_fn_name: str | None = None,
+    similarity_fn_name: SimilarityName | None = None,
 ) -> Any:
     """Open a model in eval mode with the class that fits its folder.
 
-    That is an encoder, or a ``PairModel`` if the folder holds a head for pairs.
+    Returns an encoder, or a ``PairModel`` if the folder holds a head for pairs. The type is
+    ``Any``: where types matter, call ``load`` of the class. An argument that is None leaves the
+    folder's setting as it is. Raises ``InputError`` for anything missing, damaged or not supported,
+    and for an argument that the model does not have.
 
-    ``compiled`` is True for the package in the cache folder, "auto" for that package where there
-    is one, or the path of a package; ``dtype`` is that of ``CompiledEncoder.load``. On a GPU, True
-    and "auto" open a ``CudaEncoder`` if the model has one. The other options are those of
-    ``SentenceEncoder.load``. The result's type is ``Any``: where types matter, call ``load`` of the
-    class. Raises ``InputError`` for anything missing, damaged or not supported.
+    model                a name that ``minisbert assets list`` shows, "owner/name" on the Hub, with
+                         "@revision" if you like, or a folder; downloaded if it is missing
+    compiled             True for the model as native code, which is compiled once into the cache
+                         folder; "auto" for that only if it is there; or the path of a compiled
+                         model. On a GPU, True and "auto" use CUDA graphs if the model is a BERT
+    dtype                of the compiled model's products: "float32", "bfloat16", "int8" or "auto";
+                         others take ``dtype`` in ``encode``
+    pooling              "mean", "cls", "max" or another of docs/models.md, in place of the folder's
+    device               "auto" or None (CUDA, else Apple's GPU, else the CPU), "cpu", "cuda",
+                         "cuda:1", "mps" or a ``torch.device``; a compiled model runs on the CPU
+    max_seq_length       cut texts at this many tokens, special ones included
+    truncate_dim         keep the first columns of each vector (Matryoshka embeddings)
+    prompts              texts by name, such as {"query": "query: "}, added to the folder's;
+                         ``encode_query`` uses "query", ``encode_document`` "document" or "passage"
+    default_prompt_name  the prompt of ``encode`` if a call names none
+    similarity_fn_name   what ``similarity`` and every search compute: "cosine", "dot", "euclidean"
+                         or "manhattan"
     """
     folder = read_folder(find_model(model))
     encoder_options: dict[str, Any] = {
@@ -94,7 +113,7 @@ def open_pair_model(
     *,
     compiled: bool | str | Path,
     dtype: str | None,
-    device: str | torch.device,
+    device: str | torch.device | None,
     max_length: int | None,
 ) -> PairModel | CompiledPairModel:
     """Open the head for pairs in a folder that has been read, with options of ``load``."""
@@ -108,6 +127,7 @@ def open_pair_model(
 
 def load_encoder(model: str | Path, **options: Any) -> Encoder:
     """Open a model as ``load`` does, with its options, but of a ``PairModel`` only the encoder."""
+    check_keywords("load", options, keywords_of(load), LOAD)
     return open_encoder(read_folder(find_model(model)), **options)
 
 
@@ -116,7 +136,7 @@ def open_encoder(
     *,
     compiled: bool | str | Path = False,
     dtype: str | None = None,
-    device: str | torch.device = "auto",
+    device: str | torch.device | None = "auto",
     **options: Any,
 ) -> Encoder:
     """Open the encoder in a folder that has been read. ``options`` are others of ``load``."""
@@ -129,7 +149,7 @@ def open_encoder(
             encoder = SentenceEncoder.load_folder(folder, device=device, **options)
             return CudaEncoder(encoder, folder.path, gpu_dtype)
         reason = "is no BERT or relative of it, and only those are on a GPU"
-        say(f"not compiled: {folder.path} {reason}")
+        warn(f"not compiled: {folder.path} {reason}")
         return encoder_class.load_folder(folder, device=device, **options)
 
     check_compiled(compiled, dtype, device)
@@ -139,7 +159,7 @@ def open_encoder(
 
 
 def check_compiled(
-    compiled: bool | str | Path, dtype: str | None, device: str | torch.device
+    compiled: bool | str | Path, dtype: str | None, device: str | torch.device | None
 ) -> None:
     """Raise ``InputError`` for an option that does not go with ``compiled``.
 
@@ -148,7 +168,7 @@ def check_compiled(
     if dtype is not None and not compiled:
         advice = "add compiled=True, or pass it to encode"
         raise InputError(f"dtype {one_line(dtype)} is for compiled models: {advice}")
-    if compiled and str(device) not in ("auto", "cpu"):
+    if compiled and device is not None and str(device) not in ("auto", "cpu"):
         raise InputError(f"a compiled model runs only on the CPU, not on {device}")
 
 

@@ -11,7 +11,7 @@ call into ``minisbert/training/``; the losses are the classes in ``minisbert/tra
 import math
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,9 +19,9 @@ import torch
 
 from minisbert.checkpoints.card import training_section
 from minisbert.core.loop import Diverged, Step, adamw, fit
-from minisbert.data.rows import as_rows
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.transformer_encoder import training_in_this_thread
 from minisbert.system import devices
 from minisbert.system.console import Interrupts
 from minisbert.system.progress import Bar
@@ -34,16 +34,16 @@ from minisbert.training.run_data import read_run
 from minisbert.training.schedules import learning_rate
 from minisbert.training.scores import Scores, paired_gain
 from minisbert.training.state import Progress
-from minisbert.training.table import find_loss, loss_of
+from minisbert.training.table import LossName, find_loss, loss_of
 
 Model = TypeVar("Model", bound=SentenceEncoder | PairModel)
 
 
 def train(
     model: Model,
-    rows: Iterable,
+    rows: Any,
     dev: Any = None,
-    loss: str | Loss = "ranking",
+    loss: LossName | Loss = "ranking",
     epochs: int = 1,
     batch_size: int = 32,
     lr: float = 2e-5,
@@ -51,6 +51,8 @@ def train(
     seed: int = 42,
     callback: Callable[[Step, Scores | None], object] | None = None,
     *,
+    columns: str | None = None,
+    scale: float | None = None,
     head_lr: float | None = None,
     warmup: float = 0.1,
     schedule: str = "linear",
@@ -70,9 +72,12 @@ def train(
     """Train a model in place; return it with the weights that were best on ``dev``, or the last.
 
     A row is a tuple: (anchor, positive, negative, ...) for the loss "ranking", three texts for
-    "triplet", (text, text, score in -1..1) for "cosine", (text, text, class) for "softmax", (text,)
-    for "simcse"; ``LOSSES`` in training/table.py has all. Rows may also be dictionaries, or a
-    ``datasets.Dataset``, with the columns' names. ``loss`` may be a ``Loss`` of your own.
+    "triplet", (text, text, score) for "cosine", (text, text, class) for "softmax", (text,) for
+    "simcse"; ``LOSSES`` in training/table.py has all. Rows may also be dictionaries, a DataFrame, a
+    ``datasets.Dataset`` or a dictionary of columns. They are read as the command reads a file: by
+    the names of the columns or by ``columns``, such as "left,right,stars", and scores are divided
+    by ``scale``, or by the smallest of 1, 5, 10 and 100 that none exceeds. A line says what was
+    left out. ``loss`` may be a ``Loss`` of your own.
 
     ``dev`` is scored before the first step, and after each epoch or ``eval_every`` steps; training
     ends after ``patience`` scores without a better one. Its rows are pairs with a score, or like
@@ -85,10 +90,35 @@ def train(
     caller's is filled in with the steps made and all dev scores.
     """
     # -----------------------------------------------------------------------------
+    # Wrong settings are found before anything is computed.
+    starting_model.check_is_model(model)
+    base_loss.check_settings(
+        epochs=epochs,
+        batch_size=batch_size,
+        max_steps=max_steps,
+        lr=lr,
+        head_lr=head_lr,
+        warmup=warmup,
+        schedule=schedule,
+        weight_decay=weight_decay,
+        clip=clip,
+        seed=seed,
+        eval_every=eval_every,
+        patience=patience,
+        micro_tokens=micro_tokens,
+        save_every=save_every,
+        log_every=log_every,
+        resume=resume,
+        out=out,
+    )
+
+    # -----------------------------------------------------------------------------
     # The loss decides what a row holds, so it comes before the rows.
     loss = find_loss(loss, isinstance(model, PairModel))
-    rows = as_rows(rows, loss.columns).rows
-    dev = base_loss.read_dev(dev, loss)
+    table = base_loss.read_training_rows(rows, loss, columns, scale)
+    rows = table.rows
+    dev = base_loss.read_dev(dev, loss, table, columns)
+    base_loss.check_patience(patience, dev)
 
     # -----------------------------------------------------------------------------
     # The device that computes, and the folder for the log and the state. Several processes all
@@ -101,10 +131,11 @@ def train(
         folder = Path(out)
     written_folder = folder if group.rank == 0 else None
 
-    # Until the end of the training: random numbers come from the seed, parameters that the loss
-    # does not reach are frozen, Ctrl-C waits for the end of a step, and the log is open (it is None
-    # without a folder).
+    # Until the end of the training: no other thread computes with the model, random numbers come
+    # from the seed, parameters that the loss does not reach are frozen, Ctrl-C waits for the end of
+    # a step, and the log is open (it is None without a folder).
     with (
+        training_in_this_thread(model),
         devices.seeded(seed, device),
         starting_model.frozen_if_unused(model),
         Interrupts() as interrupts,
@@ -119,13 +150,13 @@ def train(
         base_loss.move_to_own_memory(network)
 
         # -----------------------------------------------------------------------------
-        # The batches of all epochs are drawn beforehand, so that the schedule knows how many there
-        # are. ``evaluations`` are the steps after which dev is scored.
-        batches, evaluations = base_loss.draw_batches(
+        # The batches of all epochs are drawn beforehand: the schedule must know how many there are.
+        plan = base_loss.draw_batches(
             loss, rows, network.lengths, epochs, batch_size, seed, max_steps, eval_every
         )
+        batches = plan.batches
         total = len(batches)
-        messages.describe_batches(loss, network, batches, batch_size)
+        messages.describe_batches(loss, network, rows, plan, batch_size)
 
         # -----------------------------------------------------------------------------
         # The optimizer. ``multiplier`` gives the part of the learning rate that each step has.
@@ -133,6 +164,7 @@ def train(
         parameters = starting_model.parameter_groups(network, encoder, lr, head_lr)
         optimizer = adamw(parameters, lr, weight_decay)
         multiplier = learning_rate(schedule, warmup, total)
+        messages.describe_learning_rate(multiplier, total)
 
         # -----------------------------------------------------------------------------
         # A large batch is computed in parts, and by all processes together. The function
@@ -188,7 +220,7 @@ def train(
             micro_batches=micro_batches,
         )
         try:
-            if dev and progress.must_evaluate(evaluations):
+            if dev and progress.must_evaluate(plan.evaluations):
                 score_dev()
             bar = Bar(
                 total=total,
@@ -206,17 +238,17 @@ def train(
                     progress.count(step, tokens, time.monotonic() - started)
                     randomness = devices.random_state(device)
                     run_folder.log_loss(log, progress, lr * step.multiplier, log_every)
-                bar.set_postfix_str(f"loss {step.loss:.4f}", refresh=False)
+                bar.set_postfix_str(messages.bar_text(step.loss, progress), refresh=False)
                 bar.update()
 
                 scores = None
-                if dev and step.number in evaluations:
+                if dev and step.number in plan.evaluations:
                     bar.clear()
                     scores = score_dev()
                     bar.unpause()  # the bar's seconds a step are without the evaluation
                 if callback is not None and callback(step, scores):
                     break
-                if step.number % save_every == 0 and step.number < total:
+                if step.number % save_every == 0 and step.number < total:  # the last is saved below
                     save()
             bar.close()
         finally:
@@ -268,7 +300,8 @@ def run(settings: Settings, loss: Loss | None = None) -> None:
             before = loss.evaluate(model, data.test)
 
         # -----------------------------------------------------------------------------
-        # The training. Its steps and dev scores come back in ``progress``.
+        # The training. Its steps and dev scores come back in ``progress``. The rows are tuples now,
+        # whose scores are divided already: ``train`` takes them as they are.
         progress = Progress()
         try:
             train(

@@ -11,7 +11,7 @@ Examples:
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,14 +19,33 @@ from torch import Tensor
 
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
+from minisbert.data import rows as data
+from minisbert.data.columns import Columns
 from minisbert.evaluation.retrieval import encode_both
 from minisbert.loading import Encoder
 from minisbert.models.properties import AnyVectors, as_rows, check_count, similarity
+from minisbert.models.sparse_encoder import SparseEncoder
+from minisbert.replacements import ENCODE, SEARCH, UTIL, explained, missing_from_module
 from minisbert.search import dense
 from minisbert.search.by_tokens import rank
-from minisbert.search.mining import Rules, Triplet, candidates_of, mine, triplets
+from minisbert.search.mining import Rules, Triplet, candidates_of, mine, summarize, triplets
+from minisbert.system.console import warn
+
+__all__ = [
+    "community_detection",
+    "cos_sim",
+    "dot_score",
+    "mine_hard_negatives",
+    "paraphrase_mining",
+    "semantic_search",
+]
 
 COMMUNITY_ROWS = 1024  # vectors that are compared with all others at a time
+
+if not TYPE_CHECKING:
+    # Hidden from type checkers, which would take every name for one that the module has.
+    def __getattr__(name: str) -> Any:
+        raise missing_from_module(__name__, UTIL, name, globals())
 
 
 def cos_sim(a: AnyVectors, b: AnyVectors) -> Tensor:
@@ -39,6 +58,7 @@ def dot_score(a: AnyVectors, b: AnyVectors) -> Tensor:
     return torch.as_tensor(similarity(a, b, "dot"))
 
 
+@explained(SEARCH)
 def semantic_search(
     query_embeddings: np.ndarray | Tensor,
     corpus_embeddings: np.ndarray | Tensor,
@@ -99,6 +119,7 @@ def ranked_by(
     return rank(scores_of_query, queries.shape, corpus.shape, k, progress=False)
 
 
+@explained(ENCODE | SEARCH, SparseEncoder.encode)  # which has the options of every other ``encode``
 def paraphrase_mining(
     model: Encoder,
     sentences: Sequence[str],
@@ -135,35 +156,50 @@ def check_encoder(model: object) -> None:
         )
 
 
+@explained(SEARCH, Rules)
 def mine_hard_negatives(
-    pairs: Sequence[tuple[str, str]],
+    pairs: Any,
     model: Encoder,
     corpus: Sequence[str] = (),
     *,
+    columns: str | None = None,
     show_progress_bar: bool = False,
     **rules: Any,
 ) -> list[Triplet]:
     """Find negatives for (anchor, positive) pairs: triplets to train on.
 
+    ``pairs`` are rows as ``train`` takes them: tuples, dictionaries or a data set, whose columns
+    are found by their names or named by ``columns``, such as "question,answer".
+
     A negative is a text that the model finds close to the anchor. Looks in ``corpus`` and in the
     positives of other anchors, by the model's own similarity; anchors are encoded as queries, the
     others as documents. ``rules`` are the fields of ``minisbert.search.mining.Rules``:
     num_negatives=3, range_min, range_max, absolute_margin, relative_margin, max_score, min_score.
-    An anchor for which nothing is left is not in the result. Raises ``InputError`` for rules that
-    no candidate can meet.
+    An anchor for which nothing is left is not in the result, which a line says. Raises
+    ``InputError`` for rules that no candidate can meet.
     """
     checked_rules = Rules(**rules)
     check_encoder(model)
-    task = candidates_of(pairs, corpus)
+    table = data.as_rows(pairs, Columns(), columns, name="pairs")
+    if table.skipped or table.unread:
+        warn(table.note())
+    task = candidates_of(table.rows, corpus)
     anchors, documents = encode_both(
         model, task.anchors, task.documents, show_progress_bar=show_progress_bar
     )
     mined = mine(
         anchors, documents, task, checked_rules, show_progress_bar, model.similarity_fn_name
     )
+    summary = summarize(task, mined, checked_rules)
+    if summary.pairs_without_negative:
+        warn(
+            f"{summary.pairs_without_negative:,} of {summary.pairs:,} pairs have no negative, so "
+            f"they are not in the result: no candidate is left for their anchors"
+        )
     return list(triplets(task, mined))
 
 
+@explained(SEARCH)
 def community_detection(
     embeddings: np.ndarray | Tensor, *, threshold: float = 0.75, min_community_size: int = 10
 ) -> list[list[int]]:

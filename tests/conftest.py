@@ -21,6 +21,7 @@ from minisbert.diagnosis.tracing import unfused
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import torch_internals
 from minisbert.system.assets import ensure
+from minisbert.system.console import messages_on_stderr
 from tests import toys
 from tests.jitter import Jitter
 
@@ -103,6 +104,13 @@ def fused_from_the_first_test_on() -> None:
     ``fused``.
     """
     bert.FUSED = True
+
+
+@pytest.fixture(autouse=True)
+def prints_messages() -> Iterator[None]:
+    """Print what the library says on stderr, as a command does: most tests call one's ``main``."""
+    with messages_on_stderr():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -28,8 +28,9 @@ CHAPTERS = [
     "data",
     "loop",
 ]
-# A room may import those before it; loading.py and util.py are floors of their own.
+# A room may import those before it; replacements, loading and util are floors of their own.
 ROOMS = [
+    "replacements",
     "core",
     "system",
     "architectures",

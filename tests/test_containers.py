@@ -45,6 +45,6 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_a_bare_string_is_refused_in_one_line(name, tiny):
     encoder = SentenceEncoder.load(tiny)
-    with pytest.raises(InputError, match=r"string|not '|batched") as refused:
+    with pytest.raises(InputError, match=r"string|not '|is a text|batched") as refused:
         CALLS[name](encoder, PairModel(encoder, siamese(encoder.width)))
     assert "\n" not in str(refused.value)

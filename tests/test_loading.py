@@ -180,7 +180,8 @@ VALUES = [
 ]
 RIGHT = {
     "pooling": [None],
-    "max_seq_length": [None],
+    "device": [None],
+    "max_seq_length": [None, 3],
     "batch_size": [None, 3],
     "normalize_embeddings": [None, True],
     "truncate_dim": [None, 3],

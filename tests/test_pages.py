@@ -1,5 +1,6 @@
 """What the pages name exists: links, files, options, objects, tables; and their examples run."""
 
+import inspect
 import json
 import re
 import runpy
@@ -13,9 +14,10 @@ import pytest
 
 import minisbert
 from benchmarks import figures
-from docs.tools import command_pages, make_recording, site_index
+from docs.tools import command_pages, draw_grader, site_index
 from minisbert.__main__ import COMMANDS as NAMES
 from minisbert.commands.evaluate import main as evaluate
+from minisbert.training.named_heads import add_head
 from tests.colbert import write_colbert
 from tests.conftest import ROOT
 
@@ -166,6 +168,22 @@ def test_the_page_of_commands_gives_defaults_and_no_secret(monkeypatch):
     assert "a-secret" not in command_pages.generated("serve")
 
 
+def without_remark(line: str) -> str:
+    """Return a command of a shell block without the remark behind it, and with single spaces."""
+    return " ".join(line.split(" #")[0].split())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_of_commands_shows_each_example_of_help_once(name):
+    """On GitHub the page has no options, but it has what one can copy."""
+    section = TEXTS["docs/commands.md"].partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+    shown = []
+    for block in re.findall(r"^```bash\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
+        shown += block.splitlines()
+    expected = command_pages.examples(command_pages.parser_of(name))
+    assert [without_remark(line) for line in shown] == [without_remark(line) for line in expected]
+
+
 # ----------------------------------------------------------------------------- objects and examples
 
 
@@ -193,24 +211,77 @@ def test_every_object_that_a_page_names_exists(page):
             assert resolve(name) is not None
 
 
+DIRECTIVE = re.compile(r"^\.\. auto(class|function|module):: (\S+)$", re.MULTILINE)
+
+
+def documented(kind: str) -> list[str]:
+    """Return the objects of a kind that the site's reference shows."""
+    blocks = "\n".join(site_index.DIRECTIVES.findall(TEXTS["docs/api.md"]))
+    return [name for found, name in DIRECTIVE.findall(blocks) if found == kind]
+
+
 def test_every_public_name_has_its_place_in_the_reference():
-    reference = (ROOT / "docs" / "tools" / "api.txt").read_text(encoding="utf-8")
-    directive = r"^\.\. auto(?:class|function|module):: (\S+)$"
-    documented = re.findall(directive, reference, re.MULTILINE)
-    assert {f"minisbert.{name}" for name in minisbert.__all__} <= set(documented)
+    """The package's own names, and the function that trains."""
+    shown = {*documented("class"), *documented("function"), *documented("module")}
+    assert {f"minisbert.{name}" for name in minisbert.__all__} <= shown
+    assert "minisbert.train.train" in shown
+
+
+@pytest.mark.parametrize("module", documented("module"))
+def test_a_module_in_the_reference_says_what_is_public(module):
+    """Sphinx would show its helpers too, and a reader would build on them."""
+    names = import_module(module).__all__
+    for name in names:
+        found = resolve(f"{module}.{name}")
+        assert found.__module__ == module
+        assert found.__doc__
+    helpers = {
+        "as_columns",
+        "candidate_pairs",
+        "check_candidates",
+        "check_encoder",
+        "check_pair_model",
+        "check_probabilities",
+        "check_scores",
+        "check_vectors",
+        "class_names",
+        "columns",
+        "correlate",
+        "encode_pairs",
+        "load_rows",
+        "numbers_of",
+        "ranked_by",
+        "row_scores",
+    }
+    assert not helpers & set(names)
+
+
+def test_the_reference_has_every_option_of_load():
+    """It said of five of them that they were those of another method."""
+    rows = re.findall(r"^(\w+) {2,}\S", inspect.getdoc(minisbert.load), re.MULTILINE)
+    assert rows == list(inspect.signature(minisbert.load).parameters)
 
 
 @pytest.mark.weights
-def test_the_example_in_python_prints_what_the_readme_shows(minilm, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("example", [0, 1])
+def test_the_examples_in_python_print_what_the_readme_shows(
+    example, minilm, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
-    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
+    code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[example]
     exec(code.replace("all-MiniLM-L6-v2", str(minilm)), {})
-    assert f"  # {capsys.readouterr().out}" in code
+    assert f"\n# {capsys.readouterr().out}" in code
 
 
 OPTIONAL = {"sentence_transformers", "faiss", "hnswlib"}  # an example that imports one needs it
-# By integrations/test_engines.py and test_gallery.py.
-RUN_ELSEWHERE = {"docs/engines.md", "docs/gallery.md"}
+# By integrations/test_engines.py, test_gallery.py and test_guides.py.
+RUN_ELSEWHERE = {
+    "docs/engines.md",
+    "docs/gallery.md",
+    "docs/hybrid-search.md",
+    "docs/long-documents.md",
+    "docs/vector-databases.md",
+}
 
 
 @pytest.mark.parametrize(
@@ -231,6 +302,11 @@ def test_the_examples_run(page, tiny, tmp_path, monkeypatch):
             code = code.replace("path/to/colbert", write_colbert(tmp_path / "colbert").as_posix())
         splade = ROOT / "tests" / "reference" / "architectures" / "tiny-splade"
         code = code.replace("path/to/splade", splade.as_posix())
+        if "cross-encoder/ms-marco-MiniLM-L6-v2" in code:
+            judge = add_head(minisbert.load(tiny), "cross-encoder", "binary")
+            judge.save(tmp_path / "judge")
+            judge_path = (tmp_path / "judge").as_posix()
+            code = code.replace("cross-encoder/ms-marco-MiniLM-L6-v2", judge_path)
         exec(re.sub(r'"[^"\n]*all-MiniLM-L6-v2(/model)?"', f'"{tiny.as_posix()}"', code), {})
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}; the other examples run")
@@ -248,10 +324,10 @@ def test_the_dev_scores_that_the_readmes_training_begins_with(minilm, stsb, caps
 
 
 @pytest.mark.slow
-def test_the_recording_is_a_run_of_the_grader():
+def test_the_picture_of_the_grader_is_a_run_of_it():
     """The lines that it shows, but for line numbers, which every edit of the lesson moves."""
-    function, said = make_recording.run()
-    again = make_recording.drawing(make_recording.screen(function, said))
-    drawn = make_recording.PICTURE.read_text(encoding="utf-8")
+    function, said = draw_grader.run()
+    again = draw_grader.drawing(draw_grader.screen(function, said))
+    drawn = draw_grader.PICTURE.read_text(encoding="utf-8")
     drawn = re.sub(r"line \d+", "line", drawn)
-    assert drawn == re.sub(r"line \d+", "line", again), "run make_recording.py"
+    assert drawn == re.sub(r"line \d+", "line", again), "run draw_grader.py"

@@ -98,6 +98,100 @@ def test_rows_may_be_a_dataset(encoder, tiny):
     assert same(encoder, train(other, ROWS, loss="cosine"))
 
 
+@pytest.mark.parametrize(
+    ("loss", "rows"),
+    [
+        ("ranking", [{"source": "faq", "positive": b, "anchor": a} for a, b in PAIRS]),
+        (
+            "triplet",
+            [{"negative": c, "positive": b, "anchor": a} for a, b, c in toys.rows("triplets")],
+        ),
+        ("cosine", [{"stars": 5 * s, "sentence2": b, "sentence1": a} for a, b, s in ROWS]),
+    ],
+)
+def test_the_command_and_the_function_make_the_same_model(encoder, tiny, tmp_path, loss, rows):
+    """The same rows in a file and as dictionaries: by the names of the columns and the scale."""
+    columns = {"cosine": "sentence1,sentence2,stars"}.get(loss)
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["--model", str(tiny), "--loss", loss, "--data", str(data), "--epochs", "3"]
+    words += ["--dev", "none", "--test", "none", "--out", str(tmp_path / "run"), "--device", "cpu"]
+    if columns:
+        words += ["--columns", columns]
+    main(words)
+    train(encoder, rows, loss=loss, epochs=3, columns=columns)
+    assert same(encoder, SentenceEncoder.load(tmp_path / "run" / "model", device="cpu"))
+    assert not same(encoder, SentenceEncoder.load(tiny, device="cpu"))
+
+
+def test_what_is_left_out_of_the_rows_is_said(encoder, capsys):
+    """A row without a text, a column, and the highest score that the others are divided by."""
+    rows = [{"idx": 1, "sentence1": a, "sentence2": b, "label": 5 * s} for a, b, s in ROWS]
+    rows[3]["sentence1"] = ""
+    train(encoder, rows, loss="cosine", max_steps=1)
+    line = "rows: 39 rows, 1 skipped (an empty text or no label); sentence1, sentence2, label / 5"
+    assert f"{line}; not read: idx" in capsys.readouterr().err
+
+
+def test_rows_in_no_batch_are_counted_with_the_text_that_they_share(encoder, capsys):
+    """Of a hundred questions with one answer, each of the four batches takes one."""
+    rows = [(f"question {i}", "contact us" if i % 2 else f"answer {i}") for i in range(200)]
+    train(encoder, rows)
+    line = "96 of 200 rows are in no batch: they share the text 'contact us'"
+    assert line in capsys.readouterr().err
+    train(encoder, PAIRS)
+    assert "no batch" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("rows", "loss", "message"),
+    [
+        ([], "ranking", "rows is empty"),
+        ([("a", "b")], "ranking", "one row has no negative"),
+        ([("a", "b")] * 4, "ranking", "such as 'b', so no batch"),
+        ([("cat", f"thing {i}") for i in range(20)], "ranking", "share a text, such as 'cat'"),
+        ([("a",)] * 4, "simcse", "share a text, such as 'a'"),
+        ([("a", "b", "x")] * 4, "softmax", "all rows have the class 'x'"),
+    ],
+)
+def test_rows_without_a_batch_are_an_error(encoder, rows, loss, message):
+    """The untrained model would come back as a trained one."""
+    with pytest.raises(InputError, match=message):
+        train(encoder, rows, loss=loss)
+
+
+def test_a_single_step_of_the_warm_up_is_told_to_change_nothing(encoder, tiny, capsys):
+    train(encoder, PAIRS[:2])
+    assert same(encoder, SentenceEncoder.load(tiny, device="cpu"))
+    assert "learning rate of 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epochs": 0}, "epochs must be an integer from 1"),
+        ({"max_steps": -1}, "max_steps must be an integer from 1"),
+        ({"batch_size": 1}, "compares the rows of a batch"),
+        ({"lr": "2e-5"}, "lr must be"),
+        ({"log_every": 0}, "log_every"),
+        ({"schedule": "linar"}, "schedule must be linear"),
+        ({"patience": 2}, "patience needs dev"),
+        ({"resume": True}, "resume=True needs out"),
+        ({"loss": SimCSE}, r"is a class: .*SimCSE\(\)"),
+        ({"dev": 5}, "dev: a list of tuples is needed, not 5"),
+        ({"dev": [("a", "b", 0.5)]}, "dev: a correlation needs at least two rows"),
+    ],
+)
+def test_settings_that_are_none(encoder, settings, message):
+    with pytest.raises(InputError, match=message):
+        train(encoder, PAIRS, **settings)
+
+
+def test_a_name_is_no_model():
+    with pytest.raises(InputError, match="not 'tiny'"):
+        train("tiny", PAIRS)
+
+
 def test_dev_is_scored_at_the_end_of_each_epoch_although_epochs_differ_in_length(encoder):
     """Rows that share a text never meet, so an epoch has now ten batches, now eleven."""
     rows = [(toys.NOUNS[i % 7], f"the {toys.NOUNS[i % 19]} {i}") for i in range(60)]
@@ -186,8 +280,8 @@ def test_a_loss_of_ones_own(still):
 def test_names_and_rows_that_do_not_fit(encoder):
     with pytest.raises(InputError, match="choose from cosine"):
         train(encoder, PAIRS, loss="mnr")
-    with pytest.raises(InputError, match="reach 5"):
-        train(encoder, [("a cat", "a dog", 5.0), ("a cat", "snow", 0.0)], loss="cosine")
+    with pytest.raises(InputError, match="scale"):
+        train(encoder, [("a cat", "a dog", 500.0), ("a cat", "snow", 0.0)], loss="cosine")
     with pytest.raises(InputError, match="give --head"):
         train(encoder, ROWS, loss="mse")
     with pytest.raises(InputError, match="share a text"):

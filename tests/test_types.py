@@ -4,9 +4,11 @@ import re
 import subprocess
 import sys
 from importlib.util import find_spec
+from typing import get_args
 
 import pytest
 
+from minisbert.training.table import LOSSES, LossName
 from tests.conftest import ROOT
 
 UNSET = ("--ignore-missing-imports", "--config-file=")  # the package's own settings do not count
@@ -14,6 +16,11 @@ CHECKERS = {
     "mypy": ["-m", "mypy", "--strict", "--follow-imports=silent", *UNSET],
     "pyright": ["-m", "pyright", "--pythonpath", sys.executable],
 }
+
+
+def test_the_losses_that_a_type_checker_knows_are_those_of_the_table():
+    """A loss that is missing there would be refused in an editor, and train anyway."""
+    assert get_args(LossName) == (*LOSSES,)
 
 
 @pytest.mark.slow

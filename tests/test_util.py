@@ -131,8 +131,29 @@ def test_one_sentence_has_no_pairs(encoder):
 
 @pytest.mark.parametrize("pairs", [5, [("a",)], [7]])
 def test_what_is_no_pair_of_anchor_and_positive(encoder, pairs):
-    with pytest.raises(InputError, match="pairs of anchor and positive"):
+    with pytest.raises(InputError, match=r"pairs(\[0\])?: "):
         util.mine_hard_negatives(pairs, encoder)
+
+
+def test_pairs_to_mine_are_rows_as_training_reads_them(encoder, capsys):
+    """By the names of their columns, and what is left out is said."""
+    pairs = [(text, other) for text in TEXTS for other in TEXTS if text != other]
+    rows = [{"id": 1, "positive": positive, "anchor": anchor} for anchor, positive in pairs[::3]]
+    expected = util.mine_hard_negatives(pairs[::3], encoder)
+    assert capsys.readouterr().err == ""
+    assert util.mine_hard_negatives(rows, encoder) == expected
+    assert "not read: id" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("pairs", [[], None, [("a", 5)], [("a", "")]])
+def test_no_pairs_to_mine(encoder, pairs):
+    with pytest.raises(InputError, match="pairs"):
+        util.mine_hard_negatives(pairs, encoder)
+
+
+def test_pairs_without_a_negative_are_counted(encoder, capsys):
+    assert util.mine_hard_negatives([("a cat", "the cat")], encoder) == []
+    assert "1 of 1 pairs have no negative" in capsys.readouterr().err
 
 
 def test_mining_needs_an_encoder():

@@ -15,6 +15,7 @@ from minisbert import (
     StaticEncoder,
     util,
 )
+from minisbert.train import train
 
 texts = ["A cat sits.", "A kitten is sitting."]
 
@@ -78,7 +79,12 @@ print(util.community_detection(vectors, threshold=0.8, min_community_size=1))
 # Models of other kinds.
 reranker = CrossEncoder.load("cross-encoder/ms-marco-MiniLM-L6-v2", device="cpu", max_length=256)
 assert_type(reranker, CrossEncoder)
-print(reranker.predict([("a query", "a document")]))
+assert_type(reranker.predict([("a query", "a document")]), np.ndarray)
+assert_type(reranker.predict([["a query", "a document"]], batch_size=8), np.ndarray)
+assert_type(reranker.predict(list(zip(texts, texts, strict=True)), convert_to_tensor=True), Tensor)
+for score in reranker.predict([("a query", "a document")], convert_to_numpy=False):
+    assert_type(score, Tensor)
+print(reranker.predict(["a query", "a document"]) > 0.5)
 print(reranker.predict(("a query", "a document"), activation_fn=abs, convert_to_numpy=False))
 print(reranker.max_length)
 print(reranker.rank("a query", texts, top_k=1)[0]["score"])
@@ -87,7 +93,7 @@ assert_type(StaticEncoder.load("minishlab/potion-base-8M"), StaticEncoder)
 sparse = SparseEncoder.load("naver/splade-v3")
 assert_type(sparse, SparseEncoder)
 print(sparse.encode(texts, convert_to_sparse_tensor=True, max_active_dims=64))
-late = MultiVectorEncoder.load("path/to/colbert")
+late = MultiVectorEncoder.load("path/to/colbert", device=None)
 assert_type(late, MultiVectorEncoder)
 print(late.similarity(late.encode_query(["a cat?"]), late.encode_document(texts)))
 anything = minisbert.load("all-MiniLM-L6-v2", compiled=True, dtype="bfloat16")
@@ -96,4 +102,17 @@ print(anything.encode("A cat sits."))
 # Wrong calls are noticed: mypy --strict refuses an ignore that ignores nothing.
 encoder.encode(texts, batch_sise=3)  # type: ignore[call-overload]
 encoder.encode(texts, dtype=3)  # type: ignore[call-overload]
+encoder.encode(texts, output_value="tokens")  # type: ignore[call-overload]
+encoder.encode(texts, precision="int9")  # type: ignore[call-overload]
+encoder.encode(texts, dtype="float8")  # type: ignore[call-overload]
+encoder.encoed(texts)  # type: ignore[attr-defined]
+encoder.max_seq_lenght = 16  # type: ignore[assignment]
+reranker.predict([("a query", "a document")], batch_sise=3)  # type: ignore[call-overload]
+reranker.predict([("a query", "a document")]).to("cpu")  # type: ignore[attr-defined]
+train(encoder, [("a", "b")], loss="rankin")  # type: ignore[arg-type]
 SentenceEncoder.load(3)  # type: ignore[arg-type]
+SentenceEncoder.load("all-MiniLM-L6-v2", similarity_fn_name="cosinus")  # type: ignore[arg-type]
+minisbert.load("all-MiniLM-L6-v2", compiled=True, dtype="float8")  # type: ignore[arg-type]
+encoder.similarity_fn_name = "cosinus"  # type: ignore[assignment]
+print(minisbert.SentenceTransformer)  # type: ignore[attr-defined]
+print(util.pairwise_cos_sim)  # type: ignore[attr-defined]

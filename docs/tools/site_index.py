@@ -1,4 +1,4 @@
-"""What the site makes of docs/index.md: each page's kind, a list of all, links to the source.
+"""What the site makes of docs/index.md: cards, kinds of pages, a list of all, links to the source.
 
 A Sphinx extension. The groups of the index are the kinds: tutorial, how-to, reference, explanation.
 """
@@ -18,6 +18,11 @@ API = "docs/api"
 COURSE = "lessons/README"  # the lessons stand below it
 GROUP = re.compile(r"^## (.+)\n\n((?:- \[.*\n)+)", re.MULTILINE)
 LINK = re.compile(r"^- \[(.+?)\]\(([^)]+)\)", re.MULTILINE)
+# GitHub shows headings with lists below them, the site a grid of cards.
+CARDS = re.compile(r"^<!-- cards -->\n(.*?)^<!-- end of cards -->\n", re.MULTILINE | re.DOTALL)
+# What GitHub hides as a comment: directives of Sphinx.
+DIRECTIVES = re.compile(r"<!-- api\n(.*?)\n-->", re.DOTALL)
+BADGES = re.compile(r"<!-- badges -->.*?<!-- /badges -->\n", re.DOTALL)
 CAPTION = re.compile(
     r'<p[^>]*class="caption"[^>]*><span '
     r'class="caption-text">(.*?)</span></p>\s*(<ul.*?</ul>\s*)(?=<p|</div>)',
@@ -164,19 +169,31 @@ def write_versions(app: "Sphinx", error: Exception | None) -> None:
     (out.parent / "index.html").write_text("\n".join(lines), encoding="utf-8")
 
 
+def as_grid(cards: re.Match) -> str:
+    """Make a card of each heading and what is below it: one column on a phone, else three."""
+    lines = ["::::{grid} 1 1 3 3", ":gutter: 3", ""]
+    for card in re.split(r"^### ", cards[1], flags=re.MULTILINE)[1:]:
+        heading, _, text = card.partition("\n")
+        lines += [f":::{{grid-item-card}} {heading}", text.strip(), ":::", ""]
+    return "\n".join([*lines, "::::", ""])
+
+
 def mark(app: "Sphinx", name: str, source: list[str]) -> None:
     """Name a page's kind before its first line, and make the lists of contents.
 
     GitHub would show them as they are.
     """
     if name == INDEX:
+        source[0] = CARDS.sub(as_grid, source[0])
         for caption, pages in groups_of(Path(app.srcdir)):
             entries = "\n".join(f"{text} </{page}>" for text, page in pages)
             source[0] += f"\n```{{toctree}}\n:caption: {caption}\n:hidden:\n\n{entries}\n```\n"
     if name == COURSE:
         source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n[0-9]*\n```\n"
-    if name == API:  # directives of Sphinx, which GitHub would show as they are
-        source[0] += "\n" + Path(__file__).with_name("api.txt").read_text(encoding="utf-8")
+    if name == API:
+        source[0] = DIRECTIVES.sub(r"```{eval-rst}\n\1\n```", source[0])
+    # Badges are pictures of other hosts, and no page asks another host.
+    source[0] = BADGES.sub("", source[0])
     kind = kinds(Path(app.srcdir)).get(name)
     if kind and name.startswith("docs/"):
         source[0] = re.sub(r"^(# .*\n\n)(?=[A-Z`])", rf"\1**{kind}** · ", source[0])

@@ -2,7 +2,7 @@
 
 bert         the book's encoder
 electra      BERT, trained as a discriminator, without a pooler; only those whose embeddings are as
-             wide as the hidden states (the tables of others do not fit, and are refused)
+             wide as the hidden states
 roberta      BERT's names; positions start after the padding index, one token type
 xlm-roberta  RoBERTa for many languages: only its own name differs
 camembert    RoBERTa for French: only its own name differs
@@ -31,7 +31,7 @@ from minisbert.architectures.modernbert import MODERNBERT
 from minisbert.architectures.mpnet import MPNET
 from minisbert.architectures.offset_encoder import OffsetConfig, OffsetEncoder
 from minisbert.architectures.qwen3 import QWEN3
-from minisbert.core import InputError, read_json
+from minisbert.core import InputError, one_line, read_json
 from minisbert.core.bert import Bert
 from minisbert.core.checks import check_integer
 from minisbert.core.weights import BertConfig
@@ -73,6 +73,19 @@ BERT = Family(
 
 class ElectraFamily(Family):
     """ELECTRA's settings: BERT's, and the width of the embeddings."""
+
+    def check(self, raw: dict[str, Any]) -> None:
+        """Raise ``ValueError`` also for embeddings of another width than the hidden states.
+
+        ELECTRA small has them, and a projection between the two.
+        """
+        super().check(raw)
+        embedding_size = raw.get("embedding_size")
+        if embedding_size is not None and embedding_size != raw["hidden_size"]:
+            raise ValueError(
+                f"embedding_size {one_line(embedding_size)} is not supported, only that of "
+                f"hidden_size is: an ELECTRA small projects its embeddings"
+            )
 
     def write(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return BERT's fields, and the width of the embeddings: that of the hidden states.
@@ -158,7 +171,9 @@ def read_config(
     family = families.get(str(model_type))
     if family is None:
         supported = ", ".join(families)
-        raise InputError(f"{path}: model_type {model_type!r} is not supported; {supported} are")
+        raise InputError(
+            f"{path}: model_type {one_line(model_type)} is not supported; {supported} are"
+        )
     with reading(path):
         return family, family.read(raw)
 
@@ -170,6 +185,7 @@ class Classifier(NamedTuple):
     dense: str  # the first layer, as files name it
     out: str  # the second layer
     between: type[nn.Module]  # the activation between the two
+    norm: str = ""  # the norm after the activation, if the family has one
 
 
 CLASSIFIERS: dict[str, Classifier] = {
@@ -214,5 +230,12 @@ CLASSIFIERS: dict[str, Classifier] = {
         dense="classifier.dense",
         out="classifier.out_proj",
         between=nn.Tanh,
+    ),
+    "modernbert": Classifier(
+        architecture="ModernBertForSequenceClassification",
+        dense="head.dense",
+        out="classifier",
+        between=nn.GELU,
+        norm="head.norm",
     ),
 }

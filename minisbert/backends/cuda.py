@@ -34,7 +34,7 @@ from minisbert.core.bert import Attention, Bert
 from minisbert.models.batching import Tokens, budgeted_batches, check_ids, unpack
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.text_encoder import DenseEncoder
-from minisbert.system.console import say
+from minisbert.system.console import say, warn
 from minisbert.system.devices import bfloat16_hardware, fitting_tokens
 from minisbert.system.torch_internals import ragged_attention
 
@@ -352,7 +352,7 @@ class CudaEncoder(DenseEncoder):
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            say(f"no CUDA graph, so few texts take longer: {one_line(error)}")
+            warn(f"no CUDA graph, so few texts take longer: {one_line(error)}")
             self.graphs = None
         return batch.vectors is not None
 

@@ -50,7 +50,7 @@ from minisbert.models.pair_model import PairScorer
 from minisbert.models.properties import check_choice
 from minisbert.models.text_encoder import DenseEncoder
 from minisbert.system.assets import file_hash, home
-from minisbert.system.console import say
+from minisbert.system.console import warn
 from minisbert.system.devices import instruction_sets, products_attend
 from minisbert.system.files import atomic_file, check_owner
 from minisbert.system.reading import reading
@@ -519,7 +519,7 @@ def compile_apart(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
     the child's reason.
     """
     check_compiler()  # here, too: starting the other process takes seconds
-    say(f"compiling {folder.name} in {dtype} for this CPU, 20 to 90 seconds")
+    warn(f"compiling {folder.name} in {dtype} for this CPU, 20 to 90 seconds")
 
     # -P: without it, -m would import a module called torch from the current folder, which an empty
     # entry of PYTHONPATH names, too.

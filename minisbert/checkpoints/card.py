@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from minisbert.system.assets import assets
-from minisbert.system.files import naming
+from minisbert.system.files import atomic_file, check_no_link
 
 CARD = "README.md"
 LAST_LINE = (
@@ -79,8 +79,10 @@ def write_card(
     text = "\n".join([*lines, "", ""]) + training
 
     text += LAST_LINE.format(digest(text))
-    with naming(folder / CARD):
-        (folder / CARD).write_text(text, encoding="utf-8", errors="backslashreplace")
+    check_no_link(folder / CARD)
+    # Complete or not at all: half a page would not fit its hash, and would count as the user's.
+    with atomic_file(folder / CARD) as partial:
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def keep_own_card(folder: Path, former: Path | None) -> bool:

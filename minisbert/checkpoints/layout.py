@@ -26,6 +26,7 @@ docs/models.md lists them all. Imports ``core``, ``system`` and ``architectures`
 import os
 import re
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -36,9 +37,9 @@ from minisbert.architectures.relatives import ENCODER_FAMILIES, read_config
 from minisbert.checkpoints.module_names import MODULE_PREFIX, pooling_modes
 from minisbert.core import InputError, one_line
 from minisbert.system.assets import assets, download_model, ensure, is_hub_name
-from minisbert.system.console import say
-from minisbert.system.files import MOST_BYTES, write_json
-from minisbert.system.reading import read_json
+from minisbert.system.console import warn
+from minisbert.system.files import MOST_BYTES, listed, write_json
+from minisbert.system.reading import printable, read_json
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -48,11 +49,16 @@ SENTENCE = "config_sentence_transformers.json"
 HEAD_FILE = "head.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 SPECIAL_TOKENS = "special_tokens_map.json"  # older tokenizers have it
+ADAPTER = "adapter_config.json"  # peft's: a folder with it has weights to add to an encoder's
 TEXT_SETTINGS = "sentence_bert_config.json"  # it is called "bert" whatever the encoder is
 OLD_TEXT_SETTINGS = "sentence_*_config.json"  # versions before 2020 named the file after the model
 
 NO_PROMPTS = {"query": "", "document": ""}  # every model has these two, as in sentence-transformers
 LARGEST_SIZE = 2**31 - 1
+# Settings of published models take some kilobytes; their lists in Python take 20 times the file's
+# bytes.
+MOST_JSON_BYTES = 2**24
+MOST_MODULES = 100  # in modules.json; published models have at most about ten
 # the types of values in JSON, as messages call them
 JSON_TYPES = {
     bool: "true or false",
@@ -122,7 +128,7 @@ MODULE_ORDERS = {
 # ------------------------------------------------------------------------------------ JSON files
 
 
-def has_file(path: Path) -> bool:
+def has_file(path: Path, most_bytes: int = MOST_BYTES) -> bool:
     """Return whether there is such a file.
 
     Raises ``InputError`` for what is not a regular file, or is far too large.
@@ -132,8 +138,8 @@ def has_file(path: Path) -> bool:
         return False
     if not path.is_file():
         raise InputError(f"{path} is a folder, device or broken link, not a file")
-    if path.suffix != ".safetensors" and path.stat().st_size > MOST_BYTES:
-        raise InputError(f"{path} is larger than {MOST_BYTES:,} bytes")
+    if path.suffix != ".safetensors" and path.stat().st_size > most_bytes:
+        raise InputError(f"{path} is larger than {most_bytes:,} bytes")
     return True
 
 
@@ -228,7 +234,7 @@ class JsonFiles:
         """
         path = self.folder / name
         if path not in self.contents:
-            if has_file(path) or needed:
+            if has_file(path, MOST_JSON_BYTES) or needed:
                 self.contents[path] = read_json(path, kind)
             else:
                 self.contents[path] = kind()
@@ -338,11 +344,20 @@ class ModelFolder:
             return mode
         if self.pooling is not None:
             return self.pooling
-        say(
-            f"{self.path} states no pooling (1_Pooling/config.json): the mean is taken, unless "
-            f"you choose another"
-        )
+        reason = "states no pooling (1_Pooling/config.json)"
+        left_over = self.left_over_pooling()
+        if left_over:
+            reason = (
+                f"has no {MODULES_FILE}, so its 1_Pooling/config.json ({left_over}) is not read"
+            )
+        warn(f"{self.path} {reason}: the mean is taken, unless you choose another")
         return "mean"
+
+    def left_over_pooling(self) -> str:
+        """Return the pooling in a 1_Pooling that no modules.json names, or ""."""
+        with suppress(InputError):  # nobody reads the file, so it may be damaged
+            return printable("+".join(pooling_modes(self.json(f"1_Pooling/{CONFIG}"))))
+        return ""
 
     @property
     def normalize(self) -> bool:
@@ -425,8 +440,13 @@ def read_encoder_folder(path: Path, model_class: str) -> ModelFolder:
 def read_modules(files: JsonFiles) -> list[tuple[str, str]]:
     """Read ``modules.json``: the class and the subfolder of each module that changes vectors."""
     path = files.folder / MODULES_FILE
+    entries = files.read(MODULES_FILE, list)
+    if len(entries) > MOST_MODULES:
+        raise InputError(
+            f"{path} lists {len(entries):,} modules; at most {MOST_MODULES} are supported"
+        )
     modules = []
-    for module in files.read(MODULES_FILE, list):
+    for module in entries:
         kind = None
         place = None
         if isinstance(module, dict):
@@ -474,7 +494,7 @@ def check_order(path: Path, names: list[str], model_class: str) -> None:
     """Raise ``InputError`` unless the class computes these modules in this order."""
     order = MODULE_ORDERS[model_class]
     if not re.fullmatch(order.pattern, " ".join(names)):
-        modules = ", ".join(names)
+        modules = printable(", ".join(names))
         raise InputError(f"{path}: modules {modules} are not supported, only {order.readable}")
 
 
@@ -494,6 +514,11 @@ def check_opened_by(folder: ModelFolder, name: str) -> None:
 def read_family_and_sizes(files: JsonFiles) -> tuple[Family, Any]:
     """Read ``config.json``. An error names the keys of the family's own file."""
     path = files.folder / CONFIG
+    if not has_file(path) and has_file(files.folder / ADAPTER):
+        raise InputError(
+            f"{files.folder} holds an adapter ({ADAPTER}) without the model that it changes: merge "
+            f"it into that model's weights (peft: merge_and_unload) and save those"
+        )
     if not has_file(path):
         raise InputError(f"{files.folder} holds no model: it has no {CONFIG}")
     settings = files.settings(CONFIG)
@@ -571,7 +596,9 @@ class EncoderSettings:
         prompts = read_prompts(settings)
         default_prompt_name = settings.get("default_prompt_name", str)
         if default_prompt_name is not None and default_prompt_name not in prompts:
-            raise settings.error("default_prompt_name", f"one of the prompts, {list(prompts)}")
+            raise settings.error(
+                "default_prompt_name", f"one of the prompts, {listed(list(prompts))}"
+            )
         others = {}
         for key, value in folder.json(SENTENCE).items():
             if key not in WRITTEN_KEYS:

@@ -22,7 +22,7 @@ from minisbert.core.tokenizer import (
     special_tokens,
     template,
 )
-from minisbert.system.reading import reading
+from minisbert.system.reading import printable, reading
 
 
 @dataclass
@@ -65,7 +65,7 @@ class ModelTokenizer:
         if not token_types:
             self.single_template = [slot._replace(token_type=0) for slot in self.single_template]
             self.pair_template = [slot._replace(token_type=0) for slot in self.pair_template]
-        check_limit(limit, self.pair_template)
+        check_limit(limit, self.single_template)
         self.limit = limit
 
     def encode(self, texts: Sequence[str]) -> Encoded:
@@ -86,9 +86,11 @@ class ModelTokenizer:
     def encode_pairs(self, firsts: Sequence[str], seconds: Sequence[str]) -> Encoded:
         """Frame each pair with the special tokens; if it does not fit, the longer text is cut.
 
-        Raises ``InputError`` as ``encode`` does, and if the two lists differ in length.
+        Raises ``InputError`` as ``encode`` does, if the two lists differ in length, and for a limit
+        that leaves no room for a token of each text.
         """
         firsts, seconds = check_pairs(firsts, seconds)
+        check_limit(self.limit, self.pair_template)
         keep = self.limit - special_tokens(self.pair_template)
         encoded = Encoded([], [], [])
         for first, second in zip(self.pieces(firsts), self.pieces(seconds), strict=True):
@@ -120,7 +122,7 @@ class ModelTokenizer:
         if self.forbidden is not None:
             for text, sentence in zip(texts, sentences, strict=True):
                 if self.forbidden in sentence:
-                    token = self.backend.id_to_token(self.forbidden)
+                    token = printable(str(self.backend.id_to_token(self.forbidden)))
                     contains = f"the text {one_line(text)} contains {token}"
                     raise InputError(f"{contains}, which has no position: remove it")
         return sentences

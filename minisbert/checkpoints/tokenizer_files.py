@@ -13,6 +13,8 @@ Who writes which file, and what it says:
                                ``model_max_length``
     special_tokens_map.json    transformers, older versions: the special tokens. It is read only if
                                tokenizer_config.json has no ``added_tokens_decoder``.
+    added_tokens.json          transformers, older versions: tokens beyond the vocabulary, which
+                               tokenizer.json holds too. They are only compared, in the same case.
     config.json                transformers: the class, in some older folders
     sentence_bert_config.json  sentence-transformers: the limit, ``do_lower_case``, and arguments
                                for the tokenizer, which override tokenizer_config.json
@@ -44,11 +46,13 @@ from minisbert.checkpoints.layout import (
     unsupported,
 )
 from minisbert.checkpoints.model_tokenizer import ModelTokenizer, TokenizerSource
+from minisbert.checkpoints.tokenizer_limits import check_added_tokens, check_stages
 from minisbert.core import InputError, one_line
 from minisbert.system.files import listed, write_json
-from minisbert.system.reading import reading
+from minisbert.system.reading import printable, reading
 
 TOKENIZER = "tokenizer.json"
+ADDED_TOKENS = "added_tokens.json"
 PROBE = "A cat, ÉŠſ 1"  # shows tables of characters that are damaged before a user's text does
 
 # settings of a MultiVectorEncoder, which are only saved again
@@ -220,7 +224,8 @@ def read_text_settings(folder: ModelFolder) -> TextSettings:
         for key, value in arguments.items():
             harmless = key in HARMLESS_ARGUMENTS or value in HARMLESS_VALUES.get(key, ())
             if not harmless:
-                raise unsupported(path, f"{key} in {group}", value, "it may change the vectors")
+                name = f"{printable(key)} in {group}"
+                raise unsupported(path, name, value, "it may change the vectors")
     tokenizer_arguments = read_arguments(settings, "tokenizer_args", "processor_kwargs")
     return TextSettings(settings, tokenizer_arguments, call)
 
@@ -342,11 +347,35 @@ def make_tokenizer(
     with reading(folder.path / TOKENIZER), suppress(Exception):
         backend.encode(PROBE)
 
+    check_templates(folder, tokenizer)
+    return tokenizer
+
+
+def check_templates(folder: ModelFolder, tokenizer: ModelTokenizer) -> None:
+    """Raise ``InputError`` for special tokens around a text that the encoder cannot take."""
     if any(slot.token_type != 0 for slot in tokenizer.single_template):
         raise InputError(
             f"{folder.path / TOKENIZER}: token types of one text must be 0 in post_processor"
         )
-    return tokenizer
+
+    _, config = folder.config
+    for slot in tokenizer.single_template + tokenizer.pair_template:
+        if slot.sentence is not None:
+            continue
+        if slot.token >= config.vocab_size:
+            raise InputError(
+                f"{folder.path / TOKENIZER}: post_processor puts the token {slot.token} around a "
+                f"text, and the embedding table has {config.vocab_size:,} rows"
+            )
+        # subtle: in transformers such a token has the padding's position, and those after it do
+        # not count it
+        if slot.token == tokenizer.forbidden:
+            name = printable(str(tokenizer.tokens([slot.token])[0]))
+            raise InputError(
+                f"{folder.path / CONFIG}: pad_token_id {slot.token} is the id of {name}, which is "
+                f"put around each text and then has no position: this is not supported, train "
+                f"with the id of the tokenizer's padding"
+            )
 
 
 def keep_for_saving(
@@ -411,6 +440,7 @@ def build_backend(
 
     ``content`` is tokenizer.json. The embedding table has ``rows``.
     """
+    check_added_tokens(content, folder.path / TOKENIZER)
     with reading(folder.path / TOKENIZER):
         backend = Backend.from_buffer(content)
     # Older folders have no ``added_tokens_decoder``, and their special tokens in another file.
@@ -432,8 +462,26 @@ def build_backend(
         special.check_added_tokens(added_tokens, rebuilt=name != GENERIC_CLASS)
     # This comes last, because rebuilding may replace tokens.
     special.register(rows)
+    if added_tokens is None:
+        check_older_added_tokens(folder, backend)
+    check_stages(backend, folder.path / TOKENIZER)
     backend.encode_special_tokens = options.get("split_special_tokens", bool, False)
     return backend
+
+
+def check_older_added_tokens(folder: ModelFolder, backend: Backend) -> None:
+    """Raise ``InputError`` for tokens of added_tokens.json that tokenizer.json lacks.
+
+    transformers would add them.
+    """
+    added = {token.content for token in backend.get_added_tokens_decoder().values()}
+    missing = sorted(folder.json(ADDED_TOKENS).keys() - added)
+    if missing:
+        raise InputError(
+            f"{folder.path / ADDED_TOKENS}: {listed(missing)} are not among the added_tokens of "
+            f"{TOKENIZER}; transformers writes them there: "
+            f"AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        )
 
 
 def check_model(folder: ModelFolder, name: str, backend: Backend) -> None:
@@ -573,7 +621,7 @@ class SpecialTokens:
             differing |= in_backend - in_config - named
         if differing:
             path = self.paths["added_tokens_decoder"]
-            reason = f"added_tokens of tokenizer.json differ in {', '.join(sorted(differing))}"
+            reason = f"added_tokens of tokenizer.json differ in {listed(sorted(differing))}"
             raise unsupported(path, "added_tokens_decoder", added_tokens, reason)
 
 

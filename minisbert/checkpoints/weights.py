@@ -13,7 +13,7 @@ the folder's layout.
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 from minisbert.architectures.modern import Encoder
 from minisbert.architectures.relatives import ENCODER_FAMILIES
 from minisbert.checkpoints.layout import (
+    ADAPTER,
     CONFIG,
     WEIGHTS,
     WEIGHTS_INDEX,
@@ -37,18 +38,21 @@ from minisbert.checkpoints.layout import (
 )
 from minisbert.core import InputError, one_line
 from minisbert.system.files import write_json
-from minisbert.system.reading import reading
+from minisbert.system.reading import printable, reading
 
 # The names of tensors that transformers adds to an encoder for a task begin with these.
 TASK_HEADS = ("classifier.", "pre_classifier.", "qa_outputs.", "score.", "regressor.")
 # The names of constants that some versions wrote among the weights end with these.
 SAVED_CONSTANTS = ("embeddings.token_type_ids", "rotary_emb.inv_freq")
-ADAPTER = "adapter_config.json"  # peft's: a folder with it has weights to add to the encoder's
-MAX_LINES = 20  # of a message that lists faults
+MAX_LINES = 20  # faults that a message lists
 
 
-def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
-    """Return the file to name in errors, and every tensor of a folder under its canonical name."""
+def read_encoder(folder: ModelFolder, head: Collection[str] = ()) -> tuple[Path, dict[str, Tensor]]:
+    """Return the file to name in errors, and every tensor of a folder under its canonical name.
+
+    Tensors that no encoder needs are left out, unless they are a ``head``'s, by canonical name:
+    ModernBERT's classifier has the names of its head for masked words.
+    """
     # The config is read first, so that its errors come before those in the weights.
     family, config = folder.config
     if has_file(folder.path / ADAPTER):
@@ -56,6 +60,7 @@ def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
         raise InputError(f"{folder.path / ADAPTER}: adapters are not supported: {advice}")
 
     files = weight_files(folder)
+    check_memory(files)
     path = folder.path / WEIGHTS_INDEX
     if len(files) == 1:
         path = files[0]
@@ -65,7 +70,8 @@ def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
             name = family.canonical(stored)
             if name in tensors:
                 raise InputError(f"{file} holds {one_line(name)} twice, or another shard holds it")
-            if name not in family.skipped and not name.endswith(SAVED_CONSTANTS):
+            is_of_use = name not in family.skipped and not name.endswith(SAVED_CONSTANTS)
+            if is_of_use or name in head:
                 tensors[name] = tensor
 
     # Beside this key ordinary floats are the weights before they were quantized, or after they were
@@ -81,6 +87,25 @@ def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
         layers = f"{folder.path / CONFIG}: {key} {config.num_hidden_layers}"
         raise InputError(f"{layers}, but {path.name} has {len(tensors)} tensors")
     return path, tensors
+
+
+def check_memory(files: Collection[Path]) -> None:
+    """Raise ``InputError`` for files of weights with more bytes than this machine has memory.
+
+    A sparse file of a terabyte takes no room on a disk.
+    """
+    if not hasattr(os, "sysconf"):  # Windows
+        return
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    size = 0
+    for path in files:
+        if has_file(path):
+            size += path.stat().st_size
+    if size > memory:
+        raise InputError(
+            f"{path} and the weights beside it have {size:,} bytes, and this machine {memory:,} "
+            f"bytes of memory"
+        )
 
 
 def is_float(tensor: Tensor) -> bool:
@@ -129,28 +154,24 @@ def load_transformer(
     try:
         fill(encoder, tensors, path, family.names(config.num_hidden_layers, pooler))
     except InputError as error:
-        raise shorten(error, folder, path, tensors) from error
+        raise name_task_head(error, folder, path, tensors) from error
     return encoder.eval()
 
 
-def shorten(
+def name_task_head(
     error: InputError, folder: ModelFolder, path: Path, tensors: dict[str, Tensor]
 ) -> InputError:
-    """Cut a list of faults to ``MAX_LINES``, and add a line about a task head if there is one."""
-    lines = str(error).splitlines()
-    if len(lines) > MAX_LINES:
-        left_out = len(lines) - MAX_LINES
-        lines = [*lines[:MAX_LINES], f"  and {left_out} more"]
-
+    """Add a line about a task head to a list of faults, if the tensors have one."""
     head = sorted(name for name in tensors if name.startswith(TASK_HEADS))
-    if head:
-        names = ", ".join(head)
-        classes = ", ".join(folder.architectures)
-        lines.append(
-            f"  {path.name} has a task head, {names} (architecture {classes}): PairModel opens a "
-            "CrossEncoder; for vectors save the encoder alone (model.base_model.save_pretrained)"
-        )
-    return InputError("\n".join(lines))
+    if not head:
+        return error
+    names = printable(", ".join(head))
+    classes = printable(", ".join(folder.architectures))
+    advice = "for vectors save the encoder alone (model.base_model.save_pretrained)"
+    return InputError(
+        f"{error}\n  {path.name} has a task head, {names} (architecture {classes}): PairModel "
+        f"opens a CrossEncoder; {advice}"
+    )
 
 
 def fill(
@@ -162,8 +183,8 @@ def fill(
     """Give a module the tensors of a file, as float32.
 
     ``names`` maps its parameters to the file's names; None if both are the same. Every tensor is
-    used and every parameter filled. Raises ``InputError`` with the full list of what is missing,
-    unexpected, misshapen or no number, and then changes nothing.
+    used and every parameter filled. Raises ``InputError`` with a list of what is missing,
+    unexpected, misshapen or no number, at most ``MAX_LINES``, and then changes nothing.
     """
     if names is None:
         names = {name: name for name, _ in module.named_parameters()}
@@ -172,6 +193,9 @@ def fill(
     for ours, parameter in module.named_parameters():
         shapes[names[ours]] = tuple(parameter.shape)
     faults = list_faults(tensors, shapes)
+    if len(faults) > MAX_LINES:
+        left_out = len(faults) - MAX_LINES
+        faults = [*faults[:MAX_LINES], f"and {left_out} more"]
     if faults:
         raise InputError(f"{path} does not fit the config beside it:\n  " + "\n  ".join(faults))
 
@@ -190,7 +214,7 @@ def list_faults(tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, .
             faults.append(f"missing {name} {shape}")
     for name, tensor in tensors.items():
         if name not in shapes:
-            faults.append(f"unexpected {name} {tuple(tensor.shape)}")
+            faults.append(f"unexpected {printable(name)} {tuple(tensor.shape)}")
     for name, shape in shapes.items():
         if name in tensors:
             fault = find_fault(name, tensors[name], shape)
@@ -252,6 +276,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         if old.exists():
             advice = f"; docs/assets.md says how to write it from {old.name}"
         raise InputError(f"{path} is missing{advice}")
+    check_memory([path])
     return read_safetensors(path)
 
 

@@ -11,14 +11,13 @@ Examples:
 """
 
 import argparse
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minisbert.commands import shared
 from minisbert.core import InputError
-from minisbert.system.console import check_usage, command_parser, say
+from minisbert.system.console import check_usage, command_parser, escaped, print_json, say
 from minisbert.system.files import atomic_file
 
 if TYPE_CHECKING:
@@ -242,8 +241,7 @@ def print_vectors(encoder: "Encoder", texts: list[str], settings: dict[str, Any]
     remaining = iter(texts)
     for vectors in encoder.encode_stream(texts, total=len(texts), **settings):
         for vector in vectors.tolist():
-            row = {"text": next(remaining), "vector": vector}
-            print(json.dumps(row, ensure_ascii=False))
+            print_json({"text": next(remaining), "vector": vector})
 
 
 def show_similarities(
@@ -276,11 +274,11 @@ def print_matrix(texts: Sequence[str], matrix: Any, similarity: str) -> None:
         if len(label) > MAX_LABEL:
             label = label[: MAX_LABEL - 3] + "..."
         cells = "".join(f"{value:7.3f}" for value in row)
-        print(f"{number:>6}  {cells}   {label}")
+        print(escaped(f"{number:>6}  {cells}   {label}"))
 
 
 def print_words(encoder: "SparseEncoder", vectors: Any) -> None:
     """Print the words that weigh most in each sparse vector."""
     for number, words in enumerate(encoder.decode(vectors, top_k=10), start=1):
         weights = ", ".join(f"{word} {weight:.2f}" for word, weight in words)
-        print(f"{number:>6}  {weights}")
+        print(escaped(f"{number:>6}  {weights}"))

@@ -59,7 +59,7 @@ parser.add_argument(
 )
 parser.add_argument("--queries", metavar="FILE", help=".jsonl with _id and text")
 parser.add_argument("--corpus", metavar="FILE", help=".jsonl with _id, text and maybe title")
-parser.add_argument("--qrels", metavar="FILE", help=".tsv with query-id, corpus-id, score")
+parser.add_argument("--qrels", metavar="FILE", help="query-id, corpus-id, score; or TREC's")
 parser.add_argument(
     "--ignore-identical-ids",
     action="store_true",

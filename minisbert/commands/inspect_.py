@@ -10,15 +10,21 @@ Examples:
   minisbert inspect triplets.jsonl.gz --model bert-base-uncased --max-length 128 --json
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from minisbert.commands import shared
 from minisbert.system.assets import asset, local_path
-from minisbert.system.console import command_parser, exiting, say, score_scale
-from minisbert.system.files import check_output
+from minisbert.system.console import (
+    command_parser,
+    escaped,
+    exiting,
+    print_json,
+    say,
+    score_scale,
+)
+from minisbert.system.files import check_no_link, check_output
 
 DEFAULT = "all-MiniLM-L6-v2"
 PICTURE = "inspection.png"
@@ -69,7 +75,8 @@ def report(content: dict[str, Any]) -> Iterator[str]:
         yield from report_of_file(file)
         yield ""
     for row in content["shared"]:
-        yield f"{row['file']}: {row['rows']:,} rows are in {row['with']}"
+        shared = "1 row is" if row["rows"] == 1 else f"{row['rows']:,} rows are"
+        yield f"{row['file']}: {shared} also in {row['with']}"
     if content["command"] is not None:
         yield f"Train with:\n  {content['command']}"
 
@@ -111,6 +118,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.plots:
         plots.require()
         check_output(options.plots / PICTURE, *options.files, local_path(options.model or DEFAULT))
+        check_no_link(options.plots / PICTURE)
 
     # Without --model the default one counts tokens, unless it would have to be fetched: 90 MB.
     tokenizer = None
@@ -141,18 +149,23 @@ def main(arguments: list[str] | None = None) -> None:
     }
 
     if options.plots:
-        unit = "tokens" if tokenizer else "characters"
+        unit = "characters"
+        limit = None
+        if tokenizer is not None:
+            unit = "tokens"
+            limit = tokenizer.limit
         lengths = {}
         scores = {}
         for file in files:
             lengths[str(file.path)] = file.tokens or [len(text) for text in file.texts]
             scores[str(file.path)] = file.scores
-        plots.save(plots.draw_histograms(lengths, unit, scores), options.plots / PICTURE)
+        figure = plots.draw_histograms(lengths, unit, scores, limit)
+        plots.save(figure, options.plots / PICTURE)
         say(f"wrote {options.plots / PICTURE}")
 
     refused = any(file.problems for file in files)
     with exiting(1 if refused else 0):
         if options.json:
-            print(json.dumps(content, ensure_ascii=False))
+            print_json(content)
         else:
-            print("\n".join(report(content)))
+            print(escaped("\n".join(report(content))))

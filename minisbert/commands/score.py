@@ -17,7 +17,7 @@ from minisbert.commands import shared
 from minisbert.core import InputError
 from minisbert.data.columns import Columns
 from minisbert.data.rows import read_rows
-from minisbert.system.console import command_parser, say
+from minisbert.system.console import command_parser, escaped, say
 
 MAX_SCORE = 5.0  # of the STS Benchmark
 
@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> None:
     score = scores[0]
     if model.task in TASKS_WITH_LABELS:
         classes = zip(model.labels, score, strict=True)
-        print("  ".join(f"{label} {value:.3f}" for label, value in classes))
+        print(escaped("  ".join(f"{label} {value:.3f}" for label, value in classes)))
     elif is_regression:
         print(f"{np.clip(score, 0, MAX_SCORE):.2f}")
     else:

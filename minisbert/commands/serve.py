@@ -1,4 +1,4 @@
-"""Serve vectors over HTTP in the protocol of OpenAI's embeddings, and rerank with --reranker.
+"""An OpenAI-compatible embeddings server; it reranks, too, with --reranker.
 
 Every client of OpenAI's API can call the server: set its base URL to http://127.0.0.1:8000/v1.
 Needs the serve extra.
@@ -6,11 +6,12 @@ Needs the serve extra.
 Examples:
   minisbert serve all-MiniLM-L6-v2
   minisbert serve all-MiniLM-L6-v2 --compiled --reranker cross-encoder/ms-marco-MiniLM-L6-v2
-  curl http://127.0.0.1:8000/v1/embeddings --json '{"input": "A cat sits."}'
+  curl --fail 127.0.0.1:8000/v1/embeddings -H 'Content-Type: application/json' -d '{"input": "A"}'
 """
 
 import argparse
 import gc
+import ipaddress
 import logging
 import os
 import socket
@@ -19,9 +20,9 @@ from minisbert.commands import shared
 from minisbert.core import InputError
 from minisbert.system.console import bounded, check_usage, command_parser, say
 
-# Connections at a time. They are fewer than the files that most systems let a process open; uvicorn
-# answers further ones with 503.
-CONNECTIONS = 500
+# Connections at a time, and files that a process opens beside them.
+MOST_CONNECTIONS = 500
+OTHER_FILES = 50
 
 
 def serve_options(arguments: list[str] | None) -> argparse.Namespace:
@@ -64,7 +65,7 @@ def serve_options(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--api-key",
-        default=os.environ.get("MINISBERT_API_KEY", ""),
+        default=os.environ.get("MINISBERT_API_KEY"),
         metavar="KEY",
         help="the token that clients must send; better in MINISBERT_API_KEY, where other users do "
         "not see it",
@@ -101,12 +102,20 @@ def serve_options(arguments: list[str] | None) -> argparse.Namespace:
 
     # Clients send the key in a header, as one word of UTF-8. A line end is not printable, nor is a
     # lone surrogate, which Python has for a byte that is not UTF-8.
-    unusable = not options.api_key.isprintable() or " " in options.api_key
+    key = options.api_key or ""
+    # An empty one is most often a variable that is not set: it must not open the server.
+    is_empty = options.api_key == ""
     check_usage(
         (
-            unusable,
+            not key.isprintable() or " " in key,
             "--api-key, MINISBERT_API_KEY: the key must be UTF-8 without spaces and line ends",
-        )
+        ),
+        (
+            is_empty,
+            "--api-key, MINISBERT_API_KEY: the key is empty: give one, or neither option nor "
+            "variable to serve without a key",
+        ),
+        (options.host == "", "--host is empty: 127.0.0.1 is this machine, 0.0.0.0 all networks"),
     )
     return options
 
@@ -117,6 +126,8 @@ def main(arguments: list[str] | None = None) -> None:
         import uvicorn
 
         from minisbert.serving.application import Server
+        from minisbert.serving.connections import Connection
+        from minisbert.serving.connections import Server as HttpServer
     except ImportError as error:
         raise InputError(f"minisbert serve needs {error.name}: pip install -e '.[serve]'") from None
     from minisbert.models.pair_model import PairModel
@@ -134,7 +145,7 @@ def main(arguments: list[str] | None = None) -> None:
     engine.embed("", ["the first call is slower"])
     server = Server(
         engine,
-        options.api_key,
+        options.api_key or "",
         options.truncate,
         options.any_model,
         options.cors,
@@ -142,33 +153,57 @@ def main(arguments: list[str] | None = None) -> None:
         max_characters=options.max_characters,
         max_waiting=options.max_waiting,
     )
+    limit = connection_limit()
     config = uvicorn.Config(
         server.application(),
-        limit_concurrency=CONNECTIONS,
+        http=Connection,
+        ws="none",
+        h11_max_incomplete_event_size=2**16,  # bytes of a request's head
+        limit_concurrency=limit,
+        # How many asyncio accepts before it reads from any of them. If these were as many as the
+        # limit, a flood of connections would push out a client before its request is seen.
+        backlog=min(limit, 128),
         # A warning for each request that is not HTTP would let anybody fill the log.
         log_level="error",
         timeout_graceful_shutdown=60,
     )
     # A line for each request that is HTTP is logged all the same.
     logging.getLogger("uvicorn.access").setLevel("INFO")
+    # If nobody reads the log any more, or its disk is full, a traceback for each line helps nobody.
+    logging.raiseExceptions = False
 
     with listen(options.host, options.port) as listener:
         host, port = listener.getsockname()[:2]
+        access = ""
+        if not options.api_key and not ipaddress.ip_address(host).is_loopback:
+            access = ", open to everybody on its networks (no --api-key)"
         if ":" in host:
             host = f"[{host}]"  # as URLs have IPv6
         say(
-            f"{engine.about} on http://{host}:{port}/v1, at most {options.max_texts:,} texts of "
-            f"{options.max_characters:,} characters a request; Ctrl-C stops it"
+            f"{engine.about} on http://{host}:{port}/v1{access}, at most {options.max_texts:,} "
+            f"texts of {options.max_characters:,} characters a request; Ctrl-C stops it"
         )
         # Looking for garbage among a request's lists and the model's objects would cost seconds for
         # a million of them.
         gc.freeze()
         gc.set_threshold(100_000)
         try:
-            uvicorn.Server(config).run(sockets=[listener])
+            HttpServer(config).run(sockets=[listener])
         except KeyboardInterrupt:
             # Uvicorn has answered what it had accepted, and passes the signal on.
             say("stopped")
+
+
+def connection_limit() -> int:
+    """Return how many connections there may be at a time: fewer than the files left to open."""
+    try:
+        import resource
+    except ImportError:  # Windows, which has no such limit
+        return MOST_CONNECTIONS
+    most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most_files == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS
+    return max(1, min(MOST_CONNECTIONS, most_files - OTHER_FILES))
 
 
 def listen(host: str, port: int) -> socket.socket:

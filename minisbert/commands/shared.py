@@ -5,7 +5,6 @@ import it.
 """
 
 import argparse
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -13,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from minisbert.core import InputError, one_line
 from minisbert.system.assets import local_path
-from minisbert.system.console import add_threads_option, bounded, cut_message, say
+from minisbert.system.console import (
+    add_threads_option,
+    bounded,
+    cut_message,
+    escaped,
+    print_json,
+    say,
+)
 from minisbert.system.files import check_ending, check_output
 
 if TYPE_CHECKING:
@@ -208,10 +214,10 @@ def check_written(
 def print_result(options: argparse.Namespace, result: dict[str, Any], lines: Iterable[str]) -> None:
     """Print a result as one JSON object with ``--json``, else as lines for people."""
     if options.json:
-        print(json.dumps(result, ensure_ascii=False))
+        print_json(result)
         return
     for line in lines:
-        print(line)
+        print(escaped(line))
 
 
 def say_cut_texts(encoder: "Encoder", total: int) -> None:

@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minisbert.commands import shared
-from minisbert.system.console import add_threads_option, check_usage, command_parser, exiting, say
+from minisbert.system.console import (
+    add_threads_option,
+    check_usage,
+    command_parser,
+    escaped,
+    exiting,
+    say,
+)
 from minisbert.system.files import atomic_file
 
 if TYPE_CHECKING:
@@ -147,4 +154,4 @@ def as_json(row: "Stage") -> dict[str, Any]:
 
 def print_not_compared(side: str, names: list[str]) -> None:
     if names:
-        print(f"not compared because {side} no such tensor: {', '.join(names)}")
+        print(escaped(f"not compared because {side} no such tensor: {', '.join(names)}"))

@@ -111,8 +111,11 @@ def check_texts(texts: Sequence[str], start: int = 0) -> list[str]:
 def check_shape(name: str, x: Any, *sizes: int | None) -> None:
     """Raise ``ValueError`` unless a tensor or array has these sizes; None is any size but 0.
 
-    ``check_shape("v", v, len(u), None)`` wants a matrix with a row for each row of u.
+    ``check_shape("v", v, len(u), None)`` wants a matrix with a row for each row of u. What is no
+    tensor or array is a ``TypeError``.
     """
+    if not hasattr(x, "shape"):
+        raise TypeError(f"{name} must be a tensor or an array, not {type(x).__name__}")
     fits = len(x.shape) == len(sizes)
     # If there are more sizes on one side, ``fits`` is already False, and what is left over is not
     # compared.

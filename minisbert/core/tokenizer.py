@@ -151,8 +151,9 @@ def backend_ids(backend: Backend, texts: Sequence[str]) -> list[list[int]]:
     # subtle: the backend's own truncation also returns what it cut off, in parts, and for a pair
     # every part of one text with every part of the other: two texts of 100,000 tokens would take
     # all memory. So it is off, and the callers cut.
-    if len(texts) == 1:
-        # A call for one text does not wait for the backend's threads to wake up.
+    if len(texts) == 1 and len(texts[0]) <= 1000:
+        # A call for one text does not wait for the backend's threads to wake up. It keeps Python's
+        # lock, so a long text would stop all other threads: .2 s for 100,000 characters.
         return [backend.encode(texts[0], add_special_tokens=False).ids]
     # The fast one leaves out each token's place in the text, which nobody reads here.
     encodings = backend.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -229,14 +230,14 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     return shorter, room - shorter
 
 
-def check_limit(limit: int, pair_template: Sequence[Slot]) -> None:
+def check_limit(limit: int, slots: Sequence[Slot]) -> None:
     """Raise ``InputError`` for a limit that leaves no room for a token of each sentence."""
     # A template has a slot for each special token and for each sentence. Filled with one token a
-    # sentence it is the shortest pair.
-    if limit < len(pair_template):
-        raise InputError(
-            f"a token limit of {limit} is too small: a pair needs {len(pair_template)}"
-        )
+    # sentence it is the shortest text, or the shortest pair.
+    if limit < len(slots):
+        is_pair = any(slot.sentence == 1 for slot in slots)
+        name = "pair" if is_pair else "text"
+        raise InputError(f"a token limit of {limit} is too small: a {name} needs {len(slots)}")
 
 
 def check_pairs(firsts: Sequence[str], seconds: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -283,7 +284,7 @@ class Tokenizer:
         self.pad_id = pad_id
         self.single_template = template(backend, pair=False)  # [CLS] text [SEP]
         self.pair_template = template(backend, pair=True)  # [CLS] first [SEP] second [SEP]
-        check_limit(limit, self.pair_template)
+        check_limit(limit, self.single_template)
         self.limit = limit
 
     @classmethod
@@ -318,9 +319,11 @@ class Tokenizer:
         """[CLS] first [SEP] second [SEP] for each pair, with token types 0 and 1.
 
         If a pair does not fit, the longer text is cut first. Raises ``InputError`` as ``encode``
-        does, and if the two lists differ in length.
+        does, if the two lists differ in length, and for a limit below the five tokens of the
+        shortest pair.
         """
         firsts, seconds = check_pairs(firsts, seconds)
+        check_limit(self.limit, self.pair_template)
         first_ids = backend_ids(self.backend, firsts)
         second_ids = backend_ids(self.backend, seconds)
         keep = self.limit - special_tokens(self.pair_template)

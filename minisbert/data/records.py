@@ -4,9 +4,11 @@ A file has them (``tables``), and so have rows from Python: tuples, dictionaries
 data set of the package ``datasets``. Which columns are read of them is decided in ``columns``.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
+from os import PathLike
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -81,8 +83,8 @@ def object_records(
     The first is read at once, because its keys are the names of the columns.
     """
     refuse = refuse or refusal(name, unit)
-    names: list[str] = []  # of Records: grows as records with other keys are met
-    known: set[str] = set()  # the same, to look up
+    names: list[str] = []  # The records share this list: it grows as other keys are met.
+    known: set[str] = set()  # the same names, to look up
 
     def items() -> Iterator[tuple[int, Record]]:
         for number, value in values:
@@ -95,12 +97,13 @@ def object_records(
                     f"all in one array of a .json)",
                 )
                 continue
-            if not value.keys() <= known:
-                for key in value:
+            record = {str(key): item for key, item in value.items()}
+            if not record.keys() <= known:
+                for key in record:
                     if key not in known:
                         known.add(key)
-                        names.append(str(key))
-            yield number, dict(value)
+                        names.append(key)
+            yield number, record
 
     all_items = items()
     first = next(all_items, None)
@@ -114,12 +117,18 @@ def object_records(
 
 def python_records(rows: Any, name: str) -> Records:
     """The records of rows from Python, which are counted as Python does, from 0."""
-    if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
-        raise InputError(f"{name}: a list of tuples is needed, not {one_line(rows)}")
-    if getattr(rows, "column_names", None) and hasattr(rows, "features"):
+    if isinstance(rows, str | bytes | PathLike):
+        raise InputError(
+            f"{name}: a list of tuples is needed, not {one_line(rows)}; read_rows in "
+            f"minisbert/data/rows.py reads the rows of a file"
+        )
+    if isinstance(rows, Set):
+        raise InputError(f"{name}: a list of tuples is needed, not a set, which has no order")
+    if getattr(rows, "column_names", None) and hasattr(rows, "features"):  # a datasets.Dataset
         return dataset_records(rows, name, unit="index")
-    if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # a DataFrame
-        rows = rows.to_dict("records")
+    rows = rows_of_table(rows, name)
+    if not isinstance(rows, Iterable):
+        raise InputError(f"{name}: a list of tuples is needed, not {one_line(rows)}")
     if isinstance(rows, Mapping):
         rows = rows_of_columns(rows, name)
 
@@ -129,11 +138,30 @@ def python_records(rows: Any, name: str) -> Records:
     if first is None:
         return Records(name, [], iter(()), "index")
     numbered = enumerate(chain([first], values))
-    if isinstance(first, list | tuple):
+    if isinstance(first, list | tuple) and first:
         return tuple_records(name, len(first), numbered)
     if not isinstance(first, Mapping):
         raise InputError(f"{place_of(name, 'index', 0)}: {not_a_row(first)}")
     return object_records(name, numbered, "index")
+
+
+def rows_of_table(rows: Any, name: str) -> Any:
+    """The rows of a DataFrame of pandas or polars, or of a table of pyarrow; others as they are.
+
+    None of these packages need be installed, so they are known by their methods.
+    """
+    if hasattr(rows, "to_dicts"):  # polars
+        return rows.to_dicts()
+    if hasattr(rows, "to_pylist") and hasattr(rows, "column_names"):  # pyarrow
+        return rows.to_pylist()
+    if not (hasattr(rows, "to_dict") and hasattr(rows, "columns")):
+        return rows
+    for column, count in Counter(rows.columns).items():  # pandas
+        if count > 1:  # it would leave out all but one of them
+            raise InputError(
+                f"{name}: two columns are called {one_line(column)}: give each a name of its own"
+            )
+    return rows.to_dict("records")
 
 
 def tuple_records(name: str, width: int, rows: Iterable[tuple[int, Any]]) -> Records:
@@ -155,6 +183,14 @@ def tuple_records(name: str, width: int, rows: Iterable[tuple[int, Any]]) -> Rec
 def not_a_row(value: Any) -> str:
     if isinstance(value, str):
         return f"{one_line(value)} is a text; a row is a tuple of texts: ({one_line(value)},)"
+    if hasattr(value, "texts") and hasattr(value, "label"):  # an InputExample
+        kind = type(value).__name__
+        return (
+            f"an {kind} is no row: give (*example.texts, example.label), or tuple(example.texts) "
+            f"if the loss reads no label"
+        )
+    if hasattr(value, "tolist"):  # an array
+        return f"{one_line(value)} is no row; lists are: give rows.tolist()"
     return f"{one_line(value)} is no row; a tuple of texts or a dictionary is needed"
 
 
@@ -179,6 +215,7 @@ def rows_of_columns(columns: Mapping, name: str) -> Iterator[Record]:
 
 def dataset_records(dataset: Any, name: str, unit: str = "row") -> Records:
     """The records of a ``datasets.Dataset``, with the names of its classes."""
+    dataset, columns = with_plain_values(dataset)
 
     def items() -> Iterator[tuple[int, Record]]:
         number = 0 if unit == "index" else 1
@@ -192,7 +229,20 @@ def dataset_records(dataset: Any, name: str, unit: str = "row") -> Records:
     for column, feature in (dataset.features or {}).items():
         if hasattr(feature, "names"):  # a ClassLabel
             classes[column] = feature.names
-    return Records(name, list(dataset.column_names), items(), unit, classes=classes)
+    return Records(name, columns, items(), unit, classes=classes)
+
+
+def with_plain_values(dataset: Any) -> tuple[Any, list[str]]:
+    """A data set whose values are Python's own, and not tensors, and the columns that it gives."""
+    columns = list(dataset.column_names)
+    form = getattr(dataset, "format", None)  # a data set that is streamed has none
+    if form is None:
+        return dataset, columns
+    columns = list(form["columns"])
+    # A function of the user's own makes the values as they are wanted.
+    if form["type"] in (None, "custom"):
+        return dataset, columns
+    return dataset.with_format(None, columns=columns), columns
 
 
 def is_saved_dataset(path: str | Path) -> bool:
@@ -217,5 +267,7 @@ def saved_dataset(path: str | Path, split: str = "") -> Records:
     for name in dataset:
         if split and split in (name, split_name(name)):
             return dataset_records(dataset[name], f"{path}/{name}")
-    wanted = f"no split {split}" if split else "no split is chosen"
+    wanted = "no split is chosen"
+    if split:
+        wanted = f"no split {split}"
     raise InputError(f"{path}: {wanted}; it has {', '.join(map(str, dataset))}")

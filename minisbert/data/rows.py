@@ -24,7 +24,7 @@ from minisbert.data.columns import (
     listed_names,
     proposal,
 )
-from minisbert.data.published import PUBLISHED, check_no_asset, open_published
+from minisbert.data.published import PUBLISHED, check_has_name, check_no_asset, open_published
 from minisbert.data.records import (
     Record,
     Records,
@@ -34,8 +34,14 @@ from minisbert.data.records import (
     split_name,
 )
 from minisbert.data.tables import open_records
-from minisbert.data.values import parse_binary, parse_class, parse_score, parse_text
-from minisbert.system.console import say
+from minisbert.data.values import (
+    is_missing,
+    parse_binary,
+    parse_class,
+    parse_score,
+    parse_text,
+)
+from minisbert.system.console import say, warn
 
 SCALES = (1, 5, 10, 100)  # the highest scores that are usual
 SPLITS = ("train", "dev", "test")
@@ -55,7 +61,8 @@ class Table:
     places: list[int] = field(default_factory=list)  # the number of each row's line in the file
     unit: str = "line"  # what ``places`` count: line, item of an array, row, Python's index
     names: list[str] = field(default_factory=list)  # of the columns that were read
-    unread: list[str] = field(default_factory=list)  # of the columns that were not
+    # of the columns that were not, and in words the negatives that were not
+    unread: list[str] = field(default_factory=list)
     skipped: list[int] = field(default_factory=list)  # places: an empty text, or no label
     remarks: list[str] = field(default_factory=list)  # what else the line says
     scale: float | None = None  # what the scores were divided by
@@ -72,9 +79,9 @@ class Table:
         count += " rows"
         if self.skipped:
             count += f", {len(self.skipped):,} skipped (an empty text or no label)"
-        return "; ".join([count, *self.described()])
+        return "; ".join([count, *self.details()])
 
-    def described(self) -> list[str]:
+    def details(self) -> list[str]:
         """What the line says behind the number of rows."""
         parts = []
         if self.names:
@@ -82,6 +89,8 @@ class Table:
             if self.scale is not None:
                 names += f" / {self.scale:g}"
             parts.append(names)
+        elif self.scale is not None:  # of tuples, whose columns have no names
+            parts.append(f"scores / {self.scale:g}")
         if self.columns.label == "class":
             classes = self.classes()
             parts.append(f"{len(classes)} classes: {listed_names(classes)}")
@@ -102,9 +111,9 @@ class Table:
         """The names of the classes, sorted."""
         return sorted({row[-1] for row in self.rows})
 
-    def limited(self, most: int | None) -> "Table":
+    def limited(self, limit: int | None) -> "Table":
         """The table with its first rows only."""
-        return replace(self, rows=self.rows[:most], places=self.places[:most])
+        return replace(self, rows=self.rows[:limit], places=self.places[:limit])
 
 
 # ---------------------------------------------------------------------------------------- reading
@@ -176,6 +185,7 @@ def read_file(
     names_may_lack: bool,
 ) -> Table:
     """Read one file, as ``read_rows`` says."""
+    check_has_name(path)
     check_no_asset(path)
     records = open_records(
         path,
@@ -227,42 +237,59 @@ def joined(tables: list[Table], name: str) -> Table:
 
 
 def as_rows(
-    rows: Any, columns: Columns | Sequence[Columns], names: str | None = None, *, name: str = "rows"
+    rows: Any,
+    columns: Columns | Sequence[Columns],
+    names: str | None = None,
+    *,
+    name: str = "rows",
+    names_may_lack: bool = False,
 ) -> Table:
     """Read rows from Python: tuples or lists (texts, then the label), dictionaries (by the names of
     their columns, as a file is), a ``datasets.Dataset``, a DataFrame, a dictionary of columns.
 
     The same checks and the same messages as for a file; what is no row is named with its number.
+    ``names`` are for rows that have names, and ``names_may_lack`` as in ``read_rows``.
     """
     needs = as_needs(columns)
     records = python_records(rows, name)
     if records.is_numbered:
-        # Tuples have no names: their columns are taken in order, and the first tuple says which of
-        # the needs they are.
-        number, first = next(records.items)
-        needs = [need_of_tuple(records, tuple(first.values()), needs)]
+        # Tuples have no names: their columns are taken in order.
         names = ",".join(records.names)
-        records = replace(records, items=chain([(number, first)], records.items))
+
+        # Which of the needs they are is said by their last value, a text or a label. Of the tuples
+        # that are looked at only the last may have one. They are rows too, so they are read again.
+        looked_at = []
+        for number, record in records.items:
+            looked_at.append((number, record))
+            if not is_missing(record[records.names[-1]]):
+                break
+        index, record = looked_at[-1]
+        needs = [need_of_tuple(records, index, tuple(record.values()), needs)]
+        records = replace(records, items=chain(looked_at, records.items))
+    elif names is not None and names_may_lack and not has_columns(records, names):
+        names = None
     return check_table(rows_of(records, needs, names))
 
 
-def need_of_tuple(records: Records, row: tuple, needs: Sequence[Columns]) -> Columns:
-    """What the first row from Python is: the first of the needs that has its length and its end."""
+def need_of_tuple(records: Records, index: int, row: tuple, needs: Sequence[Columns]) -> Columns:
+    """What a row from Python is: the first of the needs that has its length and its end."""
     for need in needs:
         if not need.fits(len(row)):
             continue
-        if need.label == "class":  # a word or a number
+        # A class is a word or a number. If no row has a last value, all are skipped.
+        if need.label == "class" or is_missing(row[-1]):
             return need
         ends_with_text = isinstance(row[-1], str | list)
         if ends_with_text and need.label is None:
             return need
         if not ends_with_text and need.label is not None:
             return need
-    place = place_of(records.name, records.unit, 0)
+    place = place_of(records.name, records.unit, index)
     raise InputError(f"{place}: needed: {either(needs)}; not {one_line(row)}")
 
 
 def as_needs(columns: Columns | Sequence[Columns]) -> Sequence[Columns]:
+    """A list of needs, where one or several were given."""
     if isinstance(columns, Columns):
         return [columns]
     return columns
@@ -282,6 +309,7 @@ def rows_of(
     table = Table(records.name, choice.columns, [], unit=records.unit, names=choice.names)
     table.is_named = choice.is_named
 
+    # The records of other splits are passed over while the table is filled.
     split_column = None
     if split:
         split_column = split_column_of(records, choice)
@@ -296,9 +324,9 @@ def rows_of(
             f"{records.name}: no row has the split {split}: in the column split are "
             f"{listed_names(other_splits)}; write {split} there, or leave the column out"
         )
+    describe(table, records, choice, split_column)
     if choice.columns.more_texts:
         cut_to_fewest(table)
-    describe(table, records, choice, split_column)
     if split_column is not None:
         table.split = split
         remark = f"split {split}"
@@ -344,15 +372,15 @@ def split_column_of(records: Records, choice: Choice) -> str | None:
 
 
 def items_of_split(
-    items: Iterable[tuple[int, Record]], column: str, split: str, others: Counter[str]
+    items: Iterable[tuple[int, Record]], column: str, split: str, other_splits: Counter[str]
 ) -> Iterator[tuple[int, Record]]:
-    """The records of a split; ``others`` counts those of the others."""
+    """The records of a split; ``other_splits`` counts those of the others."""
     for number, record in items:
         name = split_name(record.get(column))
         if name == split:
             yield number, record
         else:
-            others[name] += 1
+            other_splits[name] += 1
 
 
 def describe(table: Table, records: Records, choice: Choice, split_column: str | None) -> None:
@@ -382,6 +410,8 @@ def check_table(table: Table) -> Table:
         raise InputError(f"{table.name} holds no usable rows{skipped}")
     if table.columns.label in ("class", "score") and not table.is_named:
         check_nli_numbers(table)
+    if table.columns.label == "class":
+        check_no_negative_class(table)
     return table
 
 
@@ -403,6 +433,17 @@ def check_nli_numbers(table: Table) -> None:
         )
 
 
+def check_no_negative_class(table: Table) -> None:
+    """Raise ``InputError`` for the class -1, with which data sets of NLI mark a row without one."""
+    for index, row in enumerate(table.rows):
+        if row[-1].startswith("-") and row[-1][1:].isdigit():
+            raise InputError(
+                f"{table.place(index)}: the label {row[-1]} may be a class, or mark a row on which "
+                f"people did not agree, as in NLI: leave out such rows, or write the classes as "
+                f"words"
+            )
+
+
 def read_record(record: Record, choice: Choice, parse_label: Callable[[Any], Any]) -> list[tuple]:
     """The rows of a record: one, none if a text or its label is empty, or one for each positive.
 
@@ -416,6 +457,7 @@ def read_record(record: Record, choice: Choice, parse_label: Callable[[Any], Any
     except KeyError as error:
         raise ValueError(f"no {error}; the keys are {listed_names(record)}") from error
 
+    # JSON may hold several positives or negatives of an anchor in a list.
     if choice.label is None and len(values) > 1 and any(type(value) is list for value in values):
         return read_lists(values)
 
@@ -440,16 +482,16 @@ def read_lists(values: list[Any]) -> list[tuple]:
         if not isinstance(value, list):
             value = [value]
         lists.append([parse_text(item) for item in value])
-    anchors, positives, *others = lists
+    anchors, positives, *lists_of_negatives = lists
     if len(anchors) != 1:
         raise ValueError(f"one anchor is needed, not {len(anchors)}")
     negatives = []
-    for texts in others:
+    for texts in lists_of_negatives:
         negatives += texts
     rows = []
     for positive in positives:
         row = (anchors[0], positive, *negatives)
-        if all(row):
+        if all(row):  # no text is empty
             rows.append(row)
     return rows
 
@@ -502,10 +544,11 @@ def class_parser(class_names: Sequence[str]) -> Callable[[Any], str | None]:
 # -------------------------------------------------------------------------------------- scales
 
 
-def choose_scale(scores: Iterable[float], name: str = "rows") -> float:
+def choose_scale(scores: Iterable[float], name: str = "rows", unit: str = "line") -> float:
     """The smallest of 1, 5, 10 and 100 that no score exceeds, above or below 0.
 
-    ``choose_scale([0.5, 4.2]) = 5``. Raises ``InputError`` above 100: ``--scale`` must say it.
+    ``choose_scale([0.5, 4.2]) = 5``. Raises ``InputError`` above 100: ``--scale`` must say it, or
+    ``scale=`` for rows from Python, whose ``unit`` is "index".
     """
     highest = max((abs(score) for score in scores), default=0.0)
     for scale in SCALES:
@@ -513,8 +556,22 @@ def choose_scale(scores: Iterable[float], name: str = "rows") -> float:
             return float(scale)
     raise InputError(
         f"{name}: the highest score is {highest:g}, and a scale above 100 must be given, such as "
-        f"--scale {highest:g}"
+        f"{scale_setting(unit, highest)}"
     )
+
+
+def scale_option(unit: str) -> str:
+    """What a user calls the scale of rows that are counted by this unit."""
+    if unit == "index":
+        return "scale"
+    return "--scale"
+
+
+def scale_setting(unit: str, scale: float) -> str:
+    """``--scale 5``, or in Python ``scale=5``."""
+    if unit == "index":
+        return f"scale={scale:g}"
+    return f"--scale {scale:g}"
 
 
 def divide_scores(table: Table, scale: float) -> Table:
@@ -523,13 +580,15 @@ def divide_scores(table: Table, scale: float) -> Table:
     Raises ``InputError`` with the line of a score that is beyond it, and for a scale that is none.
     """
     if not 0 < scale < math.inf:
-        raise InputError(f"--scale {scale:g}: the highest score is needed, a number above 0")
+        raise InputError(
+            f"{scale_setting(table.unit, scale)}: the highest score is needed, a number above 0"
+        )
     rows = []
     for index, row in enumerate(table.rows):
         if abs(row[-1]) > scale:
             raise InputError(
                 f"{table.place(index)}: the score {row[-1]:g} is beyond the scale of {scale:g}, "
-                f"which holds for train, dev and test: give --scale"
+                f"which holds for train, dev and test: give {scale_option(table.unit)}"
             )
         rows.append((*row[:-1], row[-1] / scale))
     return replace(table, rows=rows, scale=scale)
@@ -609,6 +668,8 @@ def load_scored_pairs(data: str | Path, split: str = "") -> list[ScoredPair]:
     pairs of a file. Scores are as they stand there.
     """
     table = read_rows(data, Columns(2, "score"), split=split)
+    if table.skipped:
+        warn(table.note())
     return [ScoredPair(*row) for row in table.rows]
 
 
@@ -636,7 +697,7 @@ def every_text(
     parse_label = label_parser(choice, records)
 
     count = 0
-    is_empty = True
+    has_text = False
     for number, record in records.items:
         try:
             rows = read_record(record, choice, parse_label)
@@ -649,11 +710,11 @@ def every_text(
             records.fail(number, "an empty line has no text to encode; remove it")
         count += 1
         if text:
-            is_empty = False
+            has_text = True
         yield text
-    if is_empty:
+    if not has_text:
         raise InputError(f"{records.name} is empty: it holds no text")
     if not records.is_text and not is_told:
         table = Table(records.name, choice.columns, [], unit=records.unit, names=choice.names)
         describe(table, records, choice, None)
-        say("; ".join([f"{records.name}: {count:,} rows", *table.described()]))
+        say("; ".join([f"{records.name}: {count:,} rows", *table.details()]))

@@ -37,15 +37,18 @@ from minisbert.data.records import (
     refusal,
     saved_dataset,
 )
-from minisbert.system.console import say
+from minisbert.system.console import warn
 from minisbert.system.files import decode, listed, open_bytes
 
 LONGEST_LINE = 2**22  # bytes; tokenizing a text takes over a hundred times its size
 LARGEST_ARRAY = 2**30  # bytes of a .json, which is read whole
-# Text shrinks to a third or a twentieth in a .gz. A file that grows 300 times when it is unpacked,
-# to more than 8 MiB, was made to fill a memory.
+# Commas and opening brackets in it. There is about one for each value, and the smallest value takes
+# some 60 bytes of memory.
+MOST_VALUES = 2**25
+# Text shrinks to a third or a twentieth in a .gz or .zip. A file that grows 300 times when it is
+# unpacked, to more than 1 MiB, was made to fill a memory.
 LARGEST_GROWTH = 300
-UNCHECKED_GROWTH = 2**23  # bytes
+UNCHECKED_GROWTH = 2**20  # bytes
 
 SEPARATORS = {"\t": "tabs", ";": "semicolons", ",": "commas"}  # in the order of preference
 TABLE_ENDINGS = (".csv", ".tsv")
@@ -96,13 +99,15 @@ def open_records(
     ending = ending_of(path)
     if ending == ".parquet":
         return parquet_records(path)
+
+    # A .json that begins with a bracket is one array; any other has an object in each line.
     stream, name = open_stream(path, split)
     if ending == ".json" and ARRAY_START.match(stream.peek(512).decode(errors="replace")):
         return object_records(name, array_values(stream, name), "item", refuse)
 
     # The first line that is not blank says what the file holds.
     lines = read_lines(stream, name)
-    first_number, first_line = first_of(lines, name)
+    first_number, first_line = first_line_of(lines, name)
     lines = all_lines(first_number, first_line, lines)
 
     is_table = ending in TABLE_ENDINGS
@@ -111,6 +116,7 @@ def open_records(
     if is_text and not is_table:
         return text_records(name, lines)
 
+    # What is left is a table.
     separator = separator_of(first_line, quotes)
     rows = table_rows(lines, separator, name, quotes, strict)
     refuse = refuse or refusal(name)
@@ -127,7 +133,7 @@ def ending_of(path: str | Path) -> str:
     return name.suffix
 
 
-def first_of(lines: Lines, name: str) -> tuple[int, str]:
+def first_line_of(lines: Lines, name: str) -> tuple[int, str]:
     """The first line that is not blank, and its number; ``InputError`` if there is none."""
     for number, line in lines:
         if line.strip(" \t"):
@@ -182,6 +188,7 @@ def open_stream(path: str | Path, split: str = "") -> tuple[Any, str]:
         start = stream.peek(64).lower()
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise damaged(name, error) from error
+
     for mark, meaning in NO_TEXTS.items():
         if start.startswith(mark):
             raise InputError(f"{name} is {meaning}")
@@ -191,12 +198,14 @@ def open_stream(path: str | Path, split: str = "") -> tuple[Any, str]:
 def open_member(stream: Any, name: str, split: str) -> tuple[Any, str]:
     """Open the file of a split in an NLI archive: ``snli_1.0/snli_1.0_dev.jsonl``."""
     archive = zipfile.ZipFile(stream)
+
     # subtle: the NLI archives were made on a Mac, so every file has a twin,
     # __MACOSX/snli_1.0/._snli_1.0_dev.jsonl
     files = []
     for member in archive.namelist():
         if not member.startswith("__MACOSX/") and not member.endswith("/"):
             files.append(member)
+
     endings = [f"_{split}.jsonl"]
     if split in TWO_DEVS:
         endings.append(f"_{TWO_DEVS[split]}.jsonl")
@@ -206,7 +215,14 @@ def open_member(stream: Any, name: str, split: str) -> tuple[Any, str]:
             f"{name} has {listed(files, 5)}, not one file of a split {one_line(split)}: unpack it, "
             f"and give one of them"
         )
+
+    # No more bytes than the archive says are read.
     name = f"{name}/{chosen[0]}"
+    sizes = archive.getinfo(chosen[0])
+    limit = max(UNCHECKED_GROWTH, LARGEST_GROWTH * sizes.compress_size)
+    if sizes.file_size > limit:
+        raise grown(name, sizes.file_size, sizes.compress_size)
+
     try:
         opened: Any = archive.open(chosen[0])
     except (RuntimeError, NotImplementedError) as error:  # a password, or an unusual compression
@@ -232,9 +248,11 @@ def read_lines(stream: Any, name: str, longest: int = LONGEST_LINE) -> Lines:
                 total += len(content)
                 if total > UNCHECKED_GROWTH:
                     check_growth(stream, total, name)
+
                 # few lines have one of these, and most of those are no error
                 if b"\0" in content or len(content) > longest or b"\r" in content[:-2]:
                     check_line(content, place_of(name, "line", number), number, longest)
+
                 line = decode(content, name, number).removesuffix("\n").rstrip("\r")
                 # a byte order mark may also stand where one file was appended to another
                 yield number, line.lstrip("\ufeff")
@@ -259,10 +277,14 @@ def check_growth(stream: Any, total: int, name: str) -> None:
         return
     packed: Any = unpacked.fileobj
     if packed.seekable() and total > LARGEST_GROWTH * packed.tell():
-        raise InputError(
-            f"{name}: {total:,} bytes came out of {packed.tell():,}; unpack it first, if that is "
-            f"right"
-        )
+        raise grown(name, total, packed.tell())
+
+
+def grown(name: str, unpacked: int, packed: int) -> InputError:
+    return InputError(
+        f"{name}: {unpacked:,} bytes came out of {packed:,}, more than {LARGEST_GROWTH} times as "
+        f"many; unpack it first, if that is right"
+    )
 
 
 # ----------------------------------------------------------------------------------------- tables
@@ -410,7 +432,7 @@ def quoted_rows(
         cells = [cell.strip() for cell in cells]
         if looks_for_swallowed_rows and may_have_swallowed_rows(cells):
             looks_for_swallowed_rows = False  # told once
-            say(
+            warn(
                 f"{name}, line {row_lines.begin}: a cell in quotation marks holds a tab and a line "
                 f"end; give --no-quotes if marks are text in this file"
             )
@@ -432,13 +454,22 @@ def json_values(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[i
             yield number, parse_json(line, name, number)
 
 
-def array_values(stream: Any, name: str) -> Iterator[tuple[int, Any]]:
+def array_values(
+    stream: Any, name: str, most_values: int = MOST_VALUES
+) -> Iterator[tuple[int, Any]]:
     """The values of one array, which is read whole."""
     content = bytearray()
+    count = 0  # of values, at most
     try:
         with stream:
-            while chunk := stream.read(2**24):
+            while chunk := stream.read(UNCHECKED_GROWTH):
                 content += chunk
+                count += chunk.count(b",") + chunk.count(b"[") + chunk.count(b"{")
+                if count > most_values:
+                    raise InputError(
+                        f"{name}: more than {most_values:,} values in one array; write an object "
+                        f"in each line of a .jsonl"
+                    )
                 if len(content) > UNCHECKED_GROWTH:
                     check_growth(stream, len(content), name)
                 if len(content) > LARGEST_ARRAY:

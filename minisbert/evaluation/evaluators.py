@@ -9,7 +9,7 @@
 ``load_rows`` reads the rows of a file for them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,20 @@ from minisbert.core.checks import check_texts
 from minisbert.core.metrics import pearson, spearman
 from minisbert.data.columns import Columns
 from minisbert.data.rows import Table, read_rows
+from minisbert.data.values import parse_binary, parse_score
 from minisbert.evaluation import metrics
 from minisbert.evaluation.retrieval import encode_both
 from minisbert.models.properties import similarity_pairwise
 from minisbert.models.text_encoder import TextEncoder
 
+__all__ = [
+    "BinaryClassificationEvaluator",
+    "EmbeddingSimilarityEvaluator",
+    "Evaluator",
+    "TripletEvaluator",
+]
+
+PARSERS: dict[str, Callable] = {"scores": parse_score, "labels": parse_binary}
 # What the rows of a file may be. A file is read as the first of these whose columns it has.
 EVALUATED = (Columns(2, "score"), Columns(3), Columns(2))
 
@@ -89,6 +98,12 @@ def correlate(what: str, values: np.ndarray, scores: ArrayLike) -> dict[str, flo
 
     ``InputError`` if one of them is constant.
     """
+    for name, numbers in (("scores", np.asarray(scores)), ("similarities", values)):
+        if len(numbers) and (numbers == numbers[0]).all():
+            raise InputError(
+                f"{what}: a correlation needs at least two rows with different {name}, and all are "
+                f"{numbers[0]:g}"
+            )
     try:
         return {"pearson": pearson(values, scores), "spearman": spearman(values, scores)}
     except ValueError as error:
@@ -111,6 +126,8 @@ class Evaluator:
         self.options = {"show_progress_bar": show_progress_bar}  # for encode
 
     def __call__(self, model: Any) -> dict[str, float]:
+        if not hasattr(model, "similarity_fn_name"):
+            raise InputError(f"an evaluator is called with an encoder, not {one_line(model)}")
         similarity = model.similarity_fn_name
         self.primary_metric = self.key.format(similarity=similarity, metric=self.primary)
         return self.flat(self.compute_metrics(model, [similarity]))
@@ -130,7 +147,7 @@ class Evaluator:
         raise NotImplementedError
 
 
-def columns(texts: Mapping[str, Sequence[str]], **numbers: Sequence) -> list[list]:
+def checked_columns(texts: Mapping[str, Sequence[str]], **numbers: Sequence) -> list[list]:
     """Return columns of texts, then those of numbers, as lists.
 
     ``InputError`` for what is no text or no list, and for columns of different lengths, which it
@@ -142,14 +159,34 @@ def columns(texts: Mapping[str, Sequence[str]], **numbers: Sequence) -> list[lis
     lists: list[list] = []
     for column in texts.values():
         lists.append(check_texts(column))
-    for values in numbers.values():
-        lists.append(list(values))
+    for name, values in numbers.items():
+        lists.append(numbers_of(name, values))
     lengths = [len(values) for values in lists]
     if len(set(lengths)) > 1:
         names = ", ".join([*texts, *numbers])
         counts = ", ".join(str(length) for length in lengths)
         raise InputError(f"{names} must have the same length, not {counts}")
+    if not lengths[0]:
+        raise InputError(f"{', '.join([*texts, *numbers])} are empty: there is nothing to evaluate")
     return lists
+
+
+def numbers_of(name: str, values: Sequence) -> list:
+    """Scores as numbers, or labels as 0 and 1; ``InputError`` with the place of what is neither."""
+    parse = PARSERS[name]
+    numbers: list = []
+    # an array or a tensor has numbers of its own, which ``tolist`` turns into Python's
+    if hasattr(values, "tolist"):
+        values = values.tolist()
+    for i, value in enumerate(values):
+        try:
+            number = parse(value)
+        except ValueError as error:
+            raise InputError(f"{name}[{i}]: {error}") from error
+        if number is None:
+            raise InputError(f"{name}[{i}]: {one_line(value)}: leave the row out")
+        numbers.append(number)
+    return numbers
 
 
 class EmbeddingSimilarityEvaluator(Evaluator):
@@ -172,7 +209,7 @@ class EmbeddingSimilarityEvaluator(Evaluator):
     ) -> None:
         super().__init__(**options)
         texts = {"sentences1": sentences1, "sentences2": sentences2}
-        self.sentences1, self.sentences2, self.scores = columns(texts, scores=scores)
+        self.sentences1, self.sentences2, self.scores = checked_columns(texts, scores=scores)
 
     def compute_metrics(
         self, model: TextEncoder, names: Sequence[str]
@@ -206,7 +243,9 @@ class BinaryClassificationEvaluator(Evaluator):
     ) -> None:
         super().__init__(**options)
         texts = {"sentences1": sentences1, "sentences2": sentences2}
-        self.sentences1, self.sentences2, self.labels = columns(texts, labels=labels)
+        self.sentences1, self.sentences2, self.labels = checked_columns(texts, labels=labels)
+        if 1 not in self.labels:
+            raise InputError("no label is 1, so F1 is not defined: give pairs with label 1")
 
     def compute_metrics(
         self, model: TextEncoder, names: Sequence[str]
@@ -257,7 +296,8 @@ class TripletEvaluator(Evaluator):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.texts = columns({"anchors": anchors, "positives": positives, "negatives": negatives})
+        texts = {"anchors": anchors, "positives": positives, "negatives": negatives}
+        self.texts = checked_columns(texts)
 
     def compute_metrics(
         self, model: TextEncoder, names: Sequence[str]

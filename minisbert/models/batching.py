@@ -93,7 +93,7 @@ class Tokens:
 
 def with_limit(tokenizer: ModelTokenizer, limit: int) -> ModelTokenizer:
     """Return a copy that cuts texts at another length; other encoders may share the tokenizer."""
-    check_limit(limit, tokenizer.pair_template)
+    check_limit(limit, tokenizer.single_template)
     other = copy.copy(tokenizer)
     other.limit = limit
     return other

@@ -2,6 +2,9 @@
 
     hidden (B, T, D) -> [CLS] (B, D) -> dense, tanh (B, D) -> linear (B, C) -> sigmoid, or nothing
 
+ModernBERT's classifier may read the mean of the tokens in place of [CLS], and has a norm after the
+dense layer.
+
 With one label the output is a pair's score. With several it is a logit for each. A sigmoid after
 them says that several labels may be true; without it they are classes, of which one is true.
 """
@@ -11,7 +14,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from minisbert.architectures.relatives import CLASSIFIERS, ENCODER_FAMILIES
+from minisbert.architectures.modernbert import ModernBertConfig, ModernBertNorm
+from minisbert.architectures.relatives import CLASSIFIERS, ENCODER_FAMILIES, Classifier
 from minisbert.checkpoints.layout import (
     CONFIG,
     MODULES_FILE,
@@ -34,6 +38,7 @@ from minisbert.checkpoints.weights import (
 )
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead
+from minisbert.core.pooling import cls_pool, mean_pool
 from minisbert.models.pair_heads import head_settings
 from minisbert.models.pooling import Pooling
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -46,6 +51,9 @@ IDENTITY_PATH = "torch.nn.modules.linear.Identity"
 # The task of a ``PairModel`` that each activation means, with one output and with several.
 PAIR_TASKS = {SIGMOID_PATH: "binary", IDENTITY_PATH: "logit"}
 LABEL_TASKS = {IDENTITY_PATH: "classes", SIGMOID_PATH: "labels"}
+# The settings of ModernBERT's classifier, as config.json has them.
+MODERN_POOLINGS = {"cls": cls_pool, "mean": mean_pool}
+MODERN_ACTIVATIONS = {"gelu": nn.GELU, "silu": nn.SiLU}
 
 
 class ClassifierHead(JointHead):
@@ -62,6 +70,42 @@ class ClassifierHead(JointHead):
         super().__init__(width, width, outputs, dropout)
         self.mlp[1] = between()  # in place of the ReLU
 
+    def forward(self, states: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Hidden states of the joined pairs (B, T, D), mask (B, T) -> (B, outputs).
+
+        Only a head that averages the real tokens reads the mask.
+        """
+        return self.mlp(cls_pool(states))
+
+
+class ModernClassifierHead(ClassifierHead):
+    """The head of transformers' ``ModernBertForSequenceClassification``.
+
+    It reads [CLS] or, with ``pooling="mean"``, the average of the real tokens; a norm stands after
+    the activation; the dense layer of most files has no bias.
+    """
+
+    def __init__(
+        self,
+        config: ModernBertConfig,
+        dropout: float = 0.0,
+        outputs: int = 1,
+        activation: str = "gelu",
+        pooling: str = "cls",
+        bias: bool = False,
+    ):
+        width = config.hidden_size
+        super().__init__(width, dropout, outputs)
+        self.activation = activation
+        self.pooling = pooling
+        self.mlp[0] = nn.Linear(width, width, bias)
+        self.mlp[1] = nn.Sequential(MODERN_ACTIVATIONS[activation](), ModernBertNorm(config))
+
+    def forward(self, states: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Hidden states of the joined pairs (B, T, D), mask (B, T) -> (B, outputs)."""
+        pooled = MODERN_POOLINGS[self.pooling](states, mask)  # (B, D)
+        return self.mlp(pooled)
+
 
 def read_cross_encoder(
     folder: ModelFolder, limit: int | None = None
@@ -71,17 +115,17 @@ def read_cross_encoder(
     Raises ``InputError`` for another family's classifier, and for a file or tensor that is missing
     or misshapen.
     """
-    dense, out, between = classifier_of(folder)
-    family, config = folder.config
-    path, tensors = read_encoder(folder)
+    classifier = classifier_of(folder)
+    family, _ = folder.config
+    names = {}
+    for ours, theirs in head_names(classifier).items():
+        names[ours] = family.canonical(theirs)
+    path, tensors = read_encoder(folder, head=names.values())
 
     # The head's tensors leave the dictionary, so that ``load_transformer`` refuses whatever else is
     # no part of the encoder.
-    names: dict[str, str] = {}
     head_tensors: dict[str, Tensor] = {}
-    for ours, theirs in head_names(dense, out).items():
-        name = family.canonical(theirs)
-        names[ours] = name
+    for name in names.values():
         if name in tensors:
             head_tensors[name] = tensors.pop(name)
     outputs = 1
@@ -93,13 +137,10 @@ def read_cross_encoder(
     labels = []
     if outputs > 1:
         labels = [label_names.get(str(i), f"LABEL_{i}") for i in range(outputs)]
-    # DistilBERT has a name of its own for the dropout of the classifier.
-    dropout = settings.get("seq_classif_dropout", float, config.hidden_dropout_prob)
-    dropout = settings.get("classifier_dropout", float, dropout)
     task = read_task(folder, outputs)
 
     with reading(folder.path / CONFIG), unfilled():  # the weights are replaced at once
-        head = ClassifierHead(config.hidden_size, dropout, outputs, between)
+        head = make_classifier_head(folder, classifier, outputs)
     fill(head, head_tensors, path, names)
     bert = load_transformer(folder, (path, tensors))
     # The head reads the hidden state of [CLS]. The encoder's pooling is only used if the encoder is
@@ -108,14 +149,35 @@ def read_cross_encoder(
     return encoder, head, task, labels
 
 
-def classifier_of(folder: ModelFolder) -> tuple[str, str, type[nn.Module]]:
-    """Return the names of the classifier's two layers, and the activation between them.
+def make_classifier_head(
+    folder: ModelFolder, classifier: Classifier, outputs: int
+) -> ClassifierHead:
+    """Make the head that config.json describes; its weights are new."""
+    _, config = folder.config
+    settings = folder.json_settings(CONFIG)
+    if isinstance(config, ModernBertConfig):
+        return ModernClassifierHead(
+            config,
+            settings.get("classifier_dropout", float, 0.0),
+            outputs,
+            activation=settings.choice("classifier_activation", *MODERN_ACTIVATIONS),
+            pooling=settings.choice("classifier_pooling", *MODERN_POOLINGS),
+            bias=settings.get("classifier_bias", bool, False),
+        )
+    # DistilBERT has a name of its own for the dropout of the classifier.
+    dropout = settings.get("seq_classif_dropout", float, config.hidden_dropout_prob)
+    dropout = settings.get("classifier_dropout", float, dropout)
+    return ClassifierHead(config.hidden_size, dropout, outputs, classifier.between)
+
+
+def classifier_of(folder: ModelFolder) -> Classifier:
+    """Return the names of the classifier's layers, and the activation between them.
 
     Raises ``InputError`` for a class that is not in ``CLASSIFIERS``, and for modules beside it.
     """
     supported = {}
-    for architecture, dense, out, between in CLASSIFIERS.values():
-        supported[architecture] = (dense, out, between)
+    for classifier in CLASSIFIERS.values():
+        supported[classifier.architecture] = classifier
     if folder.classifier not in supported:
         raise unsupported(
             folder.path / CONFIG, "architectures", folder.classifier, f"{', '.join(supported)} are"
@@ -130,17 +192,22 @@ def classifier_of(folder: ModelFolder) -> tuple[str, str, type[nn.Module]]:
     return supported[folder.classifier]
 
 
-def head_names(dense: str, out: str) -> dict[str, str]:
-    """Map the head's parameters to their names in a file, given the names of its two layers.
+def head_names(classifier: Classifier) -> dict[str, str]:
+    """Map the head's parameters to their names in a file.
 
-    ``mlp`` is the dense layer, its activation, dropout and the linear layer.
+    ``mlp`` is the dense layer, its activation, dropout and the linear layer. A bias that the head
+    does not have is never looked up.
     """
-    return {
-        "mlp.0.weight": f"{dense}.weight",
-        "mlp.0.bias": f"{dense}.bias",
-        "mlp.3.weight": f"{out}.weight",
-        "mlp.3.bias": f"{out}.bias",
+    names = {
+        "mlp.0.weight": f"{classifier.dense}.weight",
+        "mlp.0.bias": f"{classifier.dense}.bias",
+        "mlp.3.weight": f"{classifier.out}.weight",
+        "mlp.3.bias": f"{classifier.out}.bias",
     }
+    if classifier.norm:  # it stands after the activation, in one module with it
+        names["mlp.1.1.weight"] = f"{classifier.norm}.weight"
+        names["mlp.1.1.bias"] = f"{classifier.norm}.bias"
+    return names
 
 
 def read_task(folder: ModelFolder, outputs: int) -> str:
@@ -187,9 +254,14 @@ def check_writable(encoder: SentenceEncoder, head: ClassifierHead) -> None:
     if kind not in CLASSIFIERS:
         raise InputError(f"a CrossEncoder of {kind} is not supported; {', '.join(CLASSIFIERS)} are")
     between = CLASSIFIERS[kind].between
-    if not isinstance(head.mlp[1], between):
+    activation = head.mlp[1]
+    if kind == "modernbert":
+        if not isinstance(head, ModernClassifierHead):
+            raise InputError("a CrossEncoder of modernbert has a ModernClassifierHead")
+    elif not isinstance(activation, between):
         raise InputError(
-            f"a CrossEncoder of {kind} has {between.__name__} in its head, not {head.mlp[1]}"
+            f"a CrossEncoder of {kind} has {between.__name__} in its head, not "
+            f"{type(activation).__name__}"
         )
     source = encoder.tokenizer.source
     if source and source.text_settings.get("do_lower_case"):
@@ -203,7 +275,7 @@ def write_cross_encoder(
 ) -> None:
     """Write the files of a CrossEncoder into an empty folder, float32."""
     family = ENCODER_FAMILIES[encoder.bert.config.model_type]
-    architecture, dense, out, _ = CLASSIFIERS[family.model_type]
+    classifier = CLASSIFIERS[family.model_type]
     labels = labels or ["LABEL_0"]
     dropout_key = "classifier_dropout"
     if family.model_type == "distilbert":
@@ -212,7 +284,7 @@ def write_cross_encoder(
     if task in ("binary", "labels"):
         activation = SIGMOID_PATH
     description = {
-        "architectures": [architecture],
+        "architectures": [classifier.architecture],
         "id2label": {str(i): label for i, label in enumerate(labels)},
         "label2id": {label: i for i, label in enumerate(labels)},
         dropout_key: head_settings(head)["dropout"],
@@ -220,13 +292,19 @@ def write_cross_encoder(
         # sentence-transformers has no word for a regression: its activation is none, as a logit's.
         "minisbert": {"task": task},
     }
+    if isinstance(head, ModernClassifierHead):
+        description["classifier_activation"] = head.activation
+        description["classifier_pooling"] = head.pooling
+        description["classifier_bias"] = head.mlp[0].bias is not None
     write_json(folder / CONFIG, stored_config(encoder.bert.config) | description)
     tensors = {}
     for name, tensor in named_tensors(encoder.bert).items():
         if not name.startswith("pooler."):  # the head has its own
             tensors[family.prefix + name] = tensor
-    for ours, name in head_names(dense, out).items():
-        tensors[name] = head.get_parameter(ours).float()
+    parameters = dict(head.named_parameters())
+    for ours, name in head_names(classifier).items():
+        if ours in parameters:
+            tensors[name] = parameters[ours].float()
     write_safetensors(tensors, folder / WEIGHTS)
     write_tokenizer(encoder.tokenizer, folder)
     # The maximum length of a CrossEncoder is in its tokenizer's settings.

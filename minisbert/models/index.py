@@ -26,7 +26,7 @@ from minisbert.models.text_encoder import TextEncoder
 from minisbert.models.transformer_encoder import TransformerEncoder
 from minisbert.search.codes import from_codes
 from minisbert.search.kinds import KINDS
-from minisbert.system.console import cut_message, say
+from minisbert.system.console import cut_message, say, warn
 from minisbert.system.files import atomic_file, check_ending
 from minisbert.system.reading import reading
 
@@ -81,7 +81,7 @@ def encode_with_progress(
     options = KINDS[encoder.vectors_are].encode_options
     vectors = encode(texts, show_progress_bar=True, prompt=prompt, **options)
     if encoder.truncated:
-        say(cut_message(encoder.tokenizer.limit, encoder.truncated, len(texts)))
+        warn(cut_message(encoder.tokenizer.limit, encoder.truncated, len(texts)))
     return vectors
 
 

@@ -50,9 +50,18 @@ from minisbert.models.batching import (
     check_tokens,
     with_limit,
 )
+from minisbert.models.encode_types import Dtype
 from minisbert.models.pooling import Dense, dense_width, load_dense_layer
-from minisbert.models.properties import check_choice, check_count, role_prompt, with_prompt
+from minisbert.models.properties import (
+    as_rows,
+    check_choice,
+    check_count,
+    role_prompt,
+    with_prompt,
+)
+from minisbert.models.text_encoder import DenseEncoder
 from minisbert.models.transformer_encoder import TransformerEncoder
+from minisbert.replacements import ENCODE, check_keywords, explained, keywords_of, takes_parts
 from minisbert.search.by_tokens import Matrices
 from minisbert.system.files import write_json
 from minisbert.system.progress import Bar, bar_of
@@ -60,6 +69,9 @@ from minisbert.system.progress import Bar, bar_of
 # PyLate's keys in config_sentence_transformers.json begin with these. sentence-transformers
 # converts such folders.
 PYLATE = ("query_", "document_", "skiplist_", "attend_to_", "do_query_")
+# The options that ``encode`` knows: its own, and those of encoders with a vector for each text,
+# which may be passed with the values that they have anyway.
+KEYWORDS = ["query", *keywords_of(DenseEncoder.encode)]
 # What a module on vectors of tokens reads and writes, in sentence-transformers' words.
 TOKEN_VECTORS = "token_embeddings"
 
@@ -161,6 +173,41 @@ def normalizes_tokens(folder: ModelFolder) -> bool:
     return False
 
 
+# The vectors of texts' tokens: of several texts, or (T, K) of one.
+TokenVectors = Matrices | Tensor | np.ndarray | Sequence[Tensor | np.ndarray]
+
+
+def as_matrices(vectors: TokenVectors) -> Matrices:
+    """Convert vectors of tokens to ``Matrices``; ``InputError`` for what is none."""
+    if isinstance(vectors, Matrices):
+        return vectors
+    texts = vectors
+    if not isinstance(vectors, list | tuple):
+        texts = [vectors]
+    matrices = []
+    for matrix in texts:
+        if not isinstance(matrix, Tensor | np.ndarray) or matrix.ndim != 2:
+            raise InputError(
+                f"vectors of tokens are what encode gives, or (T, K) for each text, not "
+                f"{one_line(matrix)}"
+            )
+        matrices.append(as_rows(matrix))
+    widths = {matrix.shape[1] for matrix in matrices}
+    if len(widths) > 1:
+        raise InputError(f"vectors of tokens of several widths: {sorted(widths)}")
+    return Matrices.of(matrices, max(widths, default=0))
+
+
+def comparable_matrices(a: TokenVectors, b: TokenVectors) -> tuple[Matrices, Matrices]:
+    """Convert both to ``Matrices``; ``InputError`` for different widths."""
+    queries = as_matrices(a)
+    documents = as_matrices(b)
+    widths = (queries.shape[1], documents.shape[1])
+    if len(queries) and len(documents) and widths[0] != widths[1]:
+        raise InputError(f"vectors of width {widths[0]} and {widths[1]} cannot be compared")
+    return queries, documents
+
+
 @dataclass
 class TokenRows(Tokens):
     """The tokens of a call, fillers included; ``own`` counts each text's tokens without them."""
@@ -181,13 +228,17 @@ class TokenBatch:
 
 
 class MultiVectorEncoder(TransformerEncoder):
-    """``encode`` gives ``Matrices``: for each text one vector per token, of length 1."""
+    """``encode`` gives ``Matrices``: for each text one vector per token, of length 1.
+
+    One text has a tensor (T, K).
+    """
 
     folder_class = "MultiVectorEncoder"
     vectors_are = "per token"
     pooling_mode = "no"
     settings: MultiVectorSettings
 
+    @takes_parts
     def __init__(
         self,
         tokenizer: ModelTokenizer,
@@ -316,13 +367,15 @@ class MultiVectorEncoder(TransformerEncoder):
         query: bool | None = None,
         batch_size: int = BATCH_SIZE,
         show_progress_bar: bool | Bar | None = False,
-        dtype: str | None = None,
+        dtype: Dtype | None = None,
         prompt: str | None = None,
         prompt_name: str | None = None,
+        convert_to_numpy: bool = False,
         **options: Any,
-    ) -> Matrices:
-        """Encode texts to ``Matrices``.
+    ) -> Any:
+        """Encode texts to ``Matrices``; one text to a tensor (T, K).
 
+        ``convert_to_numpy`` makes an array of the tensor; ``Matrices`` hold arrays anyway.
         ``query`` says if they are queries or documents; by default the prompt does. With ``query``
         and without a prompt they get the model's prompt for queries, or for documents, if it has
         one. Raises ``InputError`` as ``SentenceEncoder.encode`` does, and for its options that need
@@ -330,9 +383,10 @@ class MultiVectorEncoder(TransformerEncoder):
         """
         # Code for any encoder may pass the options of ``SentenceEncoder.encode`` with the values
         # that they have anyway.
-        defaults = (None, False, "sentence_embedding", "float32")
+        check_keywords("encode", options, KEYWORDS, ENCODE)
+        defaults = (None, False, "sentence_embedding", "token_embeddings", "float32")
         for name, value in options.items():
-            if name != "convert_to_numpy" and value not in defaults:
+            if value not in defaults:
                 raise InputError(f"{name}: a MultiVectorEncoder has a vector per token, not one")
         check_choice("query", query, (None, True, False))
         check_count("batch_size", batch_size)
@@ -343,6 +397,7 @@ class MultiVectorEncoder(TransformerEncoder):
             role = "query" if query else "document"
             prompt = role_prompt(self.settings, role)
 
+        single = isinstance(texts, str)
         if isinstance(texts, str):
             texts = [texts]
         texts, _ = with_prompt(
@@ -352,26 +407,45 @@ class MultiVectorEncoder(TransformerEncoder):
         self.truncated = sum(tokens.truncated)
         with bar_of(show_progress_bar, len(texts)) as bar:
             matrices = self.states_of(tokens, TEXT_TOKENS * batch_size, dtype, bar)
+        if single:
+            return matrices[0].numpy() if convert_to_numpy else matrices[0]
         return Matrices.of([matrix.numpy() for matrix in matrices], self.width)
 
-    def encode_query(self, texts: str | Sequence[str], **options: Any) -> Matrices:
+    @explained(ENCODE, DenseEncoder.encode)
+    def encode_query(self, texts: str | Sequence[str], **options: Any) -> Any:
         """``encode`` with ``query=True``."""
         return self.encode(texts, query=True, **options)
 
-    def encode_document(self, texts: str | Sequence[str], **options: Any) -> Matrices:
+    @explained(ENCODE, DenseEncoder.encode)
+    def encode_document(self, texts: str | Sequence[str], **options: Any) -> Any:
         """``encode`` with ``query=False``."""
         return self.encode(texts, query=False, **options)
 
-    def similarity(self, a: Matrices, b: Matrices) -> np.ndarray:
-        """Compute ``max_sim`` of every text of a, as a query, with every one of b: (N, M)."""
-        for matrices in (a, b):
-            if not isinstance(matrices, Matrices):
-                raise InputError(
-                    f"similarity compares the Matrices of encode, not {one_line(matrices)}"
-                )
-        if len(a) == 0:
-            return np.empty((0, len(b)), np.float32)
-        return np.stack([b.scores(a[i]) for i in range(len(a))])
+    def similarity(self, a: TokenVectors, b: TokenVectors) -> Tensor:
+        """Compute ``max_sim`` of every text of a, as a query, with every one of b: (N, M).
+
+        Each is what ``encode`` gives, or a list of matrices (T, K).
+        """
+        queries, documents = comparable_matrices(a, b)
+        scores = np.empty((len(queries), len(documents)), documents.rows.dtype)
+        for i in range(len(queries)):
+            scores[i] = documents.scores(queries[i])
+        return torch.from_numpy(scores)
+
+    def similarity_pairwise(self, a: TokenVectors, b: TokenVectors) -> Tensor:
+        """Compute ``max_sim`` of text i of a, as a query, with text i of b: (N,)."""
+        queries, documents = comparable_matrices(a, b)
+        if len(queries) != len(documents):
+            raise InputError(f"{len(queries)} and {len(documents)} texts do not make pairs")
+        scores = np.empty(len(queries), documents.rows.dtype)
+        for i in range(len(queries)):
+            scores[i] = documents[i : i + 1].scores(queries[i])[0]
+        return torch.from_numpy(scores)
+
+    def top_k(
+        self, queries: TokenVectors, corpus: TokenVectors, k: int, progress: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return super().top_k(as_matrices(queries), as_matrices(corpus), k, progress)
 
     def write(self, folder: Path) -> None:
         """Write the model's files into an empty folder."""

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from minisbert.checkpoints.card import base_model_of, write_card
 from minisbert.checkpoints.layout import (
@@ -36,6 +36,7 @@ from minisbert.models.cross_encoder import (
     read_cross_encoder,
     write_cross_encoder,
 )
+from minisbert.models.encode_types import typed_predict
 from minisbert.models.pair_heads import (
     HEAD_NAMES,
     Head,
@@ -45,7 +46,8 @@ from minisbert.models.pair_heads import (
 from minisbert.models.properties import CutTexts, as_array, check_count
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.text_encoder import NotFinite
-from minisbert.models.transformer_encoder import evaluating
+from minisbert.models.transformer_encoder import ChangedBetweenCalls, evaluating
+from minisbert.replacements import ENCODE, LOAD, SAVE, explained, takes_parts
 from minisbert.system.devices import move_to
 from minisbert.system.few_rows import laid_out_linear
 from minisbert.system.files import atomic_folder, write_json
@@ -102,6 +104,8 @@ class PairScorer(CutTexts):
         """The most tokens that a row may have, special ones included. Longer rows are cut."""
         return self.tokenizer.limit
 
+    @typed_predict
+    @explained(ENCODE)
     def predict(
         self,
         pairs: Sequence[tuple[str, str]] | tuple[str, str],
@@ -148,6 +152,7 @@ class PairScorer(CutTexts):
             return list(results)
         return results
 
+    @explained(ENCODE)
     def rank(
         self,
         query: str,
@@ -334,7 +339,7 @@ def compare_in_blocks(head: ConcatHead, u: Tensor, v: Tensor, pairs: int = HEAD_
     return torch.cat(outputs)
 
 
-class PairModel(PairScorer, nn.Module):
+class PairModel(PairScorer, ChangedBetweenCalls):
     """An encoder and a head: pairs of sentences to scores.
 
     ``task`` says what the outputs are: ``regression``, a similarity from 0 to 1; ``binary``, the
@@ -346,6 +351,7 @@ class PairModel(PairScorer, nn.Module):
     first B rows are the first sentences, the last B rows the second ones.
     """
 
+    @takes_parts
     def __init__(
         self,
         encoder: SentenceEncoder,
@@ -386,7 +392,10 @@ class PairModel(PairScorer, nn.Module):
             raise ValueError(f"{len(ids)} rows cannot be split into first and second sentences")
         if isinstance(self.head, JointHead):
             states = self.encoder.hidden(ids, mask, token_types, dtype)  # (B, T, D)
-            outputs = self.head(states)
+            if isinstance(self.head, ClassifierHead):
+                outputs = self.head(states, mask)  # one of ModernBERT may average the real tokens
+            else:
+                outputs = self.head(states)
         elif isinstance(self.head, ConcatHead):
             u, v = self.encoder.unscaled(ids, mask, dtype).chunk(2)  # (B, D) each
             outputs = self.head(u, v)
@@ -463,6 +472,7 @@ class PairModel(PairScorer, nn.Module):
             return outputs
         return outputs.squeeze(-1)  # (N,)
 
+    @explained(SAVE)
     def save(self, folder: str | Path) -> None:
         """Write the encoder as ``SentenceEncoder.save`` does, and the head beside it.
 
@@ -485,6 +495,8 @@ class PairModel(PairScorer, nn.Module):
             tensors = {name: tensor.float() for name, tensor in self.head.state_dict().items()}
             write_safetensors(tensors, partial / HEAD_WEIGHTS)
 
+    save_pretrained = save
+
     def write_card(self, folder: Path, training: str = "", former: Path | None = None) -> None:
         """Write the model card into a saved folder, unless there is one that the user wrote.
 
@@ -501,11 +513,12 @@ class PairModel(PairScorer, nn.Module):
         write_card(folder, kind, description, base_model, training, former, in_both=in_both)
 
     @classmethod
+    @explained(LOAD)
     def load(
         cls,
         model: str | Path,
         *,
-        device: str | torch.device = "auto",
+        device: str | torch.device | None = "auto",
         max_length: int | None = None,
         activation_fn: Callable[[Tensor], Tensor] | None = None,
     ) -> Self:
@@ -525,7 +538,7 @@ class PairModel(PairScorer, nn.Module):
         cls,
         folder: ModelFolder,
         *,
-        device: str | torch.device = "auto",
+        device: str | torch.device | None = "auto",
         max_length: int | None = None,
         activation_fn: Callable[[Tensor], Tensor] | None = None,
     ) -> Self:
@@ -555,6 +568,7 @@ class CrossEncoder(PairModel):
     model.predict([("a query", "a document")])
     """
 
+    @takes_parts
     def __init__(
         self,
         encoder: SentenceEncoder,

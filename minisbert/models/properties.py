@@ -9,22 +9,25 @@ import threading
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from inspect import get_annotations
 from numbers import Integral
-from typing import Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from minisbert import replacements
 from minisbert.checkpoints.layout import EncoderSettings
 from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.core import InputError, one_line
 from minisbert.core.encoder import cosine, cosine_matrix
 from minisbert.models.batching import with_limit
 from minisbert.search.dense import DISTANCES
-from minisbert.system.console import say
+from minisbert.system.console import warn
 
+SimilarityName = Literal["cosine", "dot", "euclidean", "manhattan"]
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 
 
@@ -52,7 +55,97 @@ class LastCalls(threading.local):
 _last_calls = LastCalls()
 
 
-class CutTexts:
+# What a user may set on a model. A model has some of them.
+SETTINGS = (
+    "activation_fn",
+    "default_prompt_name",
+    "max_active_dims",
+    "max_length",
+    "max_seq_length",
+    "normalize",
+    "prompts",
+    "similarity_fn_name",
+    "truncate_dim",
+)
+
+
+class ExplainedNames:
+    """A model that says what to use for a name that it does not have, and refuses such a setting.
+
+    Names that nobody mistakes for a setting may be set. So may any name of a user's own subclass,
+    and any name that begins with an underscore.
+    """
+
+    if not TYPE_CHECKING:
+        # Hidden from type checkers, which would take every name for one that a model has.
+        def __getattr__(self, name: str) -> Any:
+            if isinstance(self, nn.Module):  # a compiled model for pairs is none
+                try:
+                    return super().__getattr__(name)  # a parameter, a buffer or a module
+                except AttributeError:
+                    pass
+            kind = type(self)
+            message = f"{kind.__name__!r} object has no attribute {name!r}"
+            instead = replacements.advice(replacements.MODEL, name, names_like(kind, name))
+            if instead is not None:
+                message += f": {instead}"
+            raise AttributeError(message)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if not isinstance(value, nn.Module | Tensor):
+                check_setting(self, name)
+            super().__setattr__(name, value)
+
+        def __getitem__(self, number: Any) -> Any:
+            raise TypeError(
+                f"a {type(self).__name__} is no list of modules: use encoder.bert, encoder.pooling "
+                f"and encoder.dense"
+            )
+
+
+class ExplainedModule(ExplainedNames, nn.Module):
+    """An ``nn.Module`` that explains names."""
+
+    if TYPE_CHECKING:
+        # ``nn.Module`` finds its parameters in ``__getattr__``, so that a type checker lets every
+        # name pass. The models declare their parts: without it a misspelt name is found.
+        __getattr__: None  # type: ignore[assignment, misc]
+
+
+def names_like(kind: type, name: str) -> list[str]:
+    """List the public names of a class of which a name may be a slip."""
+    # A property may raise an AttributeError of its own: then its name is no slip.
+    if name.startswith("_") or hasattr(kind, name):
+        return []
+    return [other for other in dir(kind) if not other.startswith("_")]
+
+
+def check_setting(model: object, name: str) -> None:
+    """Raise ``AttributeError`` for a name that is no setting of a model, but looks like one."""
+    kind = type(model)
+    if not kind.__module__.startswith("minisbert.") or name.startswith("_"):
+        return
+    if name in replacements.ASSIGNMENTS:
+        instead = replacements.advice(replacements.ASSIGNMENTS, name)
+        raise AttributeError(f"{name} is no setting of a {kind.__name__}: {instead}")
+    if name in vars(model) or declares(kind, name):
+        return
+    of_model = [setting for setting in SETTINGS if declares(kind, setting)]
+    instead = replacements.advice({}, name, of_model)
+    if instead is None and name in SETTINGS:
+        instead = f"it has {', '.join(of_model)}"
+    if instead is not None:
+        raise AttributeError(f"a {kind.__name__} has no setting {name}: {instead}")
+
+
+def declares(kind: type, name: str) -> bool:
+    """Return whether a class has an attribute, or says that its instances have one."""
+    if hasattr(kind, name):
+        return True
+    return any(name in get_annotations(base) for base in kind.__mro__)
+
+
+class CutTexts(ExplainedNames):
     """A model that says how many texts it has cut, to each thread of its own call."""
 
     @property
@@ -146,7 +239,7 @@ class EncoderProperties(CutTexts):
         return self.settings.similarity_fn_name
 
     @similarity_fn_name.setter
-    def similarity_fn_name(self, name: str) -> None:
+    def similarity_fn_name(self, name: SimilarityName) -> None:
         check_choice("similarity_fn_name", name, SIMILARITIES)
         self.settings = replace(self.settings, similarity_fn_name=name)
 
@@ -155,7 +248,7 @@ class EncoderProperties(CutTexts):
         truncate_dim: int | None = None,
         prompts: Mapping[str, str] | None = None,
         default_prompt_name: str | None = None,
-        similarity_fn_name: str | None = None,
+        similarity_fn_name: SimilarityName | None = None,
     ) -> Self:
         """Override the folder's settings with the arguments that are not None."""
         if truncate_dim is not None:
@@ -235,7 +328,7 @@ def named_prompt(settings: EncoderSettings, name: str) -> str:
 @cache  # so it is said once
 def say_unused(name: str) -> None:
     """Say that a model's prompt for documents has a name that nobody looks for."""
-    say(
+    warn(
         f"documents get no prompt: the model's is called {name}, which sentence-transformers does "
         f'not use for them either; give prompt_name="{name}", or rename it "document" in '
         f"config_sentence_transformers.json"

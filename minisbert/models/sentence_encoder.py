@@ -39,6 +39,7 @@ from minisbert.models.pooling import (
 )
 from minisbert.models.text_encoder import DenseEncoder
 from minisbert.models.transformer_encoder import TransformerEncoder, text_states, token_states
+from minisbert.replacements import takes_parts
 
 
 class SentenceEncoder(TransformerEncoder, DenseEncoder):
@@ -49,18 +50,16 @@ class SentenceEncoder(TransformerEncoder, DenseEncoder):
 
     folder_class = "SentenceEncoder"
 
+    @takes_parts
     def __init__(
         self,
         tokenizer: ModelTokenizer,
-        bert: Encoder | None = None,
-        pooling: Pooling | None = None,
+        bert: Encoder,
+        pooling: Pooling,
         normalize: bool = False,
         dense: Sequence[Dense] = (),
         settings: EncoderSettings | None = None,
     ):
-        if bert is None or pooling is None:
-            # sentence-transformers' class is called with the name of a model alone.
-            raise TypeError(f"use {type(self).__name__}.load({str(tokenizer)!r})")
         super().__init__(tokenizer, bert, settings)
         self.pooling = pooling
         self.dense = nn.Sequential(*dense)  # no layer in most models

@@ -33,6 +33,7 @@ from minisbert.checkpoints.tokenizer_files import read_tokenizer, text_settings,
 from minisbert.checkpoints.weights import load_transformer
 from minisbert.core import InputError, one_line
 from minisbert.models.batching import BATCH_TOKENS, PackedBatch, Tokens, packed_batches
+from minisbert.models.encode_types import Dtype, OutputValue, Precision
 from minisbert.models.masked_language_model import MaskedHead, load_head, save_masked
 from minisbert.models.properties import as_rows, check_count, similarity, similarity_pairwise
 from minisbert.models.text_encoder import (
@@ -43,7 +44,8 @@ from minisbert.models.text_encoder import (
     with_role_prompt,
 )
 from minisbert.models.transformer_encoder import TransformerEncoder, text_states, token_states
-from minisbert.search.by_tokens import no_beta_warning, sparse_rows
+from minisbert.replacements import ENCODE, explained, takes_parts
+from minisbert.search.by_tokens import sparse_rows
 from minisbert.system.files import write_json
 from minisbert.system.progress import Bar, bar_of
 
@@ -94,12 +96,13 @@ class SpladePooling(nn.Module):
 class SparseEncoder(TransformerEncoder):
     """An encoder whose vectors have one column for each word, most of them 0.
 
-    ``encode`` returns arrays (N, V), or with ``convert_to_sparse_tensor=True`` a CSR tensor.
+    ``encode`` returns arrays (N, V), or with ``convert_to_sparse_tensor=True`` a COO tensor.
     """
 
     folder_class = "SparseEncoder"
     vectors_are = "sparse"
 
+    @takes_parts
     def __init__(
         self,
         tokenizer: ModelTokenizer,
@@ -149,15 +152,20 @@ class SparseEncoder(TransformerEncoder):
         """
         encoder = super().load(model, **options)
         if max_active_dims is not None:
-            check_count("max_active_dims", max_active_dims)
-            others = encoder.settings.others | {"max_active_dims": max_active_dims}
-            encoder.settings = replace(encoder.settings, others=others)
+            encoder.max_active_dims = max_active_dims
         return encoder
 
     @property
     def max_active_dims(self) -> int | None:
         """How many weights of each text ``encode`` keeps by default; None keeps all."""
         return self.settings.others.get("max_active_dims")
+
+    @max_active_dims.setter
+    def max_active_dims(self, count: int | None) -> None:
+        if count is not None:
+            check_count("max_active_dims", count)
+        others = self.settings.others | {"max_active_dims": count}
+        self.settings = replace(self.settings, others=others)
 
     def kept_weights(self, max_active_dims: int | None) -> int | None:
         """Return how many weights of each text are kept: these, or as many as the model keeps."""
@@ -187,6 +195,7 @@ class SparseEncoder(TransformerEncoder):
     def token_states(self, batch: PackedBatch) -> list[Tensor]:
         return token_states(self.bert, batch)
 
+    @explained(ENCODE)
     def encode(
         self,
         texts: str | Sequence[str],
@@ -197,19 +206,19 @@ class SparseEncoder(TransformerEncoder):
         prompt: str | None = None,
         batch_size: int | None = None,
         show_progress_bar: bool | Bar | None = False,
-        output_value: str = "sentence_embedding",
-        precision: str | None = "float32",
+        output_value: OutputValue = "sentence_embedding",
+        precision: Precision | None = "float32",
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
-        dtype: str | None = None,
+        dtype: Dtype | None = None,
     ) -> Any:
-        """As ``SentenceEncoder.encode``; with ``convert_to_sparse_tensor`` a CSR tensor (N, V).
+        """As ``SentenceEncoder.encode``; with ``convert_to_sparse_tensor`` a COO tensor (N, V).
 
-        The CSR tensor takes little memory. ``max_active_dims``, by default the model's own, keeps
-        the largest weights of each text. Raises ``InputError`` as ``SentenceEncoder.encode``, and
-        for ``truncate_dim``.
+        That tensor takes little memory; one text has (V,). ``max_active_dims``, by default the
+        model's own, keeps the largest weights of each text. Raises ``InputError`` as
+        ``SentenceEncoder.encode``, and for ``truncate_dim``.
         """
         if truncate_dim is not None:
             raise InputError(
@@ -239,7 +248,7 @@ class SparseEncoder(TransformerEncoder):
                     tokens, max_active_dims, batch_tokens, normalize_embeddings, dtype, bar
                 )
                 if convert_to_sparse_tensor:
-                    return vectors
+                    return vectors[0].coalesce() if single else vectors
                 vectors = vectors.to_dense()  # (N, V)
             else:
                 vectors = self.vectors_of(
@@ -249,10 +258,12 @@ class SparseEncoder(TransformerEncoder):
             vectors = codes_of(vectors, precision)
         return as_asked(vectors, single, convert_to_numpy, convert_to_tensor)
 
+    @explained(ENCODE, encode)
     def encode_query(self, texts: str | Sequence[str], **options: Any) -> Any:
         """``encode`` with the model's prompt for queries, called "query", not its default one."""
         return self.encode(texts, **with_role_prompt(self, "query", options))
 
+    @explained(ENCODE, encode)
     def encode_document(self, texts: str | Sequence[str], **options: Any) -> Any:
         """``encode`` with the prompt for documents, called "document", not the default one."""
         return self.encode(texts, **with_role_prompt(self, "document", options))
@@ -267,7 +278,7 @@ class SparseEncoder(TransformerEncoder):
         progress: Bar | None = None,
         rows: int = DENSE_ROWS,
     ) -> Tensor:
-        """Tokens of N texts -> a CSR tensor (N, V); options as for ``encode``.
+        """Tokens of N texts -> a COO tensor (N, V); options as for ``encode``.
 
         So many ``rows`` are computed at a time, because they are dense until zeros are left out.
         """
@@ -277,8 +288,7 @@ class SparseEncoder(TransformerEncoder):
             part = replace(tokens, ids=tokens.ids[start : start + rows])
             dense = self.vectors_of(part, batch_tokens, None, normalize_embeddings, dtype, progress)
             parts.append(sparse_rows(dense, max_active_dims).to_sparse_coo())
-        with no_beta_warning():
-            return torch.cat(parts).to_sparse_csr()
+        return torch.cat(parts).coalesce()
 
     def decode(self, vectors: np.ndarray | Tensor, top_k: int | None = None) -> list:
         """List the words of each vector (N, V) by weight: ``[[("cat", 1.9), ("kitten", 0.7)]]``.
@@ -287,7 +297,7 @@ class SparseEncoder(TransformerEncoder):
         """
         if top_k is not None:
             check_count("top_k", top_k)
-        dense = dense_rows(vectors)
+        dense = as_rows(with_zeros(vectors))
         if dense.shape[1] != self.width:
             raise InputError(
                 f"vectors of width {dense.shape[1]}, but the vocabulary has {self.width} words"
@@ -305,20 +315,16 @@ class SparseEncoder(TransformerEncoder):
     def similarity(self, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> Any:
         """Compare as ``SentenceEncoder.similarity`` does, sparse tensors too -> (N, M).
 
-        By default the dot product.
+        By default the dot product. Returns a tensor if one of the two is a tensor, else an array.
         """
-        return similarity(dense_rows(a), dense_rows(b), self.similarity_fn_name)
+        return similarity(with_zeros(a), with_zeros(b), self.similarity_fn_name)
 
     def similarity_pairwise(self, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> Any:
         """Compare row i of a (N, V) with row i of b (N, V) -> (N,), sparse tensors too.
 
         Returns a tensor if one of the two is a tensor, else an array.
         """
-        if isinstance(a, Tensor):
-            a = a.to_dense()
-        if isinstance(b, Tensor):
-            b = b.to_dense()
-        return similarity_pairwise(a, b, self.similarity_fn_name)
+        return similarity_pairwise(with_zeros(a), with_zeros(b), self.similarity_fn_name)
 
     def write(self, folder: Path) -> None:
         """Write the model's files into an empty folder."""
@@ -337,7 +343,7 @@ class SparseEncoder(TransformerEncoder):
 
 
 def check_sparse_options(output_value: str, precision: str | None) -> None:
-    """Raise ``InputError`` for an option that a CSR tensor cannot have."""
+    """Raise ``InputError`` for an option that a sparse tensor cannot have."""
     if output_value == "token_embeddings":
         raise InputError(
             "convert_to_sparse_tensor is for the vectors of texts, not for those of tokens"
@@ -362,8 +368,8 @@ def check_fills_masks(folder: ModelFolder) -> None:
         )
 
 
-def dense_rows(vectors: np.ndarray | Tensor) -> np.ndarray:
-    """Convert vectors (N, V) to an array with all zeros."""
+def with_zeros(vectors: np.ndarray | Tensor) -> np.ndarray | Tensor:
+    """Put the zeros into a sparse tensor; other vectors (N, V) have them."""
     if isinstance(vectors, Tensor):
-        vectors = vectors.to_dense()
-    return as_rows(vectors)
+        return vectors.to_dense()
+    return vectors

@@ -33,6 +33,7 @@ from minisbert.checkpoints.layout import (
 )
 from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.checkpoints.tokenizer_files import TOKENIZER, check_vocabulary, text_settings
+from minisbert.checkpoints.tokenizer_limits import check_added_tokens, check_stages
 from minisbert.checkpoints.weights import read_weights, write_safetensors
 from minisbert.core import InputError, one_line
 from minisbert.core.encoder import normalize
@@ -41,6 +42,7 @@ from minisbert.models.properties import check_count
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.stored_encoder import StoredEncoder
 from minisbert.models.text_encoder import DenseEncoder
+from minisbert.replacements import takes_parts
 from minisbert.system.progress import Bar
 from minisbert.system.reading import reading
 
@@ -101,6 +103,7 @@ class StaticEncoder(StoredEncoder, DenseEncoder):
     most_tokens = UNLIMITED
     reads_empty_texts = True
 
+    @takes_parts
     def __init__(
         self,
         table: Tensor,
@@ -148,7 +151,10 @@ class StaticEncoder(StoredEncoder, DenseEncoder):
         path = inner / TOKENIZER
         has_file(path)  # called for what it refuses: a device, a link to nowhere
         with reading(path):
-            backend = Backend.from_buffer(path.read_bytes())
+            content = path.read_bytes()
+            check_added_tokens(content, path)
+            backend = Backend.from_buffer(content)
+            check_stages(backend, path)
             check_vocabulary(backend, len(table), inner)
             cut_start = False
             if backend.truncation:

@@ -14,7 +14,9 @@ from minisbert.checkpoints.layout import (
     find_model,
     read_folder,
 )
+from minisbert.models.properties import SimilarityName
 from minisbert.models.text_encoder import TextEncoder
+from minisbert.replacements import LOAD, SAVE, explained
 from minisbert.system.devices import choose_device
 from minisbert.system.files import atomic_folder
 
@@ -40,31 +42,32 @@ class StoredEncoder(TextEncoder):
         """Write the model's files into an empty folder."""
         raise NotImplementedError
 
-    def on_device(self, device: str | torch.device) -> Self:
+    def on_device(self, device: str | torch.device | None) -> Self:
         """Move the encoder to a device by name. A kind that is fastest on the CPU stays there."""
         return self
 
     @classmethod
+    @explained(LOAD)
     def load(
         cls,
         model: str | Path,
         *,
         pooling: str | None = None,
-        device: str | torch.device = "auto",
+        device: str | torch.device | None = "auto",
         max_seq_length: int | None = None,
         truncate_dim: int | None = None,
         prompts: Mapping[str, str] | None = None,
         default_prompt_name: str | None = None,
-        similarity_fn_name: str | None = None,
+        similarity_fn_name: SimilarityName | None = None,
     ) -> Self:
         """Open a model in eval mode: a name (downloaded if it is missing) or a folder.
 
         A folder has sentence-transformers' layout. Arguments that are not None override its
         settings: ``pooling``; ``max_seq_length`` in tokens; ``truncate_dim`` columns; ``prompts``,
         added to the folder's; ``default_prompt_name``; ``similarity_fn_name``. A plain BERT states
-        no pooling and gets the mean. ``device`` is "auto" (CUDA, else Apple's GPU, else the CPU),
-        "cpu", "cuda" or "mps". ``minisbert.load`` opens models of any class, and compiled ones.
-        Raises ``InputError`` for anything missing, damaged or not supported.
+        no pooling and gets the mean. ``device`` is "auto" or None (CUDA, else Apple's GPU, else the
+        CPU), "cpu", "cuda" or "mps". ``minisbert.load`` opens models of any class, and compiled
+        ones. Raises ``InputError`` for anything missing, damaged or not supported.
         """
         choose_device(device)  # an error before the model is downloaded
         return cls.load_folder(
@@ -83,7 +86,7 @@ class StoredEncoder(TextEncoder):
         cls,
         folder: ModelFolder,
         *,
-        device: str | torch.device = "auto",
+        device: str | torch.device | None = "auto",
         pooling: str | None = None,
         max_seq_length: int | None = None,
         **settings: Any,
@@ -99,6 +102,7 @@ class StoredEncoder(TextEncoder):
         encoder.configured(**settings)
         return encoder.on_device(device)
 
+    @explained(SAVE)
     def save(self, folder: str | Path) -> None:
         """Write the model as a folder that sentence-transformers opens too, complete or not at all.
 
@@ -108,6 +112,8 @@ class StoredEncoder(TextEncoder):
         with atomic_folder(folder) as partial:
             self.write(partial)
             self.write_card(partial, former=Path(folder))
+
+    save_pretrained = save
 
     def write_card(self, folder: Path, training: str = "", former: Path | None = None) -> None:
         """Write the model card into a saved folder, unless the user wrote one.

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.core import InputError, one_line
@@ -32,10 +32,11 @@ from minisbert.models.batching import (
     tokenize,
     valid_texts,
 )
-from minisbert.models.encode_types import typed_encode
+from minisbert.models.encode_types import Dtype, OutputValue, Precision, typed_encode
 from minisbert.models.properties import (
     PROMPT_NAMES,
     EncoderProperties,
+    ExplainedModule,
     as_array,
     check_choice,
     check_count,
@@ -44,9 +45,10 @@ from minisbert.models.properties import (
     similarity_pairwise,
     with_prompt,
 )
+from minisbert.replacements import ENCODE, explained
 from minisbert.search.kinds import KINDS
 from minisbert.search.quantized import CALIBRATED, PRECISIONS, quantize
-from minisbert.system.console import say
+from minisbert.system.console import warn
 from minisbert.system.devices import too_little_memory
 from minisbert.system.progress import Bar, bar_of
 
@@ -55,7 +57,7 @@ class NotFinite(InputError):
     """A model's output holds NaN or infinity."""
 
 
-class TextEncoder(EncoderProperties, nn.Module):
+class TextEncoder(EncoderProperties, ExplainedModule):
     """From texts to numbers, for all kinds of encoders.
 
     A kind defines ``encode``, ``encode_query``, ``encode_document`` and ``similarity`` for users,
@@ -187,7 +189,7 @@ class TextEncoder(EncoderProperties, nn.Module):
                 names.append(name)
         if len(names) > 1:
             self._reminded = True
-            say(
+            warn(
                 f"encoding without a prompt: call encode_query, or give prompt_name, one of "
                 f"{', '.join(names)}"
             )
@@ -298,6 +300,7 @@ class DenseEncoder(TextEncoder):
     """A kind of encoder with one dense vector for each text."""
 
     @typed_encode
+    @explained(ENCODE)
     def encode(
         self,
         texts: str | Sequence[str],
@@ -305,14 +308,14 @@ class DenseEncoder(TextEncoder):
         prompt: str | None = None,
         batch_size: int | None = None,
         show_progress_bar: bool | Bar | None = False,
-        output_value: str = "sentence_embedding",
-        precision: str | None = "float32",
+        output_value: OutputValue = "sentence_embedding",
+        precision: Precision | None = "float32",
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
         *,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
-        dtype: str | None = None,
+        dtype: Dtype | None = None,
     ) -> Any:
         """Texts -> (N, D) array, row i for text i; one text -> (D,).
 
@@ -360,11 +363,13 @@ class DenseEncoder(TextEncoder):
         return as_asked(vectors, single, convert_to_numpy, convert_to_tensor)
 
     @typed_encode
+    @explained(ENCODE, encode)
     def encode_query(self, texts: str | Sequence[str], **options: Any) -> Any:
         """``encode`` with the model's prompt for queries, called "query", not its default one."""
         return self.encode(texts, **with_role_prompt(self, "query", options))
 
     @typed_encode
+    @explained(ENCODE, encode)
     def encode_document(self, texts: str | Sequence[str], **options: Any) -> Any:
         """``encode`` with the prompt for documents, called "document", not the default one."""
         return self.encode(texts, **with_role_prompt(self, "document", options))

@@ -7,7 +7,7 @@ hidden states.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Self
@@ -19,16 +19,52 @@ from minisbert.architectures.modern import Encoder
 from minisbert.architectures.packing import packed_states
 from minisbert.checkpoints.layout import EncoderSettings
 from minisbert.checkpoints.model_tokenizer import ModelTokenizer
+from minisbert.core import InputError
 from minisbert.core.checks import check_texts
 from minisbert.core.tokenizer import pad_batch
 from minisbert.models.batching import PackedBatch, check_ids, check_inputs, same_text, unpack
+from minisbert.models.properties import ExplainedModule
 from minisbert.models.stored_encoder import StoredEncoder
 from minisbert.system.devices import choose_dtype, move_to
 from minisbert.system.few_rows import laid_out_linear
 from minisbert.system.torch_internals import fastest_linear
 
 
-class TransformerEncoder(StoredEncoder):
+class ChangedBetweenCalls(ExplainedModule):
+    """A model that no other thread changes while a call computes with it.
+
+    ``double()``, ``to(device)`` and the like wait for the end of the call, and so does ``train()``,
+    which would switch dropout on in its middle. A call that begins meanwhile waits for them.
+    """
+
+    # Not a public name of torch, but the method that ``to``, ``double``, ``half`` and ``cuda`` all
+    # call; torch's own modules override it, too.
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        with self.between_calls():
+            return super()._apply(fn, recurse)
+
+    def train(self, mode: bool = True) -> Self:
+        with self.between_calls():
+            return super().train(mode)
+
+    @contextmanager
+    def between_calls(self) -> Iterator[None]:
+        """Wait until no call of another thread computes with the model, and let none begin."""
+        thread = threading.get_ident()
+
+        def is_free() -> bool:
+            """Return whether no other thread computes with one of the modules."""
+            for model, caller in _computing:
+                if caller != thread and share_modules(self, model):
+                    return False
+            return True
+
+        with _lock:
+            _lock.wait_for(is_free)
+            yield
+
+
+class TransformerEncoder(ChangedBetweenCalls, StoredEncoder):
     """A tokenizer and a ``Bert``. A kind defines what it makes of the hidden states."""
 
     def __init__(
@@ -53,7 +89,7 @@ class TransformerEncoder(StoredEncoder):
     def most_tokens(self) -> int:
         return self.bert.config.positions
 
-    def on_device(self, device: str | torch.device) -> Self:
+    def on_device(self, device: str | torch.device | None) -> Self:
         return move_to(self, self.bert, device)
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
@@ -138,7 +174,12 @@ def token_states(bert: Encoder, batch: PackedBatch) -> list[Tensor]:
     return [states[real] for states, real in zip(hidden, mask, strict=True)]
 
 
-_lock = threading.Lock()
+# Held while modes, dtypes and devices change; notified when a call ends.
+_lock = threading.Condition(threading.RLock())
+# The networks that ``train`` is training, and in which thread. Several may share modules.
+_trained: dict[nn.Module, int] = {}
+# The model that each call computes with, and the thread of the call.
+_computing: list[tuple[nn.Module, int]] = []
 # The modules that were switched from train to eval mode, and how many calls still need them so.
 _calls: dict[nn.Module, int] = {}
 
@@ -148,10 +189,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     """Switch a model to eval mode without gradients, then restore the mode of each module.
 
     A caller may have frozen some modules. Several threads may evaluate one model, or models that
-    share modules: the last of them restores the modes.
+    share modules: the last of them restores the modes. ``InputError`` if another thread trains one
+    of the modules: each step changes the weights, and dropout is on.
     """
+    call = (model, threading.get_ident())
     switched = []
     with _lock:
+        for network, thread in _trained.items():
+            if thread != threading.get_ident() and share_modules(network, model):
+                raise InputError(
+                    "another thread is training this model: wait for train() to return, or compute "
+                    "with a copy that was made before it, copy.deepcopy(model)"
+                )
+        _computing.append(call)
         for module in model.modules():
             # A module in eval mode stays as it is. But if another call has switched it, that call
             # may end first and must not switch it back, so this one is counted too.
@@ -164,8 +214,37 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         with _lock:
+            _computing.remove(call)
             for module in switched:
                 _calls[module] -= 1
                 if _calls[module] == 0:
                     del _calls[module]
                     module.training = True
+            _lock.notify_all()
+
+
+@contextmanager
+def training_in_this_thread(network: nn.Module) -> Iterator[None]:
+    """Let only this thread compute with the modules of ``network`` while it trains them.
+
+    ``InputError`` if another thread computes with one of them now, or trains it.
+    """
+    with _lock:
+        computing = [model for model, _ in _computing]
+        for model in [*computing, *_trained]:
+            if share_modules(network, model):
+                raise InputError(
+                    "another thread computes with the model that is to be trained: wait for it, or "
+                    "train a copy, copy.deepcopy(model)"
+                )
+        _trained[network] = threading.get_ident()
+    try:
+        yield
+    finally:
+        with _lock:
+            del _trained[network]
+
+
+def share_modules(a: nn.Module, b: nn.Module) -> bool:
+    """Return whether two models have a module in common, such as the encoder under a head."""
+    return not set(a.modules()).isdisjoint(b.modules())

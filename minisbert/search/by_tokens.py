@@ -1,8 +1,9 @@
 """Search by tokens, exactly: by a weight for each word, or by a vector for each token of a text.
 
-The first half is for sparse vectors, which are torch's CSR tensors: row i has the columns
-``indices[indptr[i] : indptr[i + 1]]``, ascending, and in the same places the ``values``.
-[[0, 2, 0], [3, 0, 1]] is indptr [0, 1, 3], indices [1, 0, 2], values [2, 3, 1].
+The first half is for sparse vectors. They come as torch's COO tensors, as an encoder gives them,
+and are read as CSR: row i has the columns ``indices[indptr[i] : indptr[i + 1]]``, ascending, and in
+the same places the ``values``. [[0, 2, 0], [3, 0, 1]] is indptr [0, 1, 3], indices [1, 0, 2],
+values [2, 3, 1].
 
 The second half is for late interaction (ColBERT, Khattab and Zaharia 2020), which compares each
 token of a query with each of a text.
@@ -46,8 +47,17 @@ def sparse_rows(dense: Tensor, top: int | None = None) -> Tensor:
     return dense.to_sparse_csr()
 
 
+@no_beta_warning()
+def as_csr(rows: Tensor) -> Tensor:
+    """Convert sparse vectors of any layout (N, V), or one (V,), to CSR rows."""
+    if rows.ndim == 1:
+        rows = rows.unsqueeze(0)
+    return rows.to_sparse_csr()
+
+
 def sparse_tensors(rows: Tensor) -> dict[str, Tensor]:
-    """Return CSR rows (N, V) as the four tensors of a file."""
+    """Return sparse rows (N, V) as the four tensors of a file."""
+    rows = as_csr(rows)
     return {
         "indptr": rows.crow_indices(),
         "indices": rows.col_indices(),
@@ -104,6 +114,7 @@ class InvertedIndex:
                 f"sparse vectors are searched by their dot products or cosines, not by {similarity}"
             )
         self.similarity = similarity
+        corpus = as_csr(corpus)
         self.shape = (corpus.shape[0], corpus.shape[1])
         documents, words, weights = numbers_of(corpus, similarity)
         # The sort is stable: each word's documents keep their order.
@@ -116,7 +127,8 @@ class InvertedIndex:
     def top_k(
         self, queries: Tensor, k: int, progress: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return scores and documents, (Q, k) each, of CSR queries (Q, V), in ``rank``'s order."""
+        """Return scores and documents of sparse queries (Q, V), (Q, k) each, as ``rank`` sorts."""
+        queries = as_csr(queries)
         _, words, weights = numbers_of(queries, self.similarity)
         starts = queries.crow_indices().numpy()  # (Q + 1,), where each query's words begin
 

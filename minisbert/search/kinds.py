@@ -46,7 +46,7 @@ def from_dense_tensors(tensors: Mapping[str, Tensor]) -> np.ndarray:
 def sparse_top_k(
     queries: Tensor, corpus: Tensor, k: int, progress: bool, similarity: str
 ) -> Ranking:
-    """Search CSR rows by the dot product or the cosine. Raises ``InputError`` for a distance."""
+    """Search sparse rows by the dot product or the cosine. Raises ``InputError`` for a distance."""
     return InvertedIndex(corpus, similarity).top_k(queries, k, progress)
 
 

@@ -58,8 +58,12 @@ class Rules:
                 raise InputError(f"{name} must be an integer from {least}, got {number!r}")
         for name in ("absolute_margin", "relative_margin", "max_score", "min_score"):
             limit = getattr(self, name)
-            if limit is not None and not math.isfinite(limit):
-                raise InputError(f"{name} must be finite, got {limit!r}")
+            if limit is None:
+                continue
+            if not isinstance(limit, int | float) or not math.isfinite(limit):
+                raise InputError(f"{name} must be a finite number, got {limit!r}")
+        if self.range_max is not None and type(self.range_max) is not int:
+            raise InputError(f"range_max must be an integer, got {self.range_max!r}")
         if self.range_max is not None and self.range_max - self.range_min < self.num_negatives:
             ranks = f"ranks {self.range_min} to {self.range_max}"
             raise InputError(
@@ -123,6 +127,8 @@ def candidates_of(pairs: Sequence[tuple[str, str]], corpus: Sequence[str] = ()) 
     """
     corpus = check_texts(corpus)
     check_pairs(pairs)
+    if not pairs:
+        raise InputError("no pairs: pairs of anchor and positive are needed")
     # Dictionaries, not sets: results must not depend on the order of hashes.
     rows: dict[str, int] = {}
     for text in corpus:
@@ -160,6 +166,8 @@ def check_pairs(pairs: object) -> None:
     for pair in pairs:
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
             raise InputError(f"{needed}, not {one_line(pair)}")
+        if not isinstance(pair[0], str) or not isinstance(pair[1], str):
+            raise InputError(f"{needed}, both texts, not {one_line(pair)}")
 
 
 def plain(text: str) -> str:

@@ -22,7 +22,7 @@ from torch import Tensor
 from minisbert.core import one_line
 from minisbert.core.checks import check_shape
 from minisbert.search.dense import check_k
-from minisbert.system.console import say
+from minisbert.system.console import warn
 
 INT8_STEPS = 255  # between the lowest and the highest of 256 codes
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")  # sentence-transformers' names
@@ -41,14 +41,14 @@ def calibrate(vectors: ArrayLike) -> np.ndarray:
     """Return the ranges that ``to_int8`` divides: each column's lowest and highest value.
 
     (N, D) -> (2, D) float32. Calibrate on the corpus, or a few thousand vectors like it; never on
-    the queries. Prints a warning for fewer than 100. ``[[0, 5], [2, 1]] -> [[0, 1], [2, 5]]``.
+    the queries. Warns of fewer than 100. ``[[0, 5], [2, 1]] -> [[0, 1], [2, 5]]``.
     """
     x = as_floats(vectors)
     check_shape("vectors", x, None, None)
     if len(x) < 2:
         raise ValueError("one vector has no ranges: calibrate on the corpus or a sample of it")
     if len(x) < CALIBRATED:
-        say(
+        warn(
             f"int8 ranges from only {len(x)} vectors: codes of other texts will not fit them; "
             f"calibrate on more"
         )

@@ -1,17 +1,20 @@
 """Speak HTTP with FastAPI: embeddings as OpenAI has them, reranking as Cohere and Jina have it.
 
-The models below say what a request may hold: FastAPI checks requests against them, and shows them
-at /docs. ``engine.py`` computes. Errors have OpenAI's form.
+``messages.py`` says what requests and answers hold, ``engine.py`` computes. Errors have OpenAI's
+form.
 """
 
+import asyncio
 import base64
 import hmac
+import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -22,7 +25,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import PlainTextResponse
 from fastapi.security import HTTPBearer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from minisbert import __version__
@@ -30,70 +33,35 @@ from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize
 from minisbert.serving.engine import Batcher, Busy, Engine, Result
+from minisbert.serving.messages import (
+    Document,
+    EmbeddingAnswer,
+    EmbeddingRequest,
+    ErrorAnswer,
+    ModelCard,
+    ModelList,
+    RerankAnswer,
+    RerankRequest,
+)
+
+# An ASGI application, and what it is called with (https://asgi.readthedocs.io).
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 # OpenAI's names of errors by status. All others, 404 too, are "invalid_request_error".
 ERROR_TYPES = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error"}
-# A larger body is refused: while its JSON is read and checked all other requests wait, about a
-# second for so many bytes.
+# A larger body is refused.
 MOST_BODY_BYTES = 2**22
+# So is one with more values in its JSON: while Python makes objects of them all other requests
+# wait, some 20 ms for so many, half a second for as many as fit into the bytes.
+MOST_VALUES = 50_000
+# A string of JSON, or one that does not end. The ``+`` of ``*+`` forbids to try a match again with
+# fewer characters, which would take a time that is quadratic in the body's length.
+JSON_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 # These paths need no key: a probe has none, nor has a browser.
 OPEN_PATHS = ("/health", "/docs", "/openapi.json")
-
-
-class StrictRequest(BaseModel):
-    """A request whose unknown fields are refused, not ignored, and whose values are not converted.
-
-    So "8" is refused where a number is needed.
-    """
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    model: str | None = Field(
-        None, description="a name of GET /v1/models; if absent, the model that is served"
-    )
-
-
-# Checking stops at the first wrong item: a million of them would be a million errors, and minutes.
-TextList = Annotated[list[str], Field(fail_fast=True)]
-
-
-# The fields are OpenAI's, and ``input_type``. (A docstring would be shown at /docs.)
-class EmbeddingRequest(StrictRequest):
-    input: str | TextList = Field(description="a text or texts, not token ids")
-    encoding_format: Literal["float", "base64"] | None = "float"
-    dimensions: int | None = Field(
-        None, ge=1, description="the first columns, scaled to length 1 again"
-    )
-    input_type: Literal["query", "document"] | None = Field(
-        None, description="chooses the model's prompt"
-    )
-    user: str | None = Field(None, description="OpenAI's; without effect")
-
-    @field_validator("input", mode="before")
-    @classmethod
-    def refuse_ids(cls, value: Any) -> Any:
-        """Refuse token ids: clients send those of OpenAI's vocabulary, which are other words."""
-        if isinstance(value, list) and value and isinstance(value[0], int | list):
-            raise ValueError(
-                "send texts, not token ids (LangChain: check_embedding_ctx_length=False)"
-            )
-        return value
-
-
-# Cohere's clients send rows of a table as they are: fields other than the text are ignored.
-class Document(BaseModel):
-    text: str
-
-
-# The fields that clients of Cohere, Jina and vLLM send.
-class RerankRequest(StrictRequest):
-    query: str
-    documents: Annotated[list[str | Document], Field(fail_fast=True)]
-    top_n: int | None = Field(None, ge=0, description="how many come back; all if 0 or absent")
-    return_documents: bool | None = False
-    max_tokens_per_doc: int | None = Field(
-        None, description="Cohere's; without effect: the model has its own limit"
-    )
 
 
 class Metrics:
@@ -165,21 +133,33 @@ class Server:
         # The dependency refuses nothing: it gives the page of /docs its field for the key.
         bearer = [Depends(HTTPBearer(auto_error=False))]
         app = FastAPI(
-            title="minisbert serve", version=__version__, redoc_url=None, dependencies=bearer
+            title="minisbert serve",
+            version=__version__,
+            redoc_url=None,
+            # Starlette would send a client that adds a slash to the address in its Host header.
+            redirect_slashes=False,
+            dependencies=bearer,
+            responses={"default": {"model": ErrorAnswer, "description": "an error"}},
         )
 
-        app.add_api_route("/v1/embeddings", self.embed, methods=["POST"])
-        app.add_api_route("/v1/rerank", self.rerank, methods=["POST"])  # Cohere's first API, Jina's
-        app.add_api_route("/v2/rerank", self.rerank, methods=["POST"])  # Cohere's second
-        app.add_api_route("/rerank", self.rerank, methods=["POST"])  # vLLM's
-        app.add_api_route("/v1/models", self.models)
+        app.add_api_route(
+            "/v1/embeddings", self.embed, methods=["POST"], response_model=EmbeddingAnswer
+        )
+        # Cohere's first API and Jina's, Cohere's second, and vLLM's.
+        for path in ("/v1/rerank", "/v2/rerank", "/rerank"):
+            app.add_api_route(path, self.rerank, methods=["POST"], response_model=RerankAnswer)
+        app.add_api_route("/v1/models", self.models, response_model=ModelList)
+        # A name may have a slash: owner/model.
+        app.add_api_route("/v1/models/{name:path}", self.model, response_model=ModelCard)
         app.add_api_route("/health", health, response_class=PlainTextResponse)
+        # Some probes ask without wanting the body. (FastAPI's description cannot have both.)
+        app.add_api_route("/health", health, methods=["HEAD"], include_in_schema=False)
         app.add_api_route("/metrics", self.metrics, response_class=PlainTextResponse)
 
         # What is added last sees a request first. CORS must come before the key: a browser asks,
         # without the key, whether it may send one.
-        app.add_middleware(limit_body)
-        app.middleware("http")(self.check_key_and_count)
+        app.add_middleware(self.read_body)
+        app.add_middleware(self.check_key_and_count)
         if self.origins:
             app.add_middleware(
                 CORSMiddleware,
@@ -196,38 +176,80 @@ class Server:
         app.add_exception_handler(Exception, internal_error)
         return app
 
-    async def check_key_and_count(
-        self, request: Request, answer: Callable[[Request], Awaitable[Response]]
-    ) -> Response:
-        """Check the key, before the body is read; answer; count the answer."""
-        start = time.perf_counter()
-        status = 500  # a bug leaves ``answer`` as an exception
-        try:
-            if self.may_ask(request):
-                response = await answer(request)
-            else:
-                response = refusal(
-                    401, "the API key is missing or wrong: send Authorization: Bearer KEY"
-                )
-            status = response.status_code
-            return response
-        finally:
-            # The route's path, not the request's: clients could make up paths without end.
-            path = getattr(request.scope.get("route"), "path", "")
-            self.counts.requests.labels(path, status).inc()
-            self.counts.seconds.labels(path).observe(time.perf_counter() - start)
+    def check_key_and_count(self, app: Application) -> Application:
+        """Wrap an application: check the key before the body is read, and count the answers."""
 
-    def may_ask(self, request: Request) -> bool:
-        """Say whether the request carries the key as a bearer token, or needs none."""
-        if not self.api_key or request.url.path in OPEN_PATHS:
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                return await app(scope, receive, send)
+
+            start = time.perf_counter()
+            status = 499  # as nginx counts a client that hung up before its answer
+
+            async def send_and_note(message: MutableMapping[str, Any]) -> None:
+                nonlocal status
+                if message["type"] == "http.response.start":
+                    status = message["status"]
+                await send(message)
+
+            try:
+                if self.may_ask(scope):
+                    await app(scope, receive, send_and_note)
+                else:
+                    response = refusal(
+                        401, "the API key is missing or wrong: send Authorization: Bearer KEY"
+                    )
+                    await response(scope, receive, send_and_note)
+            except Exception:
+                status = 500  # a bug, which Starlette answers outside of this function
+                raise
+            finally:
+                # The route's path, not the request's: clients could make up paths without end.
+                path = getattr(scope.get("route"), "path", "")
+                self.counts.requests.labels(path, status).inc()
+                self.counts.seconds.labels(path).observe(time.perf_counter() - start)
+
+        return answer
+
+    def may_ask(self, scope: Scope) -> bool:
+        """Say whether a request carries the key as a bearer token, or needs none."""
+        # subtle: not ``request.url.path``. The URL begins with the Host header, so a client could
+        # write that path: "Host: x/health?".
+        if not self.api_key or scope["path"] in OPEN_PATHS:
             return True
         # The header's bytes, which Starlette reads as Latin-1.
-        header = request.headers.get("authorization", "").encode("latin-1")
+        header = Headers(scope=scope).get("authorization", "").encode("latin-1")
         scheme, _, token = header.partition(b" ")
         if scheme.lower() != b"bearer":  # schemes ignore case (RFC 9110, 11.1)
             return False
         # This comparison takes equally long for every wrong token.
         return hmac.compare_digest(token.strip(), self.api_key.encode())
+
+    def read_body(self, app: Application) -> Application:
+        """Wrap an application: it gets bodies whole, and is cancelled if the client hangs up."""
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                return await app(scope, receive, send)
+            try:
+                body = await whole_body(receive)
+                if body is None:
+                    return None
+                self.check_body(body)
+            except HTTPException as error:
+                return await refusal(error.status_code, error.detail)(scope, receive, send)
+            return await answer_unless_hung_up(app, scope, body, receive, send)
+
+        return answer
+
+    def check_body(self, body: bytes) -> None:
+        """Refuse, before it is parsed, a body that would keep all others waiting meanwhile."""
+        # subtle: UTF-16, which Python would read too, has commas where its bytes have none
+        if b"\0" in body:
+            raise HTTPException(400, "the body is not JSON in UTF-8")
+        most_values = max(MOST_VALUES, 2 * self.max_texts)
+        if has_more_values(body, most_values):
+            raise HTTPException(413, f"a body has at most {most_values:,} values in its JSON")
 
     async def embed(self, request: EmbeddingRequest) -> Response:
         """A text or texts -> vectors."""
@@ -250,13 +272,11 @@ class Server:
         vectors = np.stack([result.value for result in results])  # (N, D)
         if columns < width:  # scaled to length 1 again, as OpenAI does (Matryoshka embeddings)
             vectors = normalize(torch.from_numpy(vectors[:, :columns])).numpy()
-        data = []
-        for i, embedding in enumerate(vectors):
-            if request.encoding_format == "base64":
-                little_endian = embedding.astype("<f4").tobytes()
-                embedding = base64.b64encode(little_endian).decode()
-            data.append({"object": "embedding", "index": i, "embedding": embedding})
-        content = {"object": "list", "data": data, "model": self.engine.name}
+        content = {
+            "object": "list",
+            "data": await embedding_rows(vectors, request.encoding_format == "base64"),
+            "model": self.engine.name,
+        }
         return json_response(content | usage_and_cut)
 
     async def rerank(self, request: RerankRequest) -> Response:
@@ -299,7 +319,9 @@ class Server:
 
     def check_model(self, requested: str | None, name: str) -> None:
         """Raise ``HTTPException`` if a request names another model, as OpenAI's own server does."""
-        if requested not in (None, name) and not self.any_model:
+        if requested is None or self.any_model:
+            return
+        if not is_called(requested, name):
             raise HTTPException(
                 404,
                 f"the model {one_line(requested)} does not exist, this is {name}: see GET "
@@ -339,11 +361,22 @@ class Server:
 
     async def models(self) -> Response:
         """The encoder and the reranker, as OpenAI's clients expect them."""
+        return json_response({"object": "list", "data": self.model_cards()})
+
+    async def model(self, name: str) -> Response:
+        """One of the two."""
+        for card in self.model_cards():
+            if is_called(name, card["id"]):
+                return json_response(card)
+        raise HTTPException(404, f"the model {one_line(name)} does not exist: see GET /v1/models")
+
+    def model_cards(self) -> list[dict[str, Any]]:
+        """Describe the models that answer."""
         cards = []
         for name in (self.engine.name, self.engine.reranker_name):
             if name:
                 cards.append({"id": name, "object": "model", "created": 0, "owned_by": "minisbert"})
-        return json_response({"object": "list", "data": cards})
+        return cards
 
     async def metrics(self) -> Response:
         """What was counted, in Prometheus' format."""
@@ -352,32 +385,108 @@ class Server:
         )
 
 
+def is_called(requested: str, name: str) -> bool:
+    """Whether a client means the model of this name: it may leave out folders and the owner.
+
+    "runs/faq/model" is also called "model".
+    """
+    return requested in (name, Path(name).name)
+
+
 async def health() -> str:
     return "ok\n"
 
 
-def limit_body(app: Callable) -> Callable:
-    """Wrap an application so that a body of more than ``MOST_BODY_BYTES`` is refused.
+async def whole_body(receive: Receive) -> bytes | None:
+    """Return a request's body, or None if the client hung up before its end.
 
-    It is refused while it arrives, chunked or not.
+    One of more than ``MOST_BODY_BYTES`` is refused while it arrives, chunked or not.
     """
+    body = bytearray()
+    unread = True
+    while unread:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        unread = message.get("more_body", False)
+        if len(body) > MOST_BODY_BYTES:
+            raise HTTPException(
+                413, f"a body has at most {MOST_BODY_BYTES:,} bytes: send fewer texts at a time"
+            )
+    return bytes(body)
 
-    async def answer(scope: Any, receive: Callable[[], Awaitable[Any]], send: Any) -> None:
-        left = MOST_BODY_BYTES
 
-        async def receive_counted() -> Any:
-            nonlocal left
-            message = await receive()
-            left -= len(message.get("body", b""))
-            if left < 0:
-                raise HTTPException(
-                    413, f"a body has at most {MOST_BODY_BYTES:,} bytes: send fewer texts at a time"
-                )
-            return message
+def has_more_values(body: bytes, limit: int) -> bool:
+    """Say, without parsing it, whether a body in JSON has more values than ``limit``.
 
-        await app(scope, receive_counted, send)
+    A value has a comma or an opening bracket before it, or is the first of all. Those in strings do
+    not count: ``has_more_values(b'["a, b, c"]', 2)`` is False.
+    """
+    if count_separators(body) <= limit:  # even with those in strings; most requests end here
+        return False
+    without_strings, strings = JSON_STRING.subn(b"", body, count=2 * limit + 1)
+    if strings > 2 * limit:  # a value may have a key
+        return True
+    return count_separators(without_strings) > limit
 
-    return answer
+
+def count_separators(body: bytes) -> int:
+    """Count the commas and the opening brackets."""
+    return body.count(b",") + body.count(b"[") + body.count(b"{")
+
+
+async def answer_unless_hung_up(
+    app: Application, scope: Scope, body: bytes, receive: Receive, send: Send
+) -> None:
+    """Run an application on a request that was read, and cancel it if the client hangs up.
+
+    FastAPI would go on, and compute what nobody reads.
+    """
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+    hung_up = asyncio.Event()
+    task = asyncio.current_task()
+    assert task is not None
+
+    async def receive_body() -> MutableMapping[str, Any]:
+        if messages:
+            return messages.pop()
+        await hung_up.wait()
+        return {"type": "http.disconnect"}
+
+    async def cancel_if_hung_up() -> None:
+        await receive()  # after the body, nothing else can arrive
+        hung_up.set()
+        task.cancel()
+
+    watcher = asyncio.create_task(cancel_if_hung_up())
+    try:
+        await app(scope, receive_body, send)
+    except asyncio.CancelledError:
+        if not hung_up.is_set():  # the server is stopping, and has waited long enough
+            await refusal(503, "the server was stopped")(scope, receive, send)
+    finally:
+        watcher.cancel()
+
+
+async def embedding_rows(vectors: np.ndarray, as_base64: bool) -> orjson.Fragment:
+    """The vectors (N, D) as OpenAI's list, in JSON.
+
+    A large answer has millions of digits. They are written 64 vectors at a time, so that other
+    requests have their turn.
+    """
+    parts = []
+    for start in range(0, len(vectors), 64):
+        rows = []
+        for i, vector in enumerate(vectors[start : start + 64], start):
+            embedding: Any = vector
+            if as_base64:
+                embedding = base64.b64encode(vector.astype("<f4").tobytes()).decode()
+            rows.append({"object": "embedding", "index": i, "embedding": embedding})
+        part = orjson.dumps(rows, option=orjson.OPT_SERIALIZE_NUMPY)
+        parts.append(part[1:-1])  # without the brackets
+        await asyncio.sleep(0)
+    return orjson.Fragment(b"[" + b",".join(parts) + b"]")
 
 
 def json_response(
@@ -416,8 +525,15 @@ async def http_error(request: Request, error: Any) -> Response:
     # There is a route, so it is not the path that was not found.
     if error.status_code == 404 and "route" in request.scope:
         code = "model_not_found"
-    message = f"{request.method} {request.url.path}: {error.detail}"
+    message = f"{request.method} {short(request.scope['path'])}: {error.detail}"
     return refusal(error.status_code, message, error.headers, code)
+
+
+def short(text: str) -> str:
+    """A client's text for a message: as it is, or quoted and cut if it is long or odd."""
+    if len(text) <= 80 and text.isprintable():
+        return text
+    return one_line(text)
 
 
 async def invalid_request(request: Request, error: Any) -> Response:
@@ -425,10 +541,14 @@ async def invalid_request(request: Request, error: Any) -> Response:
     problems = []
     # A few tell enough. "input" may be a text or texts: a wrong one has an error for either.
     for problem in error.errors()[:4]:
-        place = ".".join(str(part) for part in problem["loc"][1:])
-        if not place:
+        place = ".".join(short(str(part)) for part in problem["loc"][1:])
+        expected = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "json_invalid":
+            place = f"the body is not JSON at character {place}"
+            expected = problem["ctx"]["error"]
+        elif not place:
             place = "the body, a JSON object sent as application/json"
-        problems.append(f"{place}: {problem['msg']}")
+        problems.append(f"{place}: {expected}")
     return refusal(400, "; ".join(problems))
 
 

@@ -106,6 +106,10 @@ class Engine:
         return results
 
 
+# A batch of so many characters tells how long a character takes.
+MEASURED_CHARACTERS = 1000
+
+
 class Busy(Exception):
     """The queue is full. The argument estimates the seconds until what waits has been answered."""
 
@@ -117,9 +121,13 @@ class Piece:
     Pieces with the same ``key`` may share a batch.
     """
 
-    key: Any
-    items: Sequence[Any]
+    key: str
+    items: Sequence[str]
     result: asyncio.Future
+
+    def characters(self) -> int:
+        """Count the characters that are read: the key stands beside each item."""
+        return sum(len(self.key) + len(item) for item in self.items)
 
 
 @dataclass
@@ -133,20 +141,23 @@ class Batcher:
 
     # ``compute(key, items)`` returns a list with a result for each item. Key and items are a prompt
     # and texts, or a query and documents.
-    compute: Callable
+    compute: Callable[[str, Sequence[str]], list]
     executor: Executor  # has one thread: OpenMP makes a set of threads for each that computes
-    # Items in one call of ``compute``. A larger request is cut into pieces, so that a small one
-    # that comes later waits for a piece, not for the whole.
-    batch_items: int = 64
+    batch_items: int = 64  # in one call of ``compute``
+    # A larger request is cut into pieces that take about so long, and takes turns with the others:
+    # its next piece is queued when the one before is answered.
+    piece_seconds: float = 0.025
     most_items: int = 4096  # so many may wait; for more, ``submit`` raises ``Busy``
     on_batch: Callable[[int], object] | None = None  # is told how many items were in a batch
     waiting: deque[Piece] = field(default_factory=deque, init=False)
     waiting_items: int = field(default=0, init=False)
-    seconds_per_item: float = field(default=0.01, init=False)  # a running mean, for ``Busy``
+    # Running means of what was computed, for ``Busy`` and for the length of pieces.
+    seconds_per_item: float = field(default=0.01, init=False)
+    seconds_per_character: float = field(default=2e-5, init=False)
     arrived: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     task: asyncio.Task | None = field(default=None, init=False)
 
-    async def submit(self, key: Any, items: Sequence[Any]) -> list[Any]:
+    async def submit(self, key: str, items: Sequence[str]) -> list[Any]:
         """Return the results of all items, in order.
 
         Raises ``Busy``, or what ``compute`` raises for these items.
@@ -157,25 +168,31 @@ class Batcher:
         if self.task is None:  # not in __init__, where no loop runs yet
             self.task = asyncio.create_task(self.run())
 
-        loop = asyncio.get_running_loop()
-        pieces = []
-        for start in range(0, len(items), self.batch_items):
-            part = items[start : start + self.batch_items]
-            pieces.append(Piece(key, part, loop.create_future()))
-        self.waiting.extend(pieces)
-        self.waiting_items += len(items)
-        self.arrived.set()
-
         results: list[Any] = []
+        queued = 0
+        self.waiting_items += len(items)
         try:
-            for piece in pieces:
+            while queued < len(items):
+                piece = self.next_piece(key, items[queued : queued + self.batch_items])
+                self.waiting.append(piece)
+                queued += len(piece.items)
+                self.arrived.set()
+                # If the client hangs up, this is cancelled, and with it a piece that still waits.
                 results += await piece.result
         finally:
-            # If the client has gone or a piece has failed, the pieces that still wait need not be
-            # computed.
-            for piece in pieces:
-                piece.result.cancel()
+            # Those in the queue are counted where they leave it.
+            self.waiting_items -= len(items) - queued
         return results
+
+    def next_piece(self, key: str, items: Sequence[str]) -> Piece:
+        """Take the first item, and those after it that can be computed in ``piece_seconds``."""
+        seconds = 0.0
+        for count, item in enumerate(items):
+            seconds += (len(key) + len(item)) * self.seconds_per_character
+            if count > 0 and seconds > self.piece_seconds:
+                items = items[:count]
+                break
+        return Piece(key, items, asyncio.get_running_loop().create_future())
 
     async def run(self) -> None:
         """Compute what waits, forever."""
@@ -214,9 +231,10 @@ class Batcher:
 
         So a bad text fails its own request only.
         """
-        items: list[Any] = []
+        items: list[str] = []
         for piece in batch:
             items += piece.items
+        characters = sum(piece.characters() for piece in batch)
         loop = asyncio.get_running_loop()
         start = loop.time()
         try:
@@ -230,8 +248,12 @@ class Batcher:
             return
 
         # The mean over the last ten batches or so: clients and their texts change.
-        seconds = (loop.time() - start) / len(items)
-        self.seconds_per_item = 0.9 * self.seconds_per_item + 0.1 * seconds
+        seconds = loop.time() - start
+        self.seconds_per_item = 0.9 * self.seconds_per_item + 0.1 * seconds / len(items)
+        # A few short texts say nothing about longer ones: their time is that of the call.
+        if characters >= MEASURED_CHARACTERS:
+            mean = 0.7 * self.seconds_per_character + 0.3 * seconds / characters
+            self.seconds_per_character = mean
         if self.on_batch is not None:
             self.on_batch(len(items))
 

@@ -1,4 +1,7 @@
-"""How commands talk to the user: options, one-line errors, exit codes; Ctrl-C waits for a step.
+"""How commands talk to the user: options, messages, exit codes; Ctrl-C waits for a step.
+
+What the library has to say goes to ``logging.getLogger("minisbert")``, by ``say`` and ``warn``.
+Only a command prints it as it is: in a Python program the levels and handlers are the program's.
 
 Exit codes: 0 success, 2 bad input (one line on stderr, no traceback), 130 interrupted by Ctrl-C.
 Imports neither torch nor NumPy, and no command imports torch before its options are parsed:
@@ -8,6 +11,9 @@ Imports neither torch nor NumPy, and no command imports torch before its options
 import argparse
 import errno
 import inspect
+import io
+import json
+import logging
 import math
 import os
 import re
@@ -21,11 +27,20 @@ from typing import Any, NoReturn
 from minisbert import __version__
 from minisbert.core import InputError
 
+LOGGER = logging.getLogger("minisbert")
 MOST_CHARACTERS = 4000  # of an error message; what follows is cut off
 # How long OpenMP's threads spin before they sleep, in a command: 3,000 iterations in libgomp, about
 # .15 ms (default: 300,000); 1 ms in libomp and Intel's (default: 200). A spinning thread keeps its
 # core from other processes.
 SPINNING = {"GOMP_SPINCOUNT": "3000", "KMP_BLOCKTIME": "1"}
+
+# Control characters and what is shown for them; a tab and the end of a line stay. A terminal obeys
+# them, and they may come from the names in a file that somebody else wrote: a new title for the
+# window, a line that overwrites the one before.
+CONTROL_CHARACTERS = {}
+for code in [*range(0x20), *range(0x7F, 0xA0)]:
+    if chr(code) not in "\t\n":
+        CONTROL_CHARACTERS[code] = f"\\x{code:02x}"
 
 CHECK_PLACE = "; check its permissions, or name another place (--out, MINISBERT_HOME)"
 # What the user can do about the error of a file, by its number.
@@ -44,13 +59,14 @@ def run_command(main: Callable[[], None]) -> None:
     ``MINISBERT_TRACEBACK=1`` shows the traceback instead. Programming errors always keep theirs.
     """
     shorten_spinning()
+    print_every_character()
     interrupts = Interrupts()
     try:
-        with interrupts:
+        with interrupts, messages_on_stderr():
             main()
             sys.stdout.flush()  # now, while a full disk or a closed pipe can still be reported
     except KeyboardInterrupt:
-        say("stopped")
+        write_stderr("stopped\n")
         sys.exit(130)
     except Exception as error:
         settle_output()
@@ -59,12 +75,12 @@ def run_command(main: Callable[[], None]) -> None:
             sys.exit(0)
         # subtle: Ctrl-C during the import of native code arrives as an ImportError
         if interrupts.raised and isinstance(error, ImportError):
-            say("stopped")
+            write_stderr("stopped\n")
             sys.exit(130)
         message = user_message(error)
         if message is None or os.environ.get("MINISBERT_TRACEBACK"):
             raise
-        say(f"error: {message[:MOST_CHARACTERS]}")
+        write_stderr(f"error: {escaped(message[:MOST_CHARACTERS])}\n")
         sys.exit(2)
 
 
@@ -77,6 +93,15 @@ def shorten_spinning() -> None:
     user_chose = any(name in os.environ for name in ("OMP_WAIT_POLICY", *SPINNING))
     if "torch" not in sys.modules and not user_chose:
         os.environ.update(SPINNING)
+
+
+def print_every_character() -> None:
+    """Let stdout escape what its encoding lacks, as stderr does.
+
+    A Windows console in cp1252 has no Chinese, and a ``print`` of it would end the command.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def user_message(error: Exception) -> str | None:
@@ -116,6 +141,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; {self.prog} --help lists the options")
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; argparse's own method says nothing of a full disk."""
+        print(self.format_help(), end="", file=file or sys.stdout)
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         # The text of --help is written now, while ``run_command`` can still report a full disk or a
@@ -223,15 +252,71 @@ def settle_output() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def say(text: str, end: str = "\n") -> None:
-    """Print a message to stderr, which leaves stdout to the results.
+def write_stderr(text: str) -> None:
+    """Write to stderr, which leaves stdout to the results.
 
-    It is dropped if stderr cannot be written.
+    What cannot be written is dropped: a full disk or a closed pipe must not end hours of work.
     """
     try:
-        print(text, end=end, file=sys.stderr, flush=True)
-    except OSError:  # a full disk or a closed pipe must not end hours of work
+        print(text, end="", file=sys.stderr, flush=True)
+    except OSError:
         settle_output()
+
+
+def escaped(text: str) -> str:
+    """Return the text with control characters escaped, but not tabs and the ends of lines."""
+    return text.translate(CONTROL_CHARACTERS)
+
+
+def say(text: str) -> None:
+    """Log what is done, at the level INFO: a command prints it, Python shows it if it is asked to.
+
+    ``logging.basicConfig(level=logging.INFO)`` asks for it.
+    """
+    LOGGER.info(escaped(text), stacklevel=2)
+
+
+def warn(text: str) -> None:
+    """Log what the user should know, at the level WARNING, which Python shows on stderr by itself.
+
+    That is: a result may not be the one that was wanted, or nothing will be seen for minutes.
+    """
+    LOGGER.warning(escaped(text), stacklevel=2)
+
+
+class StderrHandler(logging.Handler):
+    """Print messages as they are, without level, time or name."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        write_stderr(f"{record.getMessage()}\n")
+
+
+@contextmanager
+def messages_on_stderr() -> Iterator[None]:
+    """Print all messages of the library on stderr, as a command does."""
+    handler = StderrHandler()
+    level = LOGGER.level
+    propagate = LOGGER.propagate
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.propagate = False  # a library that configures the root logger would print them again
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(level)
+        LOGGER.propagate = propagate
+
+
+def print_json(content: object) -> None:
+    """Print one JSON object on stdout; what its encoding lacks is escaped as JSON escapes it."""
+    text = json.dumps(content, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        # Python would write \U0001f600 for a character, which no JSON reader takes.
+        text = json.dumps(content)
+    print(text)
 
 
 class Interrupts:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.core import InputError, one_line
-from minisbert.system.console import say
+from minisbert.system.console import say, warn
 
 Model = TypeVar("Model", bound=nn.Module)
 CPU_INFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the flags are unknown and float32 is used
@@ -46,7 +46,6 @@ FASTEST: tuple[tuple[set[str], str, torch.dtype], ...] = (
     (set(), "BLAS", torch.float32),
 )
 
-
 # The same for few rows: the library whose laid-out weights multiply one text or a few of them
 # fastest, or None where the weights stay as they are. A CPU with bfloat16 of its own encodes in it.
 LAID_OUT: tuple[tuple[set[str], str | None], ...] = (
@@ -56,6 +55,18 @@ LAID_OUT: tuple[tuple[set[str], str | None], ...] = (
     ({"GenuineIntel", "avx2"}, "MKL"),
     (set(), None),
 )
+
+
+def compute_in_one_thread() -> None:
+    """Compute with one CPU thread from now on."""
+    torch.set_num_threads(1)
+
+
+# subtle: OpenMP's threads do not survive a fork, and do not start again in the child, which would
+# wait for them for ever: ``multiprocessing``'s Pool on Linux, gunicorn's workers. The child may set
+# more threads itself if its parent has computed nothing.
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=compute_in_one_thread)
 
 
 @cache
@@ -105,11 +116,13 @@ def instruction_sets() -> list[str]:
     return sets
 
 
-def choose_device(name: str | torch.device) -> torch.device:
-    """Return a torch device by name; ``auto`` is CUDA, else Apple's GPU, else the CPU.
+def choose_device(name: str | torch.device | None) -> torch.device:
+    """Return a torch device by name; ``auto``, as None, is CUDA, else Apple's GPU, else the CPU.
 
     Raises ``InputError`` if it cannot be used.
     """
+    if name is None:
+        name = "auto"
     if not isinstance(name, str | torch.device):
         raise InputError(f"a device is named, such as cpu or cuda:1, not {one_line(name)}")
     if name == "auto":
@@ -134,7 +147,7 @@ def choose_device(name: str | torch.device) -> torch.device:
     return torch.device(name)
 
 
-def move_to(model: Model, bert: nn.Module, name: str | torch.device) -> Model:
+def move_to(model: Model, bert: nn.Module, name: str | torch.device | None) -> Model:
     """Move a model to a device by name.
 
     Apple's GPU, which no test covers, must compute the CPU's hidden states of a batch by ``bert``,
@@ -154,9 +167,9 @@ def move_to(model: Model, bert: nn.Module, name: str | torch.device) -> Model:
     if difference <= MPS_DIFFERENCE:  # False for NaN
         say(message)
         return model
-    if name != "auto":
+    if name not in ("auto", None):
         raise InputError(f"{message}: choose device cpu")
-    say(f"{message}: using the CPU")
+    warn(f"{message}: using the CPU")
     return model.to("cpu")
 
 
@@ -274,7 +287,7 @@ def use_threads(count: int | None) -> None:
     if hasattr(os, "sched_getaffinity"):  # macOS has none
         cores = len(os.sched_getaffinity(0))
     if count > cores:
-        say(f"{count} threads are slower than {cores}: this process may use no more cores")
+        warn(f"{count} threads are slower than {cores}: this process may use no more cores")
     torch.set_num_threads(count)
     # The tokenizers library reads this variable. A user who has set it knows why.
     os.environ.setdefault("RAYON_NUM_THREADS", str(count))

@@ -1,14 +1,17 @@
 """Read with errors that name file and line; write files and folders complete or not at all."""
 
+import ctypes
 import errno
+import glob
 import json
 import os
 import re
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -17,13 +20,17 @@ from minisbert.system.reading import reading
 
 MOST_BYTES = 2**28  # a model's file may have so many, if it does not hold weights
 PARTIAL = "partial-"  # stands in the hidden name of what is being written
+OLD = ".old"  # ends the hidden name of a folder that is being replaced
+LOCKED_AFTER = 60  # seconds: a hidden folder that is younger may not have been locked yet
 # The numbers of the errors of a full or broken disk; Windows has no EDQUOT.
 BROKEN_DISK = (errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 # A model that is saved may lack these files of the one that it replaces. Older versions wrote
-# vocabularies, which are now in tokenizer.json.
+# vocabularies, which are now in tokenizer.json. macOS writes .DS_Store into every folder that
+# somebody looks at.
 OF_FORMER_MODEL = re.compile(
     r"\.gitattributes|vocab\.(txt|json)|merges\.txt|\d+_\w+/(config\.json|model\.safetensors)"
+    r"|(.+/)?\.DS_Store"
 )
 
 
@@ -114,21 +121,31 @@ def check_output(out: str | Path | None, *inputs: str | Path | None) -> None:
             )
 
 
+def check_no_link(path: Path) -> None:
+    """Raise ``InputError`` if a name that the program chose is a link to another place.
+
+    In somebody else's folder ``curves.png`` may be a link to any file of the user. A path that the
+    user gives may be a link: what it points to is replaced.
+    """
+    if path.is_symlink():
+        raise InputError(
+            f"{path} is a symbolic link, and what it points to would be overwritten: delete the "
+            f"link, or choose another place"
+        )
+
+
 @contextmanager
 def atomic_file(target: str | Path) -> Iterator[Path]:
     """Yield a temporary path; rename it to ``target`` on success, remove it on any failure."""
     if Path(target).exists() and not Path(target).is_file():
         raise InputError(f"{target} is a folder or a device, a file is needed")
-    target, new = hidden_beside(target)
-    try:
-        with naming(target):
-            new.touch()
-            yield new
-            flush(new)
-            os.replace(new, target)
-    finally:
-        with suppress(OSError):  # a read-only disk's error would hide the one that is told
-            new.unlink(missing_ok=True)
+    target = follow_link(target)
+    with naming(target), hidden_folder(target) as folder:
+        new = folder / target.name
+        new.touch()
+        yield new
+        flush(new)
+        os.replace(new, target)
 
 
 @contextmanager
@@ -146,18 +163,71 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
         raise InputError(
             f"{target} cannot be replaced because it is the current folder; name another folder"
         )
-    target, new = hidden_beside(target)
+    target = follow_link(target)
+    with naming(target), hidden_folder(target) as new:
+        yield new
+        for path in new.rglob("*"):
+            if path.is_file():
+                flush(path)
+        check_nothing_lost(target, new)
+        replace_folder(target, new)
+
+
+def follow_link(target: str | Path) -> Path:
+    """Return the path that a link points to, which is replaced instead of the link."""
+    return Path(os.path.realpath(target))
+
+
+@contextmanager
+def hidden_folder(target: Path) -> Iterator[Path]:
+    """Yield a new hidden folder beside ``target``, locked, and remove it at the end.
+
+    Only a process that is killed leaves one, and no lock on it: the next one that writes the same
+    target removes it.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(target)
+    # Beside the target, because a rename to another file system is not atomic. With a random part,
+    # because several processes may write.
+    folder = target.with_name(f".{target.name}.{PARTIAL}{secrets.token_hex(4)}")
     try:
-        with naming(target):
-            new.mkdir()
-            yield new
-            for path in new.rglob("*"):
-                if path.is_file():
-                    flush(path)
-            check_nothing_lost(target, new)
-            replace_folder(target, new)
+        folder.mkdir()
+        with ExitStack() as stack:
+            with suppress(OSError):  # Windows and some network disks have no locks
+                stack.enter_context(locked(folder))
+            yield folder
     finally:
-        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove the hidden folders of processes that were killed while they wrote ``target``."""
+    hidden = f".{glob.escape(target.name)}.{PARTIAL}*"
+    leftovers = [path for path in target.parent.glob(hidden) if path.is_dir()]
+    for path in leftovers:
+        if path.suffix != OLD:
+            continue
+        # A folder that was being replaced. The new one is beside it until it has the target's name.
+        new = path.with_suffix("")
+        if new.exists() and not is_abandoned(new):
+            continue
+        if target.exists():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.replace(path, target)
+    for path in leftovers:
+        if path.suffix != OLD and is_abandoned(path):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def is_abandoned(folder: Path) -> bool:
+    """Return whether no process is writing to a hidden folder, as far as one can know."""
+    try:
+        age = time.time() - folder.stat().st_mtime
+        with locked(folder):
+            return age > LOCKED_AFTER
+    except OSError:  # it is in use or gone, or the disk has no locks
+        return False
 
 
 def check_nothing_lost(target: Path, new: Path) -> None:
@@ -175,9 +245,13 @@ def check_nothing_lost(target: Path, new: Path) -> None:
 def replace_folder(target: Path, new: Path) -> None:
     """Rename the folder ``new`` to ``target``, and remove the folder that was there.
 
-    That one is renamed first, so that a kill or a full disk here loses neither.
+    Where the system cannot exchange the two in one step, the old one is renamed first, so that a
+    kill or a full disk here loses neither.
     """
-    old = new.with_name(f"{new.name}.old")
+    if target.is_dir() and exchange(new, target):
+        shutil.rmtree(new, ignore_errors=True)  # the name of what was there
+        return
+    old = new.with_name(f"{new.name}{OLD}")
     if target.is_dir():
         os.replace(target, old)
     try:
@@ -189,13 +263,20 @@ def replace_folder(target: Path, new: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def hidden_beside(target: str | Path) -> tuple[Path, Path]:
-    """Return the target, links followed, and a new hidden name next to it; make their parent."""
-    target = Path(os.path.realpath(target))  # replace what a link points to, not the link
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # Next to the target, because a rename to another file system is not atomic. With a random part,
-    # because several processes may write.
-    return target, target.with_name(f".{target.name}.{PARTIAL}{secrets.token_hex(4)}")
+def exchange(first: Path, second: Path) -> bool:
+    """Exchange the names of two folders in one step; False where the system cannot.
+
+    There is a folder of each name at every moment. Linux can, and Python has no function for it.
+    """
+    this_folder = -100  # AT_FDCWD: paths are relative to the current folder
+    both = 2  # RENAME_EXCHANGE
+    paths = [os.fsencode(path) for path in (first, second)]
+    try:
+        library = ctypes.CDLL(None)
+        failed = library.renameat2(this_folder, paths[0], this_folder, paths[1], both)
+    except (OSError, AttributeError, TypeError):  # another system, or an old C library
+        return False
+    return failed == 0
 
 
 def lock(file: IO[str]) -> None:
@@ -212,6 +293,21 @@ def lock(file: IO[str]) -> None:
             raise
         except OSError:  # some network disks have no locks
             pass
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lock a folder within this block; ``OSError`` if it is in use or cannot be locked."""
+    try:
+        import fcntl
+    except ImportError as error:  # Windows
+        raise OSError("this system has no locks") from error
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def listed(names: list[str], most: int = 3) -> str:

@@ -1,27 +1,33 @@
-"""Progress of long work on stderr, by tqdm.
+"""Progress of long work, by tqdm: a bar on a terminal and in a notebook, lines in a file.
 
-On a terminal it is a bar, in a file a line every ten seconds.
+The bar of a terminal and the lines, one every ten seconds, are on stderr. ``TQDM_DISABLE=1`` in the
+environment turns all of them off.
 """
 
+import os
 import shutil
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from tqdm import tqdm
+from tqdm.asyncio import tqdm_asyncio
+from tqdm.auto import tqdm
 
-from minisbert.system.console import say
+from minisbert.system.console import write_stderr
+
+# tqdm.auto's class is a widget in a notebook that has ipywidgets, and tqdm.asyncio's elsewhere.
+IN_NOTEBOOK = tqdm is not tqdm_asyncio
 
 
 class Messages:
-    """stderr for tqdm by ``say``: a full disk or a closed pipe must not end hours of work."""
+    """stderr for tqdm, by ``write_stderr``: a bar that cannot be written must not end the work."""
 
     def __init__(self) -> None:
         # tqdm draws a bar of blocks if the encoding has them, else of #.
         self.encoding = getattr(sys.stderr, "encoding", "ascii")
 
     def write(self, text: str) -> None:
-        say(text, end="")
+        write_stderr(text)
 
     def flush(self) -> None:
         pass
@@ -40,17 +46,18 @@ class Bar(tqdm):
     def __init__(
         self, items: Any = None, *, total: float | None = None, shown: bool = True, **options: Any
     ):
-        # A terminal gets a live line, a file a line every ten seconds.
-        seconds = 0.1 if sys.stderr.isatty() else 10
+        # What somebody watches is live; a file gets a line every ten seconds.
+        seconds = 0.1 if is_watched() else 10
+        if not IN_NOTEBOOK:
+            options["file"] = Messages()
+            options["ncols"] = shutil.get_terminal_size().columns - 1
         super().__init__(
             items,
             total=total,
-            disable=not shown,
+            disable=is_disabled() or not shown,
             mininterval=seconds,
             delay=seconds,
             leave=False,
-            file=Messages(),
-            ncols=shutil.get_terminal_size().columns - 1,
             **options,
         )
 
@@ -61,6 +68,19 @@ class Bar(tqdm):
         The unit begins with a space because "5 steps" needs one.
         """
         return tqdm.format_meter(*numbers, **options).replace("s/ ", "s/")
+
+
+def is_watched() -> bool:
+    """Return whether a bar is seen while it moves: on a terminal or in a notebook."""
+    return IN_NOTEBOOK or sys.stderr.isatty()
+
+
+def is_disabled() -> bool:
+    """Return whether the user wants no bar of tqdm; 0 and nothing stand for the usual ones.
+
+    tqdm itself reads the variable once, when it is imported, and not at all in a notebook.
+    """
+    return os.environ.get("TQDM_DISABLE", "") not in ("", "0")
 
 
 def bar_of(

@@ -8,35 +8,38 @@ batch can then be divided among processes or computed in parts.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert.core import InputError
+from minisbert.core import InputError, one_line
+from minisbert.core.checks import check_integer, check_number, check_one_of
 from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.loop import Diverged
 from minisbert.core.tokenizer import Encoded
 from minisbert.data.batches import unique_batches
-from minisbert.data.columns import Columns
-from minisbert.data.rows import as_needs, as_rows
+from minisbert.data.columns import PAIRS, Columns
+from minisbert.data.rows import Table, as_needs, as_rows
+from minisbert.data.splits import checked_like, ready_to_train
 from minisbert.evaluation.retrieval import Retrieval
 from minisbert.models.pair_heads import Head
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.text_encoder import NotFinite
 from minisbert.system.console import say
-from minisbert.training.distributed import ProcessGroup
+from minisbert.training.distributed import ProcessGroup, warn_once
 from minisbert.training.gradient_cache import Divide, batch_divider, whole_batch
 from minisbert.training.losses import matryoshka_loss
 from minisbert.training.named_heads import HEADS
+from minisbert.training.schedules import SCHEDULES
 from minisbert.training.scores import Evaluation, evaluate_encoder
 
 Network = Callable[[Sequence[int]], Tensor]  # a ``RowNetwork``, or what is wrapped around it
-PAIRS = Columns(2, more_texts=True)  # anchor, positive and any number of negatives
 SCORED = Columns(2, "score")
 # A loss is identified by its attributes of these types, which are its settings. Tensors and
 # modules are none.
@@ -115,6 +118,7 @@ class Loss:
     judged_by: ClassVar[tuple[Columns, ...]] = ()  # what a dev row may hold instead
     compares_rows: ClassVar[bool] = False  # the loss of a batch is not the mean of its rows' losses
     negatives_in_batch: ClassVar[bool] = False  # no text may be twice in a batch
+    smallest_batch: ClassVar[int] = 1  # rows without which the loss is always 0
     task: ClassVar[str] = ""  # what a head's outputs mean, if the loss trains one
     default_data: ClassVar[str | None] = None  # without --data
     targets: Any = None  # of the training rows, (N, ...); ``prepare`` sets them
@@ -195,17 +199,20 @@ class EncoderLoss(Loss):
     def batch_loss(self, network: Network, batch: Sequence[int]) -> Tensor:
         # The targets are taken before the network runs: a GPU gets the row numbers while it has no
         # other work.
-        targets = []  # one tensor (B,), or none
+        targets = None
         if self.targets is not None:
-            targets.append(self.targets[batch])
+            targets = self.targets[batch]  # (B,)
         vectors = network(batch).unbind(dim=1)  # n of (B, D)
 
-        def loss_of(*inputs: Tensor) -> Tensor:
-            return self.formula(*inputs, *targets)
+        def formula_with_targets(*inputs: Tensor) -> Tensor:
+            """The formula of vectors, and of the targets if there are any."""
+            if targets is None:
+                return self.formula(*inputs)
+            return self.formula(*inputs, targets)
 
         if not self.widths:
-            return loss_of(*vectors)
-        return matryoshka_loss(loss_of, *vectors, dims=self.widths)
+            return formula_with_targets(*vectors)
+        return matryoshka_loss(formula_with_targets, *vectors, dims=self.widths)
 
     def evaluate(self, model: Any, rows: Any) -> Evaluation:
         return evaluate_encoder(model, rows, self.matryoshka)
@@ -240,6 +247,63 @@ def widths_of(matryoshka: Sequence[int], width: int) -> tuple[int, ...]:
 # what the loop does with a loss
 
 
+def check_settings(
+    *,
+    epochs: int,
+    batch_size: int,
+    max_steps: int | None,
+    lr: float,
+    head_lr: float | None,
+    warmup: float,
+    schedule: str,
+    weight_decay: float,
+    clip: float,
+    seed: int,
+    eval_every: int | None,
+    patience: int | None,
+    micro_tokens: int | None,
+    save_every: int,
+    log_every: int,
+    resume: bool,
+    out: object,
+) -> None:
+    """Raise ``InputError`` for a setting of ``train`` that the command would refuse, too."""
+    if resume and out is None:
+        raise InputError("resume=True needs out, the folder of the training that was stopped")
+    counts = {
+        "max_steps": max_steps,
+        "eval_every": eval_every,
+        "patience": patience,
+        "micro_tokens": micro_tokens,
+    }
+    try:
+        check_integer("epochs", epochs)
+        check_integer("batch_size", batch_size)
+        check_integer("save_every", save_every)
+        check_integer("log_every", log_every)
+        for name, count in counts.items():
+            if count is not None:
+                check_integer(name, count)
+        check_number("lr", lr, 0, math.inf)
+        if head_lr is not None:
+            check_number("head_lr", head_lr, 0, math.inf)
+        check_number("warmup", warmup, 0, math.inf)
+        check_number("weight_decay", weight_decay, 0, math.inf)
+        check_number("clip", clip, 0, math.inf)
+        check_number("seed", seed, 0, 2**64)
+        if not isinstance(seed, int):
+            raise ValueError(f"seed must be an integer, not {seed}")
+        check_one_of("schedule", schedule, list(SCHEDULES))
+    except ValueError as error:
+        raise InputError(f"train: {error}") from error
+
+
+def check_patience(patience: int | None, dev: Any) -> None:
+    """Raise ``InputError`` if a training that should end by its dev scores has none."""
+    if patience is not None and not dev:
+        raise InputError("patience needs dev rows, and there are none")
+
+
 def move_to_own_memory(network: nn.Module) -> None:
     """Move each parameter to memory of its own, so that equal weights give equal numbers."""
     for parameter in network.parameters():
@@ -248,15 +312,45 @@ def move_to_own_memory(network: nn.Module) -> None:
         parameter.data = parameter.data.clone()
 
 
-def read_dev(dev: Any, loss: Loss) -> Any:
-    """Read dev rows from Python, which may hold what the loss trains on or what it is judged by."""
-    if dev is None:
+def read_training_rows(rows: Any, loss: Loss, columns: str | None, scale: float | None) -> Table:
+    """Read rows from Python as those of a file are read: by the same columns and scale."""
+    table = ready_to_train(as_rows(rows, loss.columns, columns), scale)
+    warn_what_was_left_out(table)
+    return table
+
+
+def read_dev(dev: Any, loss: Loss, train: Table, columns: str | None = None) -> Any:
+    """Read dev rows from Python, which may hold what the loss trains on or what it is judged by.
+
+    Their scores are divided by the scale of the training rows. A search is returned as it is.
+    """
+    if dev is None or (isinstance(dev, list | tuple) and not dev):
         return []
-    if isinstance(dev, Retrieval) or len(dev) == 0:
+    if isinstance(dev, Retrieval):
         return dev
-    # ``columns`` of a loss may be one form of rows or several: ``as_needs`` gives a list.
-    columns = [*loss.judged_by, *as_needs(loss.columns)]
-    return as_rows(dev, columns, name="dev").rows
+    # A text alone says nothing of what it should be near to.
+    needs = [*loss.judged_by]
+    for need in as_needs(loss.columns):
+        if need.texts > 1 or not loss.judged_by:
+            needs.append(need)
+    table = as_rows(dev, needs, columns, name="dev", names_may_lack=True)
+    table = checked_like(table, train)
+    warn_what_was_left_out(table)
+    return table.rows
+
+
+def warn_what_was_left_out(table: Table) -> None:
+    """Say in one line which rows and columns are not read, and what scores are divided by."""
+    if table.skipped or table.unread or table.scale not in (None, 1):
+        warn_once(table.note())
+
+
+class Plan(NamedTuple):
+    """The batches of a training."""
+
+    batches: list[list[int]]
+    evaluations: set[int]  # the steps after which dev is scored
+    unused: list[int]  # the rows that are in no batch of any epoch
 
 
 def draw_batches(
@@ -268,13 +362,18 @@ def draw_batches(
     seed: int,
     max_steps: int | None,
     eval_every: int | None,
-) -> tuple[list[list[int]], set[int]]:
-    """Draw the batches of all epochs; return them, and the steps after which dev is scored.
+) -> Plan:
+    """Draw the batches of all epochs, or as many as ``max_steps`` needs.
 
-    These are 0, which is before the first one, then each end of an epoch or every ``eval_every``
-    steps, and the last one. Epochs may differ in length: rows that share a text go into different
-    batches, and the random order decides how many batches that takes.
+    dev is scored after step 0, which is before the first one, then at each end of an epoch or every
+    ``eval_every`` steps, and after the last one. Epochs may differ in length: rows that share a
+    text go into different batches, and the random order decides how many batches that takes.
     """
+    if batch_size < loss.smallest_batch:
+        raise InputError(
+            f"the loss {type(loss).__name__} compares the rows of a batch: batch_size must be at "
+            f"least {loss.smallest_batch}"
+        )
     generator = torch.Generator().manual_seed(seed)
     batches: list[list[int]] = []
     evaluations = {0}
@@ -282,14 +381,55 @@ def draw_batches(
         batches += loss.batches(rows, lengths, batch_size, generator)
         if eval_every is None:
             evaluations.add(len(batches))
+        if max_steps is not None and len(batches) >= max_steps:
+            break
     if not batches:
-        raise InputError("any two rows share a text, so no batch has a negative: give other rows")
+        raise InputError(no_batch(loss, rows))
+
+    # Whole epochs count here: a row that ``max_steps`` cuts off could have been used.
+    unused = rows_without_batch(batches, len(rows))
     batches = batches[:max_steps]
     total = len(batches)
     if eval_every is not None:
         evaluations.update(range(eval_every, total, eval_every))
     evaluations.add(total)
-    return batches, evaluations
+    return Plan(batches, evaluations, unused)
+
+
+def rows_without_batch(batches: Sequence[Sequence[int]], count: int) -> list[int]:
+    """The numbers below ``count`` that no batch has."""
+    used: set[int] = set()
+    for batch in batches:
+        used.update(batch)
+    return [row for row in range(count) if row not in used]
+
+
+def no_batch(loss: Loss, rows: Sequence[tuple]) -> str:
+    """Why the rows make no batch, and what to do."""
+    if not loss.negatives_in_batch:
+        return f"the loss {type(loss).__name__} makes no batch of {len(rows):,} rows"
+    if len(rows) == 1:
+        return (
+            "one row has no negative, because negatives are the other rows of a batch: give two or "
+            "more"
+        )
+    text = one_line(commonest_text(rows, range(len(rows))))
+    return f"any two rows share a text, such as {text}, so no batch has a negative: give other rows"
+
+
+def commonest_text(rows: Sequence[tuple], numbers: Iterable[int]) -> str:
+    """The text that is in most of the rows with these numbers; a tie is broken by all rows."""
+    counts = text_counts(rows[number] for number in numbers)
+    counts_in_all = text_counts(rows)
+    return max(counts, key=lambda text: (counts[text], counts_in_all[text], text))
+
+
+def text_counts(rows: Iterable[tuple]) -> Counter[str]:
+    """How many rows each text is in."""
+    counts: Counter[str] = Counter()
+    for row in rows:
+        counts.update({value for value in row if isinstance(value, str)})
+    return counts
 
 
 def divide_batches(

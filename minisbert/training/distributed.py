@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from minisbert.core import InputError
-from minisbert.system.console import run_command, say, settle_output
+from minisbert.system.console import run_command, say, settle_output, warn
 from minisbert.system.devices import choose_device
 from minisbert.system.reading import reading
 from minisbert.training.gradient_cache import (
@@ -208,6 +208,12 @@ def say_once(text: str) -> None:
     """``say`` in rank 0 only."""
     if is_first():
         say(text)
+
+
+def warn_once(text: str) -> None:
+    """``warn`` in rank 0 only."""
+    if is_first():
+        warn(text)
 
 
 def run_distributed_command(main: Callable[[], None]) -> None:

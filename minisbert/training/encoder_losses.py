@@ -7,9 +7,17 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.core import InputError, losses
-from minisbert.data.columns import Columns
+from minisbert.data.columns import PAIRS, Columns
 from minisbert.training import losses as more_losses
-from minisbert.training.base_loss import PAIRS, SCORED, EncoderLoss, RowNetwork
+from minisbert.training.base_loss import SCORED, EncoderLoss, RowNetwork
+
+__all__ = [
+    "CoSENT",
+    "Cosine",
+    "Ranking",
+    "SimCSE",
+    "Triplet",
+]
 
 
 @dataclass
@@ -46,6 +54,7 @@ class CoSENT(EncoderLoss):
     columns: ClassVar[Columns] = SCORED
     default_data: ClassVar[str | None] = "stsb"
     compares_rows: ClassVar[bool] = True
+    smallest_batch: ClassVar[int] = 2
     temperature: float = 0.05
 
     def check(self, columns: list[list[str]]) -> None:
@@ -85,6 +94,7 @@ class InBatch(EncoderLoss):
 
     compares_rows: ClassVar[bool] = True
     negatives_in_batch: ClassVar[bool] = True
+    smallest_batch: ClassVar[int] = 2
     temperature: float = 0.05
     projection: bool = False  # a dense layer and tanh that only training uses
 

@@ -4,14 +4,15 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
+from minisbert.architectures.modernbert import ModernBertConfig
 from minisbert.architectures.relatives import CLASSIFIERS
 from minisbert.core import InputError
 from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
-from minisbert.models.cross_encoder import ClassifierHead
+from minisbert.models.cross_encoder import ClassifierHead, ModernClassifierHead
 from minisbert.models.pair_heads import Head, head_settings
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import say
+from minisbert.system.console import warn
 
 
 def cross_encoder_head(encoder: SentenceEncoder, outputs: int) -> Head:
@@ -37,12 +38,14 @@ def concat_head(encoder: SentenceEncoder, outputs: int) -> Head:
 def classifier_head(encoder: SentenceEncoder, outputs: int) -> Head:
     """BERT's pooler and a linear layer, as sentence-transformers' ``CrossEncoder`` has them.
 
-    The encoder's own pooler, if it has one, moves into the head.
+    The encoder's own pooler, if it has one, moves into the head. ModernBERT's head has a norm.
     """
     bert = encoder.bert
     family = bert.config.model_type
     if family not in CLASSIFIERS:
         raise InputError(f"--head classifier is for {', '.join(CLASSIFIERS)}, not for {family}")
+    if isinstance(bert.config, ModernBertConfig):
+        return ModernClassifierHead(bert.config, outputs=outputs)
     between = CLASSIFIERS[family].between  # the activation between the head's two layers
     head = ClassifierHead(bert.config.hidden_size, outputs=outputs, between=between)
     if bert.pooler is not None:
@@ -101,7 +104,7 @@ def saved_or_new(saved: PairModel, head: Head, task: str, labels: Sequence[str])
         same_kind = True
 
     if not same_outputs or not same_kind:
-        say(f"the model has another head, for {saved.task}: a new one is trained")
+        warn(f"the model has another head, for {saved.task}: a new one is trained")
         return head
 
     # The saved weights go on, with the new head's dropout.

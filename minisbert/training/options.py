@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from minisbert.core import InputError, read_json
-from minisbert.system.console import Parser, bounded, command_parser
+from minisbert.system.console import Parser, bounded, command_parser, score_scale
 from minisbert.system.reading import reading
 from minisbert.training import MODEL, RESULTS, RUN_CONFIG, RUN_LOG, STATE
 from minisbert.training.recipes import RECIPES
@@ -225,7 +225,7 @@ def make_parser() -> Parser:
     add("--columns", metavar="A,B", help="the columns to read: texts, then score or class")
     add(
         "--scale",
-        type=float,
+        type=score_scale,
         metavar="S",
         help="highest score (default: 1, 5, 10 or 100, as it fits)",
     )

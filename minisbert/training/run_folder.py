@@ -21,7 +21,7 @@ from minisbert.core.loop import Diverged
 from minisbert.system import files
 from minisbert.system.assets import local_path
 from minisbert.system.console import Interrupts, say
-from minisbert.training import MODEL, RESULTS, RUN_CONFIG, RUN_LOG, STATE
+from minisbert.training import BEST, MODEL, RESULTS, RUN_CONFIG, RUN_LOG, STATE
 from minisbert.training.options import Settings
 from minisbert.training.scores import Gain
 from minisbert.training.state import Progress, remove_state
@@ -103,6 +103,7 @@ def open_log(out: Path) -> Iterator[TextIO]:
     Whoever holds it is alone in the folder, so what a killed process was writing there is removed.
     """
     out.mkdir(parents=True, exist_ok=True)
+    check_no_links(out)
     path = out / RUN_LOG
     log = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed below, with the file's name
     try:
@@ -121,6 +122,18 @@ def open_log(out: Path) -> Iterator[TextIO]:
     finally:
         with files.naming(path):
             log.close()
+
+
+def check_no_links(out: Path) -> None:
+    """Raise ``InputError`` if the run would write through a link in its folder.
+
+    The folder may be somebody else's.
+    """
+    for name in (RUN_LOG, RUN_CONFIG, RESULTS, MODEL):
+        files.check_no_link(out / name)
+    for start in (STATE, BEST):
+        for path in out.glob(f"{start}*"):
+            files.check_no_link(path)
 
 
 @contextmanager
@@ -142,7 +155,10 @@ def cut_log(log: TextIO | None, size: int) -> None:
         return
     length = Path(log.name).stat().st_size
     if length < size:
-        raise InputError(f"{log.name} was cut or replaced: it has {length} bytes, not {size}")
+        raise InputError(
+            f"{log.name} was cut or replaced: it has {length} bytes, not {size}; put the whole log "
+            f"back, or start again with --overwrite"
+        )
     log.truncate(size)
 
 
@@ -158,12 +174,15 @@ def write_line(log: TextIO | None, progress: Progress, **values: Any) -> None:
 
 
 def log_loss(log: TextIO | None, progress: Progress, lr: float, log_every: int) -> None:
-    """Every few steps log the mean loss since the line before, the learning rate and the speed."""
+    """Every few steps log the mean loss since the line before, the learning rate and the speed.
+
+    ``total`` is the number of steps that the schedule was made for: ``minisbert plot`` draws it.
+    """
     if progress.step % log_every != 0 and progress.step != progress.total:
         return
     loss = sum(progress.unlogged) / len(progress.unlogged)
     speed = round(progress.tokens / max(progress.seconds, 1e-9))
-    write_line(log, progress, loss=loss, lr=lr, tokens_per_second=speed)
+    write_line(log, progress, loss=loss, lr=lr, total=progress.total, tokens_per_second=speed)
     progress.unlogged = []
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from minisbert.core.checks import check_one_of
 from minisbert.core.loop import linear_schedule
-from minisbert.training.distributed import say_once
+from minisbert.training.distributed import warn_once
 
 
 def cosine_schedule(step: int, warmup: int, total: int) -> float:
@@ -44,7 +44,7 @@ def learning_rate(schedule: str, warmup: float, total: int) -> Callable[[int], f
     warmup_steps = math.ceil(warmup)
     if warmup >= total:
         reason = f"the run has {total} steps, so the learning rate never reaches its peak"
-        say_once(f"--warmup {warmup_steps}: {reason}")
+        warn_once(f"--warmup {warmup_steps}: {reason}")
 
     def multiplier(step: int) -> float:
         return SCHEDULES[schedule](step, warmup_steps, total)

@@ -10,7 +10,7 @@ from torch import nn
 from minisbert.architectures.modern import AttentionHeads, Encoder
 from minisbert.checkpoints.card import base_model_of
 from minisbert.checkpoints.layout import SENTENCE_ENCODER, ModelFolder, find_model, read_folder
-from minisbert.core import InputError
+from minisbert.core import InputError, one_line
 from minisbert.core.bert import Attention
 from minisbert.core.heads import ConcatHead
 from minisbert.models.masked_language_model import MaskedLanguageModel
@@ -134,6 +134,14 @@ def count_parameters(module: nn.Module) -> tuple[int, int]:
         if parameter.requires_grad:
             trained += parameter.numel()
     return total, trained
+
+
+def check_is_model(model: Any) -> None:
+    """Raise ``InputError`` for what is no model, such as a model's name."""
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            f"a model is trained, as minisbert.load opens it from a folder, not {one_line(model)}"
+        )
 
 
 def encoder_of(model: SentenceEncoder | PairModel) -> SentenceEncoder:

@@ -27,9 +27,9 @@ from minisbert.core.loop import Step
 from minisbert.system import files
 from minisbert.system.devices import set_random_state
 from minisbert.system.reading import reading
-from minisbert.training import BEST, STATE
+from minisbert.training import BEST, RUN_LOG, STATE
 from minisbert.training.base_loss import Loss, RowNetwork
-from minisbert.training.distributed import processes, say_once
+from minisbert.training.distributed import processes, warn_once
 from minisbert.training.scores import Evaluation
 from minisbert.training.starting_model import encoder_of
 
@@ -105,10 +105,12 @@ class BestWeights:
         if self.folder is None:
             self.copy = {name: x.clone() for name, x in weights.items()}
             return
-        # The former file stays until no saved state names it.
-        self.name = f"{BEST}-{step}.safetensors"
-        with files.atomic_file(self.folder / self.name) as new:
+        # The former file stays until no saved state names it. The name changes once the new file is
+        # whole: if it cannot be written, the former weights are still the best ones.
+        name = f"{BEST}-{step}.safetensors"
+        with files.atomic_file(self.folder / name) as new:
             write_safetensors(weights, new)
+        self.name = name
 
     def restore(self, model: nn.Module) -> None:
         """Put the best weights into the model; without dev rows the last ones stay."""
@@ -139,6 +141,10 @@ def save_state(
         path = path.with_name(f"{path.stem}-again.safetensors")
     with files.atomic_file(path) as new:
         write_safetensors(state_tensors(network, optimizer, randomness), new)
+
+    # The state counts the bytes of the log, which must be on the disk before it: after a power cut
+    # the run would not be continued with a shorter one.
+    files.flush(folder / RUN_LOG)
 
     # The JSON that names them. From here on it is the new state that is continued.
     content = {
@@ -229,10 +235,10 @@ def continue_run(
     torch.set_num_threads(saved_threads)
 
     if saved_torch != torch.__version__:
-        say_once(f"torch is {torch.__version__}, before {saved_torch}: the last bits may differ")
+        warn_once(f"torch is {torch.__version__}, before {saved_torch}: the last bits may differ")
     if saved_processes != processes():
         before = f"processes: {processes()}, before {saved_processes}"
-        say_once(f"{before}: the dropout masks will differ")
+        warn_once(f"{before}: the dropout masks will differ")
 
 
 def optimizer_state(

@@ -3,6 +3,8 @@
 A loss of your own is a class like these, and ``train(encoder, rows, loss=MyLoss())`` takes it.
 """
 
+from typing import Literal
+
 from minisbert.core import InputError
 from minisbert.training.base_loss import Loss
 from minisbert.training.encoder_losses import CoSENT, Cosine, Ranking, SimCSE, Triplet
@@ -11,6 +13,19 @@ from minisbert.training.masked import MaskedWords
 from minisbert.training.options import Settings
 from minisbert.training.teachers import Distillation
 
+# For type checkers: the names in ``LOSSES``.
+LossName = Literal[
+    "cosine",
+    "cosent",
+    "ranking",
+    "triplet",
+    "simcse",
+    "softmax",
+    "mse",
+    "binary",
+    "mlm",
+    "distillation",
+]
 LOSSES: dict[str, type[Loss]] = {
     "cosine": Cosine,
     "cosent": CoSENT,
@@ -32,6 +47,10 @@ def find_loss(name: str | Loss, head: bool = False) -> Loss:
     """
     if isinstance(name, Loss):
         return name
+    if isinstance(name, type):
+        raise InputError(
+            f"loss {name.__name__} is a class: give an object of it, {name.__name__}()"
+        )
     if name == "ranking" and head:
         return CandidateRanking()
     if name not in LOSSES:

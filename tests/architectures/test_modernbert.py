@@ -6,14 +6,11 @@ import torch
 from minisbert.architectures.gemma3 import GEMMA, gelu_gate
 from minisbert.architectures.modern import rotary
 from minisbert.architectures.modernbert import MODERNBERT, geglu, local_mask
-from minisbert.core import InputError
-from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.losses import keep_layers
 from tests.architectures.tiny import (
     GLOBAL,
     LOCAL,
-    alter,
     batch,
     folder_of,
     random_model,
@@ -79,11 +76,3 @@ def test_in_bfloat16_the_vectors_are_nearly_the_same():
     assert_parity(
         "bfloat16", low.float(), encoder.bert(ids), 0.15
     )  # 8 bits: .4 % of states of up to 7, in 4 layers
-
-
-def test_a_reranker_is_refused_by_name(copy):
-    folder = alter(copy("modernbert"), architectures=["ModernBertForSequenceClassification"])
-    with pytest.raises(
-        InputError, match="architectures 'ModernBertForSequenceClassification' is not supported"
-    ):
-        PairModel.load(folder)

@@ -8,6 +8,7 @@ import pytest
 
 from minisbert import PairModel, SentenceEncoder, StaticEncoder
 from minisbert.checkpoints.card import CARD, base_model_of, training_section
+from minisbert.core import InputError
 from minisbert.core.heads import siamese
 from minisbert.models.static_encoder import distill
 from minisbert.system.assets import assets
@@ -94,6 +95,31 @@ def test_a_card_that_nobody_edited_is_replaced(tiny, tmp_path):
     assert "minisbert train" in (tmp_path / CARD).read_text()
     encoder.save(tmp_path)
     assert "minisbert train" not in (tmp_path / CARD).read_text()
+
+
+def test_a_card_is_written_complete_or_not_at_all(tiny, tmp_path, monkeypatch):
+    """Half a page does not fit its hash: it would count as the user's for ever."""
+    encoder = SentenceEncoder.load(tiny)
+    encoder.save(tmp_path / "model")
+    before = (tmp_path / "model" / CARD).read_text()
+
+    def write_half(path, text, **options):
+        path.write_bytes(text.encode()[:100])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", write_half)
+    with pytest.raises(KeyboardInterrupt):
+        encoder.write_card(tmp_path / "model", training="## Training")
+    assert (tmp_path / "model" / CARD).read_text() == before
+
+
+def test_a_card_is_not_written_through_a_link(tiny, tmp_path):
+    """In a folder of somebody else's it may lead to a file of yours."""
+    encoder = SentenceEncoder.load(tiny)
+    (tmp_path / "README.md").symlink_to(tmp_path / "mine")
+    with pytest.raises(InputError, match="link"):
+        encoder.write_card(tmp_path)
+    assert not (tmp_path / "mine").exists()
 
 
 def test_the_base_model_of_an_asset_is_the_hubs_name():

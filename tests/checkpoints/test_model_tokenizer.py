@@ -58,6 +58,15 @@ def test_a_token_without_a_position_is_refused(texts):
         tokenizer.encode(texts)
 
 
+@pytest.mark.parametrize("limit", [3, 4])
+def test_a_limit_too_small_for_pairs_does_for_texts(limit):
+    """A search of single words may have it; a cross-encoder cannot."""
+    tokenizer = ModelTokenizer(backend(), limit)
+    assert [len(ids) for ids in tokenizer.encode(["the cat sits"]).ids] == [limit]
+    with pytest.raises(InputError, match="a pair needs 5"):
+        tokenizer.encode_pairs(["a cat"], ["a dog"])
+
+
 def test_a_framed_text_is_cut():
     """A static model frames the pieces of each of its words."""
     tokenizer = ModelTokenizer(backend(), 5)

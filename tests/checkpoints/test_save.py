@@ -1,5 +1,6 @@
 """Saving a model replaces a model and nothing else."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from minisbert import SentenceEncoder
 from minisbert.core import InputError
+from minisbert.system import files
 from tests.checkpoints.conftest import TEXTS, contents
 
 
@@ -34,6 +36,45 @@ def test_a_file_that_is_no_part_of_the_model_is_not_lost(present, tiny, tmp_path
     with pytest.raises(InputError, match=f"{present} would be lost"):
         encoder.save(tmp_path / "target")
     assert contents(tmp_path / "target") == before
+
+
+@pytest.mark.parametrize("place", ["", "1_Pooling/", "notes/"])
+def test_a_file_that_macos_wrote_is_nobodys(place, tiny, tmp_path):
+    """Finder writes .DS_Store into each folder that somebody looks at."""
+    encoder = SentenceEncoder.load(tiny)
+    encoder.save(tmp_path / "target")
+    before = contents(tmp_path / "target")
+    path = tmp_path / "target" / place / ".DS_Store"
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    encoder.save(tmp_path / "target")
+    assert contents(tmp_path / "target") == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system exchanges two folders")
+def test_a_model_is_at_its_name_at_every_moment(tiny, tmp_path, monkeypatch):
+    """A kill between two renames would leave none, and a server that starts then finds nothing."""
+    encoder = SentenceEncoder.load(tiny)
+    encoder.save(tmp_path / "target")
+    if not files.exchange(tmp_path / "target", shutil.copytree(tiny, tmp_path / "other")):
+        pytest.skip("this disk cannot exchange two folders")
+
+    def replace_and_look(source, target):
+        os.rename(source, target)
+        assert (tmp_path / "target" / "config.json").is_file()
+
+    monkeypatch.setattr(files.os, "replace", replace_and_look)
+    encoder.save(tmp_path / "target")
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_folder_is_replaced_where_two_cannot_be_exchanged(tiny, tmp_path, monkeypatch):
+    """macOS, Windows and some network disks: two renames."""
+    monkeypatch.setattr(files, "exchange", lambda first, second: False)
+    SentenceEncoder.load(tiny, pooling="max").save(tmp_path / "target")
+    SentenceEncoder.load(tiny).save(tmp_path / "target")
+    assert SentenceEncoder.load(tmp_path / "target").pooling_mode == "mean"
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
 
 
 def test_a_loaded_model_keeps_its_weights_when_its_folder_is_replaced(tiny, tmp_path):

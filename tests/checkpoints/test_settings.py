@@ -1,6 +1,7 @@
 """Settings that change vectors are honoured as in sentence-transformers, or refused by name."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from minisbert.core.heads import siamese
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
-from tests.models.classifiers import classifier
+from tests.models.classifiers import classifier, exactly
 from tests.parity import PIECE, REFERENCE, assert_parity
 
 SOURCES = {
@@ -198,6 +199,17 @@ UNCHANGED = {
     "a field of ours in config.json": ("tiny", {CONFIG: {"position_offset": 2}}),
     "the exact GELU by another name": ("tiny", {CONFIG: {"hidden_act": "gelu_python"}}),
     "no flag": ("tiny", {POOLING: {"pooling_mode": ..., "pooling_mode_cls_token": False}}),
+    "added tokens that tokenizer.json has too": (
+        "tiny",
+        {OPTIONS: {"added_tokens_decoder": ...}, "added_tokens.json": {"[CLS]": 2, "[MASK]": 4}},
+    ),
+    "added tokens that a newer file replaces": (
+        "tiny",
+        {
+            OPTIONS: {"added_tokens_decoder": {"4": {"content": "[MASK]"}}},
+            "added_tokens.json": {"[NEW]": 131},
+        },
+    ),
     "a dropout between the modules": (
         "tiny",
         {MODULES: [*THREE[:2], DROPOUT, THREE[2]], "9_Dropout/config.json": {"dropout": 0.5}},
@@ -339,11 +351,13 @@ def test_a_folder_of_transformers_of_every_family(family, tmp_path):
     """Without modules: sentence-transformers takes the mean. Also after saving, here and there."""
     model = classifier(tmp_path / "plain", family).base_model
     model.float().save_pretrained(tmp_path / "plain")
-    expected = reference(tmp_path / "plain").encode(TEXTS, convert_to_tensor=True)
+    with exactly():
+        expected = reference(tmp_path / "plain").encode(TEXTS, convert_to_tensor=True)
     assert_parity(f"plain {family}", vectors(tmp_path / "plain"), expected, PIECE)
     SentenceEncoder.load(tmp_path / "plain").save(tmp_path / "saved")
     assert_parity(f"plain {family}, saved", vectors(tmp_path / "saved"), expected, PIECE)
-    again = reference(tmp_path / "saved").encode(TEXTS, convert_to_tensor=True)
+    with exactly():
+        again = reference(tmp_path / "saved").encode(TEXTS, convert_to_tensor=True)
     assert_parity(f"plain {family}, saved, theirs", again, expected, PIECE)
 
 
@@ -614,6 +628,14 @@ WHOLE = [  # refused as a whole: what changes in the tiny model's files, and a n
     ({MODULES: listing(path="/elsewhere")}, "leads out"),
     ({MODULES: listing(path=300 * "a")}, "too long"),
     ({"adapter_config.json": {"peft_type": "LORA"}}, "adapters"),
+    ({"adapter_config.json": {"peft_type": "LORA"}, CONFIG: None}, "merge_and_unload"),
+    ({CONFIG: {"model_type": "electra", "embedding_size": 12}}, "embedding_size 12 .* ELECTRA"),
+    # transformers would add the token to the vocabulary
+    ({OPTIONS: None, "added_tokens.json": {"[NEW]": 131}}, r"added_tokens\.json: '\[NEW\]'"),
+    # names that somebody else wrote, for a terminal to obey
+    ({TEXT: {"model_kwargs": {"a\x1b[2J\r": 1}}}, r"a\\x1b\[2J\\r in model_kwargs"),
+    ({MODULES: [*THREE, {"type": "a\x1b]0;b\x07", "path": ""}]}, r"a\\x1b\]0;b\\x07"),
+    ({OPTIONS: {"added_tokens_decoder": {"9": {"content": "\x1b[2J"}}}}, r"\\x1b\[2J"),
     ({CONFIG: {"pad_token_id": 131}}, "131 rows"),
     ({POOLING: UNPOOLED | {"pooling_mode": "weightedmean"}}, "include_prompt"),
     # a file under its name of 2019, alone or beside an empty one of today
@@ -633,6 +655,39 @@ def test_refused_by_folder_and_reason(make, changes, noun):
     with pytest.raises(InputError, match=noun) as error:
         SentenceEncoder.load(make("tiny", changes))
     assert "/folder" in str(error.value)
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "xlm-roberta", "camembert"])
+@pytest.mark.parametrize("token", ["<s>", "</s>"])
+def test_a_special_token_with_the_paddings_id_is_refused(make, model_type, token):
+    """transformers gives it the padding's position, and the tokens after it other ones."""
+    folder = make("roberta", {})
+    number = Backend.from_file(str(folder / TOKENIZER)).token_to_id(token)
+    edit(folder / CONFIG, {"model_type": model_type, "pad_token_id": number})
+    edit(folder / OPTIONS, {"tokenizer_class": "RobertaTokenizer"})
+    with pytest.raises(InputError, match=f"pad_token_id {number} is the id of {token}"):
+        SentenceEncoder.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (
+            '{"pooling_mode_cls_token": true}',
+            r"no modules\.json, so .*1_Pooling/config\.json \(cls\)",
+        ),
+        ('{"pooling_mode": "max"}', r"no modules\.json, so .*1_Pooling/config\.json \(max\)"),
+        ("{", "states no pooling"),
+        (None, "states no pooling"),
+    ],
+)
+def test_a_pooling_without_modules_is_named(make, caplog, content, reason):
+    """A folder that was copied by hand: the mean is taken, as in sentence-transformers."""
+    folder = make("tiny", {MODULES: None, POOLING: None})
+    if content is not None:
+        (folder / POOLING).write_text(content)
+    assert SentenceEncoder.load(folder).pooling_mode == "mean"
+    assert re.search(reason, caplog.text)
 
 
 @pytest.mark.parametrize("kind", ["custom_st.Pooling", "sentence_transformers_2.models.Pooling"])

@@ -133,7 +133,12 @@ FAULTS = [
     ),
     (
         lambda tensors: tensors | {f"more.{i}": torch.ones(1) for i in range(100)},
-        r"^[^\n]*(\n  unexpected more.*){19}\n  and 81 more$",
+        r"^[^\n]*(\n  unexpected more.*){20}\n  and 80 more$",
+    ),
+    # a terminal would obey a name
+    (
+        lambda tensors: tensors | {"a\x1b[2J\n": torch.ones(1)},
+        r"\n  unexpected a\\x1b\[2J\\n \(1,\)$",
     ),
 ]
 

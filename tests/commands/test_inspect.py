@@ -23,7 +23,7 @@ def test_the_report(tiny, tmp_path, capsys):
     assert out.startswith(f"{path}: {read}\n  texts    120, 120 distinct\n")
     assert "the limit of 16 cuts 1 of the texts (0.8 %)" in out
     assert "  label    neutral: 20\n" in out
-    assert f"{again}: 10 rows are in {path}\n" in out
+    assert f"{again}: 10 rows are also in {path}\n" in out
     command = out.rpartition("Train with:\n  ")[2]
     assert command.startswith(f"minisbert train --loss softmax --data {path} --dev {again} ")
     assert command.endswith(f" --model {tiny}\n")
@@ -63,6 +63,16 @@ def test_the_picture(tiny, tmp_path):
     path = write(tmp_path, "b.tsv", joined(SCORED))
     main([str(path), "--model", str(tiny), "--plots", str(tmp_path / "new")])
     assert (tmp_path / "new" / "inspection.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_picture_is_not_written_through_a_link(tiny, tmp_path):
+    """In a folder of somebody else's it may lead to a file of yours."""
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    path = write(tmp_path, "b.tsv", joined(SCORED))
+    (tmp_path / "inspection.png").symlink_to(tmp_path / "mine")
+    with pytest.raises(InputError, match="link"):
+        main([str(path), "--model", str(tiny), "--plots", str(tmp_path)])
+    assert not (tmp_path / "mine").exists()
 
 
 def test_a_missing_extra_is_told_before_the_work(tmp_path, monkeypatch):

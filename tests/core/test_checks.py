@@ -100,6 +100,13 @@ def test_shapes_that_do_not_fit(x, sizes):
         check_shape("u", x, *sizes)
 
 
+@pytest.mark.parametrize("x", [None, "ab", [[1.0, 2.0]], 1])
+def test_what_is_no_tensor_has_no_shape(x):
+    """A list in place of a tensor is the likeliest mistake with a loss."""
+    with pytest.raises(TypeError, match="u must be a tensor or an array, not"):
+        check_shape("u", x, 2)
+
+
 @pytest.mark.parametrize("value", [1, 2**31 - 1])
 def test_integers_in_range(value):
     check_integer("n", value)

@@ -128,12 +128,20 @@ def test_a_damaged_file_is_named(tmp_path, content):
         Tokenizer.load(tmp_path, limit=9)
 
 
+def test_a_limit_must_leave_room_for_a_text(tiny):
+    """Two special tokens and a token of the text."""
+    encoded = Tokenizer.load(tiny, limit=3).encode(["a cat"])
+    assert len(encoded.ids[0]) == 3
+    with pytest.raises(InputError, match="a token limit of 2 is too small: a text needs 3"):
+        Tokenizer.load(tiny, limit=2)
+
+
 def test_a_limit_must_leave_room_for_a_pair(tiny):
-    """Three special tokens and a token of each text."""
+    """Three special tokens and a token of each text. Whoever encodes single texts may have less."""
     encoded = Tokenizer.load(tiny, limit=5).encode_pairs(["a cat"], ["a dog"])
     assert encoded.token_types == [[0, 0, 0, 1, 1]]
     with pytest.raises(InputError, match="a token limit of 4 is too small: a pair needs 5"):
-        Tokenizer.load(tiny, limit=4)
+        Tokenizer.load(tiny, limit=4).encode_pairs(["a cat"], ["a dog"])
 
 
 def test_a_template_is_special_tokens_and_sentences(tokenizer):

@@ -254,6 +254,14 @@ def test_semicolons_are_named_with_the_header():
         choose_columns(records, [PAIR])
 
 
+def test_thousands_of_names_with_a_role_are_refused_at_once():
+    """All ways to choose three of them would fill the memory."""
+    names = [f"{word}{i}" for word in ("neg", "negative_", "hard_neg") for i in range(2_000)]
+    names += ["anchor"] * 3_000 + ["positive"] * 3_000
+    with pytest.raises(InputError, match="two columns are called anchor"):
+        choose_columns(Records("a.csv", names, iter(())), [Columns(3)])
+
+
 def test_a_million_columns_make_a_short_message():
     names = [f"c{i}" for i in range(1_000_000)]
     with pytest.raises(InputError, match=r"c0, c1, .* and 999,992 more") as error:

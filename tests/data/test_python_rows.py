@@ -1,7 +1,10 @@
 """Rows from Python: the same table, the same messages as for a file."""
 
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from minisbert.core import InputError
@@ -67,7 +70,13 @@ def test_the_first_need_that_a_tuple_has():
 @pytest.mark.parametrize(
     ("rows", "need", "message"),
     [
-        ("a.csv", PAIR, "rows: a list of tuples is needed, not 'a.csv'"),
+        ("a.csv", PAIR, "rows: a list of tuples is needed, not 'a.csv'; read_rows"),
+        (Path("a.csv"), PAIR, r"rows: a list of tuples is needed, not .*; read_rows"),
+        ({("a", "b")}, PAIR, "a set, which has no order"),
+        (np.array([["a", "b"]]), PAIR, r"rows\[0\]: array.* is no row; .*rows.tolist\(\)"),
+        ([()], PAIR, r"rows\[0\]: \(\) is no row"),
+        ([("a", "b", 0), ("c", "d", -1)], CLASSES, r"rows\[1\]: the label -1 .*leave out"),
+        ([("a", "\ud800")], PAIR, r"rows\[0\]: .* lone surrogate at character 0"),
         (7, PAIR, "rows: a list of tuples is needed, not 7"),
         ([], PAIR, "rows is empty"),
         (["red cat", "old bus"], TEXT, r"rows\[0\]: 'red cat' is a text; .*\('red cat',\)"),
@@ -94,6 +103,42 @@ def test_what_is_no_row_is_named(rows, need, message):
         as_rows(rows, need)
 
 
+def test_an_input_example_names_the_tuple_to_give():
+    """sentence-transformers' former class has a label of 0 by default, which may mean nothing."""
+    example = SimpleNamespace(texts=["a", "b"], label=0)
+    with pytest.raises(InputError, match=r"rows\[0\]: .*\(\*example.texts, example.label\)"):
+        as_rows([example], PAIR)
+
+
+@pytest.mark.parametrize(
+    ("rows", "need", "expected"),
+    [
+        ([("a", None), ("c", "d")], PAIR, [("c", "d")]),
+        ([("a", float("nan")), ("c", "d")], PAIR, [("c", "d")]),
+        ([("a", "b", None), ("c", "d", 0.5)], SCORED, [("c", "d", 0.5)]),
+    ],
+)
+def test_the_first_row_may_lack_its_last_value(rows, need, expected):
+    """It is skipped like any other row; the next one says what the rows are."""
+    table = as_rows(rows, need)
+    assert (table.rows, table.skipped) == (expected, [0])
+
+
+def test_negatives_that_are_cut_off_are_told():
+    """Rows have lists of different lengths, and all get as many as the shortest has."""
+    table = as_rows([("a", "b", ["c", "d"]), ("e", "f", ["g"])], PAIR_OR_MORE)
+    assert table.rows == [("a", "b", "c"), ("e", "f", "g")]
+    assert table.note() == "rows: 2 rows; not read: negatives beyond 1 of a row"
+
+
+def test_keys_that_are_numbers_are_named_as_texts():
+    """A DataFrame without names has 0 and 1."""
+    rows = [{0: "a", 1: "b"}]
+    assert as_rows(rows, PAIR, "0,1").rows == [("a", "b")]
+    with pytest.raises(InputError, match="columns='0,1'"):
+        as_rows(rows, PAIR)
+
+
 def test_rows_without_a_text_or_a_label_are_skipped():
     table = as_rows([("a", "b", 1.0), ("", "b", 1.0), ("a", "b", None)], SCORED)
     assert (table.rows, table.skipped) == ([("a", "b", 1.0)], [1, 2])
@@ -104,6 +149,28 @@ def test_a_dataframe():
     frame = pandas.DataFrame({"id": [1, 2], "anchor": ["a", "c"], "positive": ["b", None]})
     table = as_rows(frame, PAIR_OR_MORE)
     assert (table.rows, table.skipped, table.unread) == ([("a", "b")], [1], ["id"])
+
+
+def test_a_dataframe_with_pandas_na():
+    """NA is neither equal to itself nor different."""
+    pandas = pytest.importorskip("pandas")
+    texts = pandas.array(["a", pandas.NA], dtype="string")
+    table = as_rows(pandas.DataFrame({"anchor": ["c", "d"], "positive": texts}), PAIR)
+    assert (table.rows, table.skipped) == ([("c", "a")], [1])
+
+
+def test_a_dataframe_with_a_name_twice():
+    """pandas would leave out one of the two columns."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame([["a", "b", "c"]], columns=["anchor", "positive", "positive"])
+    with pytest.raises(InputError, match="two columns are called 'positive'"):
+        as_rows(frame, PAIR)
+
+
+def test_a_table_of_pyarrow():
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"positive": ["b", "d"], "anchor": ["a", "c"]})
+    assert as_rows(table, PAIR).rows == [("a", "b"), ("c", "d")]
 
 
 @pytest.fixture
@@ -132,6 +199,17 @@ def test_a_dataset_knows_the_names_of_its_classes(dataset):
     table = as_rows(dataset, CLASSES)
     assert table.rows == [("a", "b", "entailment"), ("a", "d", "contradiction")]
     assert (table.skipped, table.unread) == ([1], ["idx"])
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy", "pandas"])
+def test_a_dataset_that_gives_tensors(kind):
+    """A score of another type than Python's is read all the same."""
+    datasets = pytest.importorskip("datasets")
+    columns = {"id": [7, 8], "sentence1": ["a", "c"], "sentence2": ["b", "d"], "score": [0.5, 1.0]}
+    rows = datasets.Dataset.from_dict(columns).with_format(kind)
+    assert as_rows(rows, SCORED).rows == [("a", "b", 0.5), ("c", "d", 1.0)]
+    hidden = rows.with_format(kind, columns=["sentence1", "sentence2", "score"])
+    assert as_rows(hidden, SCORED).unread == []
 
 
 def test_one_split_of_a_dataset_is_needed(dataset):

@@ -43,6 +43,9 @@ def scored_file(write, count: int, name: str = "scored.csv", scale: int = 5):
 @pytest.mark.parametrize(
     ("count", "sizes"),
     [
+        (2, {}),
+        (5, {}),
+        (6, {"dev": 2}),
         (30, {"dev": 10}),
         (100, {"dev": 20}),
         (199, {"dev": 20}),
@@ -133,7 +136,23 @@ def test_rows_that_share_a_text_stay_in_training(write):
     splits = read_splits(write("a.csv", "\n".join(lines)), columns=PAIR)
     assert [len(rows) for rows in splits.rows.values()] == [180, 20, 0]
     assert "contact us" not in {positive for _, positive in splits.dev}
-    assert splits.notes[-1].startswith("101 rows that share no text are too few to hold out a test")
+    assert splits.notes[-1].startswith("101 of 200 rows share no text, too few to hold out a test")
+
+
+def test_a_text_in_two_of_200_rows_takes_no_test_away(write):
+    """The file has the 200 rows that the documentation asks for."""
+    lines = ["anchor,positive", "one question,same answer", "another question,same answer"]
+    lines += [f"question {i},answer {i}" for i in range(198)]
+    splits = read_splits(write("a.csv", "\n".join(lines)), columns=PAIR)
+    assert [len(rows) for rows in splits.rows.values()] == [100, 50, 50]
+    assert splits.notes[3:] == []
+
+
+def test_two_pairs_are_both_trained_on(write):
+    """Of one pair no loss has a negative, and a dev of one pair is always right."""
+    splits = read_splits(pairs_file(write, 2), columns=PAIR)
+    assert [len(rows) for rows in splits.rows.values()] == [2, 0, 0]
+    assert splits.notes[3].startswith("2 rows are too few to hold out a dev and a test")
 
 
 def test_files_for_dev_and_test(write):
@@ -345,7 +364,7 @@ def test_copies_of_one_row_cannot_be_divided():
 
 
 def test_one_row_cannot_be_divided(write):
-    with pytest.raises(InputError, match="1 rows are too few to hold some out as dev"):
+    with pytest.raises(InputError, match="one row is too few to train on"):
         read_splits(pairs_file(write, 1), columns=PAIR)
 
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from minisbert.core import InputError
 from minisbert.data.tables import (
     LONGEST_LINE,
+    array_values,
     bare_rows,
     check_growth,
     file_lines,
@@ -247,7 +248,8 @@ def test_bytes_that_are_no_text_name_their_line(write, content, message):
 
 @pytest.mark.parametrize("name", ["s.txt", "s.txt.gz"])
 def test_a_line_too_long_to_tokenize(write, name):
-    longest = "b" * (LONGEST_LINE - 1) + "\n"
+    digits = "".join(str(i) for i in range(800_000))  # a .gz of one letter would be a bomb
+    longest = digits[: LONGEST_LINE - 1] + "\n"
     assert len(records_of(write(name, longest), is_text=True)[0]["text"]) == LONGEST_LINE - 1
     with pytest.raises(InputError, match="line 2: longer than 4,194,304 bytes; split the text"):
         records_of(write(name, f"a\nb{longest}c\n"), is_text=True)
@@ -307,6 +309,23 @@ def test_a_gzip_that_grows_out_of_proportion(write):
         check_growth(stream, 2_000, "a.txt.gz")
         with pytest.raises(InputError, match=r"a\.txt\.gz: 2,000,000 bytes came out of"):
             check_growth(stream, 2_000_000, "a.txt.gz")
+
+
+def test_a_zip_that_grows_out_of_proportion(write):
+    """The archive says how large its file is, so nothing of it is unpacked."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("snli_1.0/snli_1.0_dev.jsonl", b"\n" * 2_000_000)
+    with pytest.raises(InputError, match=r"2,000,000 bytes came out of .* more than 300 times"):
+        open_records(write("snli_1.0.zip", packed.getvalue()), split="dev")
+
+
+def test_an_array_of_too_many_values():
+    """Each takes some sixty bytes of memory, and three in the file."""
+    content = b'[{"text": "a, b"}, {"text": "c"}]'
+    assert len(list(array_values(io.BytesIO(content), "a.json", most_values=5))) == 2
+    with pytest.raises(InputError, match=r"a\.json: more than 4 values in one array; .*jsonl"):
+        list(array_values(io.BytesIO(content), "a.json", most_values=4))
 
 
 def tar(content: bytes) -> bytes:

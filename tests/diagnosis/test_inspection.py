@@ -38,6 +38,13 @@ def test_what_training_refuses_is_a_problem_with_its_place(tmp_path, file, conte
     assert training_command([found], None, None) is None
 
 
+def test_a_file_of_nothing_but_refused_rows_is_not_read_to_its_end(tmp_path):
+    """Millions of findings would fill the memory."""
+    found = inspect(write(tmp_path, "a.jsonl", b'{"text": "a"}\n' + b"[]\n" * 20_000))
+    assert len(found.problems) == 10_001
+    assert "10,000 rows cannot be read" in found.problems[-1]
+
+
 def test_reading_goes_on_after_a_refused_row(tmp_path):
     """All that is wrong with a file is told at once: a score, and a row with too few cells."""
     content = put(SCORED, 5, "3,5\ta cat\ta dog") + b"9\ta\n"

@@ -21,6 +21,52 @@ def test_the_example_of_two_pairs(tiny):
     assert alike(encoder) == pytest.approx({"pearson_cosine": 1.0, "spearman_cosine": 1.0})
 
 
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ([5.0, float("nan"), 1, 2], r"scores\[1\]: the score nan"),
+        ([5.0, 1, 2, "high"], r"scores\[3\]: the score 'high'"),
+        ([None, 1, 2, 3], r"scores\[0\]: None"),
+        ([[1], [2], [3], [4]], r"scores\[0\]: the score \[1\]"),
+    ],
+)
+def test_a_score_that_is_none_is_named_with_its_place(scores, message):
+    with pytest.raises(InputError, match=message):
+        EmbeddingSimilarityEvaluator(FIRST, SECOND, scores)
+
+
+def test_equal_scores_have_no_correlation(tiny):
+    with pytest.raises(InputError, match="at least two rows with different scores"):
+        EmbeddingSimilarityEvaluator(FIRST, SECOND, [3, 3, 3, 3])(SentenceEncoder.load(tiny))
+    with pytest.raises(InputError, match="at least two rows with different similarities"):
+        EmbeddingSimilarityEvaluator(["a cat"] * 2, ["a dog"] * 2, [1, 2])(
+            SentenceEncoder.load(tiny)
+        )
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0, 1, 2, 1], r"labels\[2\]: the label 2 is not 0 or 1"),
+        ([-1, 1, 0, 1], r"labels\[0\]: the label -1"),
+        ([0, 0, 0, 0], "no label is 1"),
+    ],
+)
+def test_labels_are_0_and_1(labels, message):
+    with pytest.raises(InputError, match=message):
+        evaluators.BinaryClassificationEvaluator(FIRST, SECOND, labels)
+
+
+def test_nothing_to_evaluate():
+    with pytest.raises(InputError, match="anchors, positives, negatives are empty"):
+        evaluators.TripletEvaluator([], [], [])
+
+
+def test_an_evaluator_wants_an_encoder():
+    with pytest.raises(InputError, match="called with an encoder, not 'tiny'"):
+        EmbeddingSimilarityEvaluator(FIRST, SECOND, SCORES)("tiny")
+
+
 @pytest.fixture(params=["tiny-colbert", "tiny-splade"])
 def encoder(request):
     """An encoder of a vector per token, and one of sparse vectors."""

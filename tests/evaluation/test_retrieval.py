@@ -48,9 +48,9 @@ def test_a_ranking_without_its_own_document_still_has_the_largest_cutoff():
     """All documents at one place; the first query is the first of them, the second the last."""
     task = Retrieval(["q", "q"], ["d"] * 4, [{2: 1}, {2: 1}], [0, 3])
     ones = np.ones((4, 2))
-    assert ranked_grades(task, ones[:2], ones, most=2).tolist() == [[0, 1], [0, 0]]
+    assert ranked_grades(task, ones[:2], ones, depth=2).tolist() == [[0, 1], [0, 0]]
     alone = Retrieval(["q"], ["d"], [{0: 1}], [0])  # its only document
-    assert ranked_grades(alone, ones[:1], ones[:1], most=2).tolist() == [[0]]
+    assert ranked_grades(alone, ones[:1], ones[:1], depth=2).tolist() == [[0]]
 
 
 # ---------------------------------------------------------------------------------- files and
@@ -112,8 +112,11 @@ def test_what_the_files_hold(texts):
             "line 1.*columns.*queries",
         ),  # MS MARCO's queries.tsv
         ("qrels", "query\tanswer\tscore\n", "line 1.*answer"),
-        ("qrels", "q1 0 d1 1\n", "line 1: 1 columns.*TREC.*spaces"),
-        ("qrels", "q1\t0\td1\t1\n", "line 1: 4 columns.*leave out the second column of TREC"),
+        ("qrels", "q1 d1 1\n", "line 1: 1 columns.*tabs"),
+        ("qrels", "q1\td1\t1\n\nq2 0 d2 1\n", "line 3: 4 columns.*3"),
+        ("qrels", "q1 d1 1 0.7\n", "line 1: the second of four columns is 'd1'.*TREC"),
+        ("qrels", "q1\titer\td1\t1\n", "line 1: the second of four columns is 'iter'"),
+        ("qrels", "q1\tx1\t1\nq2\tx2\t1\n", "none of the 2 judged documents is in .*corpus"),
         ("qrels", "q9\td1\t1\n", "line 1.*'q9'"),
         ("qrels", "q1\td1\t0.5\n", "line 1.*'0.5'"),
         ("qrels", "q1\td1\t1\nq1\td1\t1\n", "line 2.*'d1'"),
@@ -128,6 +131,23 @@ def test_bad_files_are_named_with_their_line(texts, tmp_path, file, text, messag
     if "queries" in message:
         with pytest.raises(InputError, match=r"qrels\.tsv is a table.*_id"):
             load_retrieval(texts[2], *texts[1:])
+
+
+@pytest.mark.parametrize("line", ["{} 0 {} {}", "{}\tQ0\t{}\t{}", "{}  4.5  {}  {}"])
+def test_qrels_of_trec(texts, line):
+    """Four columns between tabs or blanks, as NIST, MS MARCO and pyserini have them."""
+    expected = load_retrieval(*texts)
+    rows = [row.split("\t") for row in QRELS.splitlines()[1:]]
+    Path(texts[2]).write_text("\n".join(line.format(*row) for row in rows))
+    assert load_retrieval(*texts) == expected
+
+
+def test_a_corpus_by_anserinis_and_langchains_names(texts):
+    expected = load_retrieval(*texts)
+    for path, key in ((texts[0], "page_content"), (texts[1], "contents")):
+        content = Path(path).read_text()
+        Path(path).write_text(content.replace('"_id"', '"id"').replace('"text"', f'"{key}"'))
+    assert load_retrieval(*texts) == expected
 
 
 def test_a_judged_document_that_the_corpus_lacks_counts_as_never_found(texts, tiny, capsys):
@@ -152,7 +172,7 @@ def test_a_judged_document_that_the_corpus_lacks_counts_as_never_found(texts, ti
 
 def test_pairs_are_a_search_among_all_positives():
     """Equal anchors are one query, equal positives one document; negatives are not searched."""
-    rows = [("a", "x"), ("b", "y", "z"), ("a", "y"), ("a", "x")]
+    rows = [("a", "x", "n"), ("b", "y", "z"), ("a", "y", "n"), ("a", "x", "n")]
     assert retrieval_from_pairs(rows) == Retrieval(
         ["a", "b"], ["x", "y"], [{0: 1, 1: 1}, {1: 1}], [None, None]
     )

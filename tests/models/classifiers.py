@@ -2,12 +2,15 @@
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
 from minisbert.architectures.relatives import CLASSIFIERS, ENCODER_FAMILIES
+from minisbert.integrations.transformers import in_double
 from tests.parity import REFERENCE
 
 # The vocabulary of the families whose tokenizers are SentencePiece's; its first pieces differ.
@@ -33,16 +36,29 @@ def change(path: Path, **changes: object) -> None:
     path.write_text(json.dumps(content | changes))
 
 
-def classifier(folder: Path, family: str, labels: int = 1) -> torch.nn.Module:
-    """Write a classifier with random weights, as transformers does; return it in float64."""
+@contextmanager
+def exactly() -> Iterator[None]:
+    """Build and run models of transformers in here: its ModernBERT would round to float32."""
+    from transformers.models.modernbert import modeling_modernbert
+
+    with in_double(modeling_modernbert):
+        yield
+
+
+def classifier(folder: Path, family: str, labels: int = 1, **settings: object) -> torch.nn.Module:
+    """Write a classifier with random weights, as transformers does; return it in float64.
+
+    ``settings`` are others of config.json.
+    """
     transformers = pytest.importorskip("transformers", reason="needs the reference extra")
     copy_tokenizer(family, folder)
     name = CLASSIFIERS[family].architecture.removesuffix("ForSequenceClassification")
     config = getattr(transformers, f"{name}Config")(
-        **sizes_of(family), max_position_embeddings=33, num_labels=labels
+        **sizes_of(family), max_position_embeddings=33, num_labels=labels, **settings
     )
     torch.manual_seed(3)
-    model = getattr(transformers, f"{name}ForSequenceClassification")(config)
+    with exactly():
+        model = getattr(transformers, f"{name}ForSequenceClassification")(config)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, mean=0.1, std=0.3)
     model.save_pretrained(folder)
@@ -65,6 +81,8 @@ def copy_tokenizer(family: str, folder: Path) -> None:
         source = REFERENCE / "tiny-roberta"
     elif family == "mpnet":
         source = REFERENCE / "architectures" / "tiny-mpnet"
+    elif family == "modernbert":
+        source = REFERENCE / "architectures" / "tiny-modernbert"
     folder.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(source / name, folder / name)
@@ -73,7 +91,7 @@ def copy_tokenizer(family: str, folder: Path) -> None:
 def sizes_of(family: str) -> dict[str, int]:
     """The sizes of a small model, under the names that the family's config.json has for them."""
     sizes = {
-        "vocab_size": 301 if family == "roberta" else 131,
+        "vocab_size": 301 if family in ("roberta", "modernbert") else 131,
         "hidden_size": 18,
         "intermediate_size": 29,
         "num_hidden_layers": 2,
@@ -82,6 +100,8 @@ def sizes_of(family: str) -> dict[str, int]:
     if family == "distilbert":
         keys = ENCODER_FAMILIES[family].settings
         return {keys.get(name, name): size for name, size in sizes.items()}
+    if family == "modernbert":
+        return sizes | {"local_attention": 6, "pad_token_id": 0, "cls_token_id": 2}
     sizes["type_vocab_size"] = 2
     if family in ("roberta", "xlm-roberta", "camembert"):
         sizes["type_vocab_size"] = 1

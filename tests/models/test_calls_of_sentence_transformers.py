@@ -1,6 +1,4 @@
-"""Calls of sentence-transformers give the same values in the same types; a dozen names say what is
-used instead.
-"""
+"""Calls of sentence-transformers give the same values in the same types."""
 
 import copy
 import json
@@ -12,11 +10,12 @@ import torch
 from torch import Tensor
 
 import minisbert
-from minisbert import CrossEncoder, SentenceEncoder, SparseEncoder, util
+from minisbert import CrossEncoder, MultiVectorEncoder, SentenceEncoder, SparseEncoder, util
 from minisbert.models.cross_encoder import ClassifierHead
 from tests.conftest import ROOT
 
 SPLADE = ROOT / "tests" / "reference" / "architectures" / "tiny-splade"
+COLBERT = ROOT / "tests" / "reference" / "architectures" / "tiny-colbert"
 TEXTS = [
     "the cat sits on the mat",
     "a dog",
@@ -76,6 +75,17 @@ SAME = [  # an expression that both libraries understand
     "splade.decode(torch.tensor(words), top_k=3)",
     "splade.decode(torch.tensor(words[0]))",
     "splade.encode(TEXTS, convert_to_sparse_tensor=True, max_active_dims=4).to_dense()",
+    "splade.encode(TEXTS, convert_to_sparse_tensor=True).layout",
+    "splade.encode('a dog', convert_to_sparse_tensor=True).to_dense()",
+    "splade.encode('a dog', convert_to_sparse_tensor=True).layout",
+    "splade.similarity(torch.tensor(words), torch.tensor(words))",
+    "splade.similarity(torch.tensor(words).to_sparse(), torch.tensor(words).to_sparse())",
+    "splade.similarity_pairwise(torch.tensor(words).to_sparse(), torch.tensor(words).to_sparse())",
+    "late.encode_query('a dog')",
+    "late.encode_document('a dog', convert_to_numpy=True)",
+    "late.similarity(late.encode_query(TEXTS), late.encode_document(TEXTS)) / 10",
+    "late.similarity(late.encode_query('a dog'), late.encode_document(TEXTS)) / 10",
+    "late.similarity_pairwise(late.encode_query(TEXTS), late.encode_document(TEXTS)) / 10",
     "splade.similarity_fn_name, splade.max_active_dims, splade.max_seq_length, "
     "splade.get_embedding_dimension()",
 ]
@@ -105,6 +115,7 @@ def ours(tiny, folders):
         "logits": CrossEncoder.load(folders / "reranker", activation_fn=torch.nn.Identity()),
         "classes": CrossEncoder.load(folders / "classes"),
         "splade": SparseEncoder.load(SPLADE),
+        "late": MultiVectorEncoder.load(COLBERT),
         "util": util,
         **{
             "TEXTS": TEXTS,
@@ -126,6 +137,7 @@ def theirs(ours, tiny, folders):
         "logits": library.CrossEncoder(reranker, device="cpu", activation_fn=torch.nn.Identity()),
         "classes": library.CrossEncoder(str(folders / "classes"), device="cpu"),
         "splade": library.SparseEncoder(str(SPLADE), device="cpu"),
+        "late": library.MultiVectorEncoder(str(COLBERT), device="cpu"),
         "util": library.util,
     }
 
@@ -176,15 +188,6 @@ def test_the_same_calls_in_every_state_of_a_model(tiny, state):
             *(eval(code, {"model": model, "TEXTS": TEXTS, "torch": torch}) for model in models),
             levels,
         )
-
-
-def test_names_that_are_called_otherwise_here():
-    with pytest.raises(ImportError, match=r"SentenceEncoder\.load"):
-        from minisbert import SentenceTransformer  # noqa: F401
-    with pytest.raises(TypeError, match=r"SentenceEncoder\.load\('all-MiniLM-L6-v2'\)"):
-        SentenceEncoder("all-MiniLM-L6-v2")
-    assert not {*dir(minisbert)} & {*minisbert.REPLACEMENTS}
-    assert not hasattr(minisbert, "SentenceEncodre")
 
 
 def test_models_are_copied_and_pickled(ours):

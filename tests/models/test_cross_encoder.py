@@ -16,7 +16,7 @@ from minisbert.models.pair_heads import head_settings
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.named_heads import classifier_head
-from tests.models.classifiers import change, classifier
+from tests.models.classifiers import change, classifier, exactly
 from tests.parity import GRADIENT, PIECE, REFERENCE, assert_parity
 
 PAIRS = [
@@ -40,6 +40,14 @@ def cross_encoder(folder: Path):
     return sentence_transformers.CrossEncoder(str(folder), device="cpu")
 
 
+def scores_of(folder: Path, pairs: list[tuple[str, str]], **options: bool) -> torch.Tensor:
+    """sentence-transformers' scores in float64."""
+    with exactly():
+        theirs = cross_encoder(folder)
+        theirs.model.double()
+        return theirs.predict(pairs, convert_to_tensor=True, **options)
+
+
 @pytest.mark.reference
 @pytest.mark.parametrize("family", CLASSIFIERS)
 def test_a_classifier_of_transformers_forward_and_backward(family, tmp_path):
@@ -51,7 +59,8 @@ def test_a_classifier_of_transformers_forward_and_backward(family, tmp_path):
     inputs = {"input_ids": ids, "attention_mask": mask.long()}
     if types is not None:
         inputs["token_type_ids"] = types
-    expected = reference(**inputs).logits.squeeze(-1)
+    with exactly():
+        expected = reference(**inputs).logits.squeeze(-1)
     scores = model(ids, mask, types)
     assert_parity(f"{family}, logits", scores, expected, PIECE)
 
@@ -72,11 +81,16 @@ def named_as_theirs(model: PairModel, family: str) -> dict[str, torch.nn.Paramet
     parameters = {}
     for name, parameter in model.encoder.bert.named_parameters():
         parameters[prefix + names[name]] = parameter
-    _, dense, out, _ = CLASSIFIERS[family]
-    parameters[f"{dense}.weight"] = model.head.mlp[0].weight
-    parameters[f"{dense}.bias"] = model.head.mlp[0].bias
-    parameters[f"{out}.weight"] = model.head.mlp[3].weight
-    parameters[f"{out}.bias"] = model.head.mlp[3].bias
+    layers = {
+        CLASSIFIERS[family].dense: model.head.mlp[0],
+        CLASSIFIERS[family].out: model.head.mlp[3],
+    }
+    if family == "modernbert":
+        layers["head.norm"] = model.head.mlp[1][1]
+    for name, layer in layers.items():
+        parameters[f"{name}.weight"] = layer.weight
+        if layer.bias is not None:
+            parameters[f"{name}.bias"] = layer.bias
     return parameters
 
 
@@ -94,9 +108,8 @@ def test_scores_are_those_of_a_cross_encoder_also_after_saving(
         change(tmp_path / "transformers" / "config.json", sentence_transformers=settings)
     theirs = cross_encoder(tmp_path / "transformers")
     theirs.save(str(tmp_path / "sentence-transformers"), create_model_card=False)
-    theirs.model.double()
     pairs = [*PAIRS, *LONG]
-    expected = theirs.predict(pairs, convert_to_tensor=True)
+    expected = scores_of(tmp_path / "transformers", pairs)
     assert len({round(float(score), 4) for score in expected}) > 3, "the pairs differ"
 
     model = PairModel.load(tmp_path / writer).double()
@@ -108,9 +121,7 @@ def test_scores_are_those_of_a_cross_encoder_also_after_saving(
     again = PairModel.load(tmp_path / "ours").double()
     np.testing.assert_array_equal(again.predict(pairs), model.predict(pairs))
     assert again.encoder.tokenizer.limit == theirs.max_seq_length
-    theirs_again = cross_encoder(tmp_path / "ours")
-    theirs_again.model.double()
-    scores = theirs_again.predict(pairs, convert_to_tensor=True)
+    scores = scores_of(tmp_path / "ours", pairs)
     np.testing.assert_allclose(scores, expected, rtol=0, atol=PIECE)
 
 
@@ -126,12 +137,10 @@ def assert_same_scores(folder: Path, **options: bool) -> PairModel:
     assert (again.task, again.labels) == (model.task, model.labels)
     assert head_settings(again.head) == head_settings(model.head)
     for name in (folder, saved):
-        theirs = cross_encoder(name)
-        theirs.model.double()
-        expected = theirs.predict(PAIRS, convert_to_tensor=True, **options)
+        expected = scores_of(name, PAIRS, **options)
         np.testing.assert_allclose(model.predict(PAIRS, **options), expected, rtol=0, atol=PIECE)
         np.testing.assert_allclose(again.predict(PAIRS, **options), expected, rtol=0, atol=PIECE)
-        assert model.labels in ((), tuple(theirs.config.id2label.values()))
+        assert model.labels in ((), tuple(cross_encoder(name).config.id2label.values()))
     return model
 
 
@@ -144,6 +153,46 @@ def test_classes_of_a_cross_encoder_also_after_saving(family, tmp_path):
     change(tmp_path / "plain" / "config.json", id2label=dict(enumerate(labels)))
     model = assert_same_scores(tmp_path / "plain", apply_softmax=True)
     assert (model.task, model.labels) == ("classes", labels)
+
+
+MODERN_HEADS = [
+    {"classifier_pooling": "mean"},  # gte-reranker-modernbert's
+    {"classifier_activation": "silu"},
+    {"classifier_bias": True, "classifier_dropout": 0.25, "embedding_dropout": 0.5},
+    {"norm_bias": True, "mlp_bias": True, "attention_bias": True, "classifier_pooling": "mean"},
+]
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("settings", MODERN_HEADS, ids=str)
+def test_settings_of_modernberts_classifier_also_after_saving(settings, tmp_path):
+    """Published rerankers read the mean of the tokens, or [CLS]; an ignored setting would show."""
+    classifier(tmp_path / "plain", "modernbert", **settings)
+    model = assert_same_scores(tmp_path / "plain")
+    saved = json.loads((tmp_path / "ours" / "config.json").read_text())
+    for key in ("classifier_pooling", "classifier_activation", "classifier_bias"):
+        assert saved[key] == json.loads((tmp_path / "plain" / "config.json").read_text())[key]
+    assert head_settings(model.head)["dropout"] == settings.get("classifier_dropout", 0.0)
+
+
+@pytest.mark.reference
+def test_a_setting_of_modernberts_classifier_that_is_not_supported(tmp_path):
+    """Another activation would give other scores."""
+    classifier(tmp_path / "plain", "modernbert")
+    change(tmp_path / "plain" / "config.json", classifier_activation="tanh")
+    with pytest.raises(InputError, match="classifier_activation must be gelu or silu"):
+        PairModel.load(tmp_path / "plain")
+
+
+def test_a_new_head_of_modernbert_is_saved_and_opened(tmp_path):
+    """``--head classifier`` trains one; another family's head has no place in its files."""
+    encoder = SentenceEncoder.load(REFERENCE / "architectures" / "tiny-modernbert")
+    model = PairModel(encoder, classifier_head(encoder, 1), "binary").eval()
+    model.save(tmp_path / "saved")
+    again = PairModel.load(tmp_path / "saved")
+    np.testing.assert_array_equal(again.predict(PAIRS), model.predict(PAIRS))
+    with pytest.raises(InputError, match="ModernClassifierHead"):
+        PairModel(encoder, ClassifierHead(24), "binary")
 
 
 @pytest.mark.reference
@@ -226,7 +275,7 @@ def test_a_head_whose_activation_the_family_does_not_have():
     """Found when the model is made, before it is trained."""
     encoder = SentenceEncoder.load(REFERENCE / "tiny-distiluse")
     head = ClassifierHead(encoder.bert.config.hidden_size)
-    message = r"a CrossEncoder of distilbert has ReLU in its head, not Tanh\(\)"
+    message = r"a CrossEncoder of distilbert has ReLU in its head, not Tanh"
     with pytest.raises(InputError, match=message):
         PairModel(encoder, head, "logit")
 

@@ -5,7 +5,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -225,6 +225,51 @@ def test_encode_restores_the_mode_after_an_error(tiny):
     with pytest.raises(ZeroDivisionError):
         model.encode(TEXTS)
     assert all(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.double().float(),
+        lambda model: model.train().eval(),
+        lambda model: model.similarity(np.eye(24, dtype=np.float32), np.ones((3, 24))),
+    ],
+    ids=["double", "train", "similarity"],
+)
+def test_another_thread_changes_no_vector(tiny, change):
+    """A call that meets half of a conversion, or dropout, would fail or give other vectors."""
+    model = SentenceEncoder.load(tiny)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.5
+    expected = model.encode(TEXTS)
+    ended = Event()
+
+    def keep_changing():
+        while not ended.is_set():
+            change(model)
+
+    thread = Thread(target=keep_changing)
+    thread.start()
+    try:
+        for _ in range(30):
+            np.testing.assert_allclose(model.encode(TEXTS), expected, rtol=0, atol=2e-6)
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_a_conversion_waits_for_the_end_of_a_call(tiny):
+    """And the thread of the call itself does not wait for itself."""
+    model = SentenceEncoder.load(tiny)
+    thread = Thread(target=model.double)
+    with model.computing(None):
+        model.eval()
+        thread.start()
+        thread.join(0.2)
+        assert model.dtype == torch.float32
+    thread.join()
+    assert model.dtype == torch.float64
 
 
 def test_two_threads_may_evaluate_one_model(tiny):

@@ -123,7 +123,7 @@ def test_a_limit_is_the_arguments_or_the_first_that_a_file_states(
     ("limit", "message"),
     [
         (41, "above the position table .* 40"),
-        (4, "4 is too small.* 5"),
+        (2, "2 is too small.* 3"),
         (0, "integer from 1, not 0"),
         (2.5, "integer from 1, not 2.5"),
     ],

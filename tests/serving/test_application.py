@@ -1,7 +1,9 @@
 """The HTTP application, in the process: answers, refusals, and what it counts."""
 
+import asyncio
 import base64
 import json
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,13 +15,22 @@ try:
 except RuntimeError as error:  # it needs httpx
     pytest.skip(str(error), allow_module_level=True)
 
+from prometheus_client import generate_latest
+
 import minisbert
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead, siamese
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.serving.application import Server
+from minisbert.serving.application import Server, has_more_values
 from minisbert.serving.engine import Engine
+from minisbert.serving.messages import (
+    EmbeddingAnswer,
+    ErrorAnswer,
+    ModelCard,
+    ModelList,
+    RerankAnswer,
+)
 from tests.conftest import ROOT
 
 TEXTS = ["the cat sits on the mat", "", "a dog"]
@@ -262,6 +273,14 @@ RERANK_REFUSED = [
 
 
 JSON = {"Content-Type": "application/json"}
+# Bodies of 4 MB that took seconds to parse or to check, while everybody else waited.
+COSTLY = {
+    "300,000 unknown keys": b'{"input": "a", %s}'
+    % b", ".join(b'"%d":0' % i for i in range(300_000)),
+    "a million lists": b'{"input": [%s]}' % b",".join([b"[]"] * 1_000_000),
+    "a million objects": b'{"input": [%s]}' % b",".join([b"{}"] * 1_000_000),
+    "600,000 keys of one object": b'{"a": {%s}}' % b",".join([b'"a":0'] * 600_000),
+}
 
 
 def assert_refused(answer, status, message):
@@ -285,10 +304,71 @@ def test_documents_that_make_no_sense_are_refused_in_openais_form(client, conten
     assert_refused(answer, status, message)
 
 
-@pytest.mark.parametrize("body", [b"", b"[1]", b"\xff\xfe", b"[" * 10**5], ids=range(4))
+@pytest.mark.parametrize("body", [b"", b"[1]", b"\xff\xfe", b"[" * 10**4], ids=range(4))
 def test_a_body_that_is_no_object_is_refused(client, body):
     answer = client.post("/v1/embeddings", content=body, headers=JSON)
     assert answer.status_code == 400
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(client, monkeypatch, name):
+    """Parsing is what takes the time."""
+
+    def parse(*_: object, **__: object) -> None:
+        raise AssertionError("the body was parsed")
+
+    body = COSTLY[name]
+    with monkeypatch.context() as patch:
+        patch.setattr(json, "loads", parse)
+        answer = client.post("/v1/embeddings", content=body, headers=JSON)
+    assert answer.status_code == 413
+    assert "values" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("body", "values"),
+    [
+        (b'{"input": "a"}', 1),
+        (b'{"input": ["a", "b", "c"]}', 4),
+        (b'{"input": "a, b, [c], {d}"}', 1),
+        (b'{"input": ["a \\" , \\\\", "b"]}', 3),
+        (b'{"input": "never closed, ,', 1),
+    ],
+)
+def test_values_are_counted_outside_of_strings(body, values):
+    """A text full of commas is one value."""
+    assert has_more_values(body, values - 1)
+    assert not has_more_values(body, values)
+
+
+def test_a_text_of_many_commas_is_accepted(client):
+    """A table or a program as a text has more commas than a body may have values."""
+    assert post(client, input=[", " * 40_000, ", " * 40_000]).status_code == 200
+
+
+def test_a_body_in_utf_16_is_refused(client):
+    """Its commas cannot be counted by bytes, and JSON is UTF-8 (RFC 8259, 8.1)."""
+    body = json.dumps({"input": "a"}).encode("utf-16")
+    assert_refused(client.post("/v1/embeddings", content=body, headers=JSON), 400, "UTF-8")
+
+
+def test_many_unknown_fields_are_one_error(client):
+    content = {"input": "a"}
+    for i in range(60):
+        content[f"field{i}"] = 0
+    assert_refused(post(client, **content), 400, "61 fields")
+
+
+def test_a_long_name_is_not_sent_back(client):
+    """A client's log would be filled with what it sent."""
+    answer = post(client, input="a", **{"k" * 100_000: 1})
+    assert_refused(answer, 400, "kkk")
+    assert len(answer.content) < 1000
+
+
+def test_a_body_that_is_not_json_says_where(client):
+    answer = client.post("/v1/embeddings", content=b'{"input": tru}', headers=JSON)
+    assert_refused(answer, 400, "character 10")
 
 
 def test_only_the_first_wrong_item_is_an_error(client):
@@ -340,6 +420,51 @@ def test_the_description_has_every_path_and_the_fields(client):
     assert "input_type" in fields
 
 
+ANSWERS = [
+    ("/v1/embeddings", {"input": ["a dog", LONG]}, EmbeddingAnswer),
+    ("/v1/embeddings", {"input": "a", "encoding_format": "base64"}, EmbeddingAnswer),
+    (
+        "/v1/rerank",
+        {"query": "a", "documents": ["b", LONG], "return_documents": True},
+        RerankAnswer,
+    ),
+    ("/v2/rerank", {"query": "a", "documents": ["b"]}, RerankAnswer),
+    ("/v1/models", None, ModelList),
+    ("/v1/models/tiny", None, ModelCard),
+    ("/v1/embeddings", {"input": 1}, ErrorAnswer),
+]
+
+
+@pytest.mark.parametrize(("path", "content", "model"), ANSWERS, ids=range(len(ANSWERS)))
+def test_answers_are_as_described(client, path, content, model):
+    """Clients are generated from the description."""
+    description = client.get("/openapi.json").json()
+    if content is None:
+        answer = client.get(path)
+        operation = description["paths"].get(path, description["paths"]["/v1/models/{name}"])["get"]
+    else:
+        answer = client.post(path, json=content)
+        operation = description["paths"][path]["post"]
+    status = "200" if answer.status_code == 200 else "default"
+    schema = operation["responses"][status]["content"]["application/json"]["schema"]
+    assert schema["$ref"].endswith(model.__name__)
+    model.model_validate(answer.json())
+
+
+def test_the_description_has_no_other_error(client):
+    """FastAPI's own, 422, is never sent."""
+    for path in client.get("/openapi.json").json()["paths"].values():
+        for operation in path.values():
+            assert set(operation["responses"]) == {"200", "default"}
+
+
+def test_health_may_be_asked_for_without_its_body(client):
+    """As some load balancers do."""
+    answer = client.head("/health")
+    assert answer.status_code == 200
+    assert answer.content == b""
+
+
 def test_the_page_of_the_description(client):
     assert client.get("/docs").headers["content-type"].startswith("text/html")
 
@@ -348,6 +473,42 @@ def test_the_models_are_listed(client):
     """OpenAI's clients choose from them."""
     rows = client.get("/v1/models").json()["data"]
     assert [row["id"] for row in rows] == ["tiny", "judge"]
+
+
+@pytest.mark.parametrize("name", ["tiny", "judge"])
+def test_one_model(client, name):
+    """OpenAI's clients: ``models.retrieve``."""
+    answer = client.get(f"/v1/models/{name}").json()
+    assert answer == {"id": name, "object": "model", "created": 0, "owned_by": "minisbert"}
+
+
+def test_one_model_that_there_is_not(client):
+    answer = client.get("/v1/models/other")
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "model_not_found"
+
+
+def test_one_model_whose_name_has_a_slash(encoder):
+    with TestClient(Server(Engine("owner/tiny", encoder)).application()) as client:
+        assert client.get("/v1/models/owner/tiny").json()["id"] == "owner/tiny"
+        assert client.get("/v1/models/owner%2Ftiny").json()["id"] == "owner/tiny"
+
+
+@pytest.mark.parametrize(
+    ("requested", "status"),
+    [("runs/faq/tiny", 200), ("tiny", 200), ("faq/tiny", 404), ("runs/other/tiny", 404)],
+)
+def test_a_model_in_a_folder_is_also_called_by_the_folders_name(encoder, requested, status):
+    """Whoever serves runs/faq/tiny guesses either; a path to elsewhere may be another model."""
+    with TestClient(Server(Engine("runs/faq/tiny", encoder)).application()) as client:
+        assert post(client, input="a", model=requested).status_code == status
+        assert client.get(f"/v1/models/{requested}").status_code == status
+
+
+def test_a_path_with_a_slash_too_many_leads_nowhere(client):
+    """A redirect would go to the host that the client names, with the key."""
+    answer = client.post("/v1/embeddings/", json={"input": "a"}, follow_redirects=False)
+    assert answer.status_code == 404
 
 
 def test_a_server_without_a_reranker(encoder):
@@ -417,6 +578,20 @@ def test_every_other_path_wants_the_key(engine, header, status):
         assert answer.status_code == status
 
 
+@pytest.mark.parametrize("host", ["x/health?", "x/docs", "x#", "[::1]/..", "x:80/health?a="])
+def test_a_host_does_not_open_a_path(engine, host):
+    """The URL begins with the client's Host header; the path that is asked for is not in it."""
+    with TestClient(Server(engine, api_key="k").application()) as client:
+        assert client.get("/metrics", headers={"Host": host}).status_code == 401
+
+
+def test_the_key_is_asked_for_by_the_path_that_is_routed(engine, monkeypatch):
+    """With older releases of Starlette the URL's path is another one."""
+    monkeypatch.setattr("starlette.requests.HTTPConnection.url", SimpleNamespace(path="/health"))
+    with TestClient(Server(engine, api_key="k").application()) as client:
+        assert client.get("/metrics").status_code == 401
+
+
 @pytest.mark.parametrize("path", ["/health", "/docs", "/openapi.json"])
 def test_health_and_docs_want_no_key(engine, path):
     """A probe has none, nor has a browser."""
@@ -476,6 +651,65 @@ def test_an_answer_that_a_bug_prevents_is_counted(engine, monkeypatch):
     assert answer.status_code == 500
     assert answer.json()["error"]["type"] == "server_error"
     assert 'minisbert_requests_total{path="/v1/embeddings",status="500"} 1.0' in metrics
+
+
+def request_scope(body: bytes) -> dict:
+    """A request as ASGI has it."""
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/v1/embeddings",
+        "raw_path": b"/v1/embeddings",
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"content-type", b"application/json")],
+        "client": ("127.0.0.1", 5),
+        "server": ("127.0.0.1", 80),
+    }
+
+
+def test_a_client_that_hung_up_is_not_computed_for(engine, monkeypatch):
+    """It has left after its first texts were computed; the others would be for nobody."""
+    computed = []
+    gone = asyncio.Event()
+    body = json.dumps({"input": [f"text {i}" for i in range(1000)]}).encode()
+    sent = []
+
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        embed = engine.embed
+
+        def embed_and_hang_up(prompt, texts):
+            computed.extend(texts)
+            loop.call_soon_threadsafe(gone.set)
+            time.sleep(0.05)
+            return embed(prompt, texts)
+
+        monkeypatch.setattr(engine, "embed", embed_and_hang_up)
+        server = Server(engine)
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive():
+            if messages:
+                return messages.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message):
+            sent.append(message)
+
+        await server.application()(request_scope(body), receive, send)
+        await asyncio.sleep(0.3)
+        return server.waiting_texts(), generate_latest(server.counts.registry).decode()
+
+    waiting, metrics = asyncio.run(scenario())
+    assert 0 < len(computed) < 200
+    assert sent == []
+    assert waiting == 0
+    assert 'status="499"' in metrics
 
 
 def test_a_full_queue_says_when_to_come_back(engine):

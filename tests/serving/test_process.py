@@ -16,7 +16,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from minisbert.commands.serve import main
+from minisbert.commands.serve import connection_limit, main
 from minisbert.core import InputError
 from tests.conftest import ROOT
 
@@ -102,17 +102,55 @@ def test_requests_are_logged(process, log):
 @pytest.mark.parametrize(
     ("options", "key", "name"),
     [
-        (["--max-texts", "0"], "", "--max-texts"),
-        (["--api-key", "a\nb"], "", "--api-key"),
+        (["--max-texts", "0"], None, "--max-texts"),
+        (["--api-key", "a\nb"], None, "--api-key"),
+        # A variable that is not set must not open the server to everybody.
+        (["--api-key", ""], None, "--api-key"),
+        ([], "", "MINISBERT_API_KEY"),
+        (["--host", ""], None, "--host"),
         ([], "a\udcffb", "MINISBERT_API_KEY"),  # a byte that is not UTF-8
     ],
 )
 def test_options_and_keys_that_cannot_be(tiny, monkeypatch, options, key, name):
     """The line names the option or the variable."""
-    monkeypatch.setitem(os.environ, "MINISBERT_API_KEY", key)
+    monkeypatch.delitem(os.environ, "MINISBERT_API_KEY", raising=False)
+    if key is not None:
+        monkeypatch.setitem(os.environ, "MINISBERT_API_KEY", key)
     with pytest.raises(InputError, match=name) as error:
         main([str(tiny), *options])
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "is_open"),
+    [([], False), (["--host", "0.0.0.0"], True), (["--host", "0.0.0.0", "--api-key", "k"], False)],
+)
+def test_that_everybody_may_call_the_server_is_said(tiny, monkeypatch, capsys, options, is_open):
+    monkeypatch.delitem(os.environ, "MINISBERT_API_KEY", raising=False)
+    monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: None)
+    main([str(tiny), "--port", "0", *options])
+    assert ("everybody" in capsys.readouterr().err) == is_open
+
+
+@pytest.mark.parametrize(("files", "connections"), [(64, 14), (1024, 500), (20, 1)])
+def test_there_are_fewer_connections_than_files(monkeypatch, files, connections):
+    """The system refuses further ones in a way that fills the log."""
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    assert connection_limit() == connections
+
+
+def test_a_log_that_nobody_reads_stops_no_request(tiny):
+    """As in ``minisbert serve MODEL | head``."""
+    reader, writer = os.pipe()
+    process = Process(str(tiny), stdout=writer)
+    os.close(writer)
+    os.close(reader)
+    for _ in range(3):
+        assert "data" in ask(f"{process.url}/v1/models")
+    process.terminate()
+    assert process.wait(20) == 0
+    assert process.stderr.read() == "stopped\n"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")

@@ -211,6 +211,19 @@ def test_a_full_disk_under_stdout_is_one_line(main):
 
 
 @full_disk
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_under_the_help_is_one_line(unbuffered, monkeypatch):
+    """argparse says nothing of an error that it sees itself, as with an unbuffered stdout."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    command = [sys.executable, "-m", "minisbert", "plot", "--help"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (2, "error: No space left on device\n")
+
+
+@full_disk
 @pytest.mark.parametrize("terminal", [True, False])
 def test_messages_and_progress_that_cannot_be_written_do_not_end_the_work(terminal):
     bar = "from minisbert.system.progress import Bar; Bar(total=5).refresh()"

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -144,7 +145,7 @@ def test_success_makes_or_replaces_the_target(atomic: Open, tmp_path):
             write(partial, text)
             assert target.exists() == (text == NEW)
             # A rename across file systems would not be atomic.
-            assert partial.parent == target.parent
+            assert target.parent in partial.parents
         assert content(target) == text
         assert names(target.parent) == ["target"]
 
@@ -257,12 +258,66 @@ def test_a_lock_is_held_until_the_file_is_closed(tmp_path):
         files.lock(second)
 
 
+def leave_behind(folder: Path, name: str) -> Path:
+    """Make the hidden folder of a process that was killed a while ago."""
+    leftover = folder / name
+    leftover.mkdir()
+    (leftover / "target").write_text("half of")
+    hour_ago = time.time() - 3600
+    os.utime(leftover, (hour_ago, hour_ago))
+    return leftover
+
+
+@both
+@posix
+def test_what_a_killed_process_has_left_is_removed_by_the_next_one(atomic: Open, tmp_path):
+    """Vectors of gigabytes would fill the disk, hidden, with each process that is killed."""
+    leave_behind(tmp_path, ".target.partial-0123abcd")
+    leave_behind(tmp_path, ".another.partial-0123abcd")
+    store(atomic, tmp_path / "target", NEW)
+    assert names(tmp_path) == [".another.partial-0123abcd", "target"]
+
+
+@both
+@posix
+def test_what_another_process_is_writing_stays(atomic: Open, tmp_path):
+    """However long it takes: it is locked."""
+    with atomic(tmp_path / "target") as slow:
+        write(slow, OLD)
+        for path in tmp_path.iterdir():
+            os.utime(path, (0, 0))
+        store(atomic, tmp_path / "target", NEW)
+    assert content(tmp_path / "target") == OLD
+
+
+@posix
+def test_a_model_that_a_killed_process_has_moved_away_is_put_back(tmp_path):
+    """A kill between two renames leaves no model at its name."""
+    store(atomic_folder, tmp_path / "target", OLD)
+    (tmp_path / "target").rename(tmp_path / ".target.partial-0123abcd.old")
+    leave_behind(tmp_path, ".target.partial-0123abcd")
+    with pytest.raises(ZeroDivisionError), atomic_folder(tmp_path / "target"):
+        raise ZeroDivisionError
+    assert names(tmp_path) == ["target"]
+    assert content(tmp_path / "target") == OLD
+
+
 @posix
 def test_a_disk_without_locks_is_accepted(tmp_path, monkeypatch):
     """Some network disks have none."""
     monkeypatch.setattr("fcntl.flock", failing(errno.ENOLCK))
     with open(tmp_path / "a", "w") as file:
         files.lock(file)
+    store(atomic_file, tmp_path / "target", NEW)
+    assert content(tmp_path / "target") == NEW
+
+
+def test_a_link_under_a_name_that_the_program_chose_is_refused(tmp_path):
+    """Even one to a file that does not exist yet: it would be made there."""
+    files.check_no_link(tmp_path / "curves.png")
+    (tmp_path / "curves.png").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="link"):
+        files.check_no_link(tmp_path / "curves.png")
 
 
 @both

@@ -38,3 +38,14 @@ def test_many_texts_are_counted_in_thousands(monkeypatch, capsys):
         now[0] += 20
         bar.update(10_000)
     assert "10.0k/20.0k [00:20<00:20, 500 texts/s]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("value", "lines"), [("1", 0), ("0", 10)])
+def test_the_environment_turns_bars_off(value, lines, monkeypatch, capsys):
+    """As those of every other program that uses tqdm, and after the import, too."""
+    monkeypatch.setenv("TQDM_DISABLE", value)
+    now = [100.0]
+    monkeypatch.setattr(std, "time", lambda: now[0])
+    for _ in Bar(range(100)):
+        now[0] += 1
+    assert capsys.readouterr().err.count("%|") == lines

@@ -14,6 +14,11 @@ from minisbert.system.reading import read_json, reading
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 
 
+# A header whose dtype is an order to a terminal, which the library quotes in its message.
+HEADER = json.dumps({"a": {"dtype": "\x1b[2J", "shape": [0], "data_offsets": [0, 0]}}).encode()
+ODD_TYPE = len(HEADER).to_bytes(8, "little") + HEADER
+
+
 def parse(path: Path) -> object:
     return json.loads(path.read_text(encoding="utf-8"))
 
@@ -40,6 +45,7 @@ def end_early(path: Path) -> None:
         (b"[" * 200_000, parse, "f: "),
         (b"null", read_json, "f must hold a JSON dict"),
         (b"x", load_file, "f .*safetensors"),
+        (ODD_TYPE, load_file, r"f .*\\x1b\[2J"),
         (LFS_POINTER, load_file, "f is a Git LFS pointer"),
         (LFS_POINTER, read_json, "f is a Git LFS pointer"),
         (b"\x93NUMPY\x01\0\x04\0(((\n", np.load, "f: "),

@@ -111,7 +111,7 @@ def test_no_text_is_in_a_batch_twice(prepare, loss):
         row = (f"the {nouns[i % 12]}", f"a {nouns[i % 9]}", f"the {nouns[(i + 5) % 12]}")
         rows.append(row[:1] if loss == "simcse" else row)
     task = prepare(loss, rows=rows)
-    batches, _ = draw_batches(task.loss, rows, task.network.lengths, 1, 8, 3, None, None)
+    batches = draw_batches(task.loss, rows, task.network.lengths, 1, 8, 3, None, None).batches
     assert sorted(row for batch in batches for row in batch) == list(range(36))
     for batch in batches:
         texts = []
@@ -123,8 +123,8 @@ def test_no_text_is_in_a_batch_twice(prepare, loss):
 
 def test_other_losses_fill_their_batches(prepare):
     task = prepare("triplet")
-    batches, _ = draw_batches(task.loss, task.rows, task.network.lengths, 2, 7, 1, None, None)
-    assert sorted(map(len, batches)) == [6, 6, 7, 7, 7, 7]
+    plan = draw_batches(task.loss, task.rows, task.network.lengths, 2, 7, 1, None, None)
+    assert sorted(map(len, plan.batches)) == [6, 6, 7, 7, 7, 7]
 
 
 def test_dev_is_scored_at_epoch_ends_or_every_few_steps(prepare):
@@ -137,8 +137,8 @@ def test_dev_is_scored_at_epoch_ends_or_every_few_steps(prepare):
         (None, 4, {0, 4, 8, 9}),
         (5, 4, {0, 4, 5}),
     ):
-        _, found = draw_batches(task.loss, task.rows, lengths, 3, 7, 1, max_steps, eval_every)
-        assert found == expected
+        plan = draw_batches(task.loss, task.rows, lengths, 3, 7, 1, max_steps, eval_every)
+        assert plan.evaluations == expected
 
 
 # -----------------------------------------------------------------------------

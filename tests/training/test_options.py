@@ -27,6 +27,13 @@ def test_the_help_fits_on_two_screens(monkeypatch):
     assert "default: None" not in "\n".join(lines)
 
 
+@pytest.mark.parametrize("scale", ["nan", "0", "-5", "inf", "five"])
+def test_a_scale_that_is_none_is_refused_before_anything_is_read(scale):
+    with pytest.raises(InputError, match="scale"):
+        parse(["--scale", scale])
+    assert parse(["--scale", "10"]).scale == 10.0
+
+
 # -----------------------------------------------------------------------------
 # one vocabulary
 

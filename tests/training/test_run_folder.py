@@ -69,6 +69,22 @@ def test_overwrite_deletes_a_run_and_keeps_the_users_files(flags, tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "config.json", "results.json", "model", "state.json", "best-4.x"]
+)
+def test_a_run_is_not_written_through_a_link(name, flags, tmp_path):
+    """In a folder of somebody else's, a link under a name of the run may lead to a file of ours."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "metrics.jsonl").touch()
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(tmp_path / "mine")
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(InputError, match=f"{name} is a symbolic link"):
+        main([*flags, "--overwrite"])
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
 def test_a_run_does_not_lie_in_the_model_that_it_reads(flags, tiny, tmp_path):
     model = shutil.copytree(tiny, tmp_path / "model")
     before = contents(model)

@@ -35,6 +35,24 @@ def resume(tiny: Path, folder: Path, **changed) -> SentenceEncoder:
     return train(encoder, ROWS, DEV, **GIVEN | changed, out=folder, resume=True)
 
 
+def test_the_best_weights_stay_the_former_ones_if_the_new_cannot_be_written(
+    tiny, tmp_path, monkeypatch
+):
+    """A full disk, say: what is restored is a whole file."""
+    encoder = SentenceEncoder.load(tiny, device="cpu")
+    best = state.BestWeights(tmp_path)
+    best.keep(encoder, 3)
+
+    def fail(weights, path):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(state, "write_safetensors", fail)
+    with pytest.raises(OSError, match="no space"):
+        best.keep(encoder, 5)
+    assert best.name == "best-3.safetensors"
+    best.restore(encoder)
+
+
 def test_the_state_can_be_read(stopped, tiny):
     """How far the run is, in JSON; the tensors by the names of the network's parameters."""
     about = json.loads((stopped / "state.json").read_text())
@@ -95,6 +113,20 @@ def test_a_log_that_was_cut_is_refused(stopped, tiny):
     (stopped / "metrics.jsonl").write_text("")
     with pytest.raises(InputError, match="was cut or replaced"):
         resume(tiny, stopped)
+
+
+def test_the_log_is_on_the_disk_before_the_state_that_counts_its_bytes(tiny, tmp_path, monkeypatch):
+    """After a power cut a log that was only written is shorter than its state says: no resume."""
+    flushed = []
+    flush = files.flush
+
+    def note(path: Path) -> None:
+        flushed.append(path.name)
+        flush(path)
+
+    monkeypatch.setattr(files, "flush", note)
+    train(SentenceEncoder.load(tiny, device="cpu"), ROWS, **GIVEN, out=tmp_path / "run")
+    assert flushed.index("metrics.jsonl") < flushed.index("state.json")
 
 
 def test_what_was_logged_after_the_state_is_logged_again_and_not_twice(stopped, tiny, tmp_path):

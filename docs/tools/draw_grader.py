@@ -1,10 +1,10 @@
-"""Record the grader as it names a bug, in docs/static/grader.svg.
+"""Draw the grader as it names a bug, in docs/static/grader.svg.
 
-    python docs/tools/make_recording.py
+    python docs/tools/draw_grader.py
 
 A real run: the stub of lesson 05 gets an attention that forgets to divide by the root of K, and the
-grader says so. The drawing is complete at once and after four seconds plays line by line. It has
-colours for light and dark, and no script.
+grader says so. The drawing has colours for light and dark. It does not move, because readers who
+arrive in the middle of an animation see an empty box.
 """
 
 import os
@@ -36,9 +36,6 @@ svg { --paper: #f6f8fa; --ink: #17202a; --soft: #52606d; --good: #1a6b33; --bad:
 rect { fill: var(--paper); }
 text { font: 13px Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: var(--ink); white-space: pre; }
 .soft { fill: var(--soft); } .good { fill: var(--good); } .bad { fill: var(--bad); } .typed { font-weight: bold; }
-@keyframes wait { from { opacity: 0; } }
-text { animation-name: wait; animation-timing-function: step-end; animation-delay: 4s; }
-@media (prefers-reduced-motion: reduce) { text { animation: none; } }
 """
 
 
@@ -69,34 +66,35 @@ def wrapped(line: str, indent: int) -> list[str]:
     return textwrap.wrap(line, COLUMNS, subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
-def screen(function: str, said: str) -> list[tuple[str, str, float]]:
-    """Return the lines of the recording: text, look, and the seconds after which each appears."""
-    lines = [("# lessons/mine/lesson_05.py", "soft", 0.0)]
-    seconds = 0.4
+def screen(function: str, said: str) -> list[tuple[str, str]]:
+    """Return the lines of the picture, each with its look."""
+    lines = [("# lessons/mine/lesson_05.py", "soft")]
     for line in function.splitlines():
-        seconds += 0.3
-        lines += [(part, "", seconds) for part in wrapped(line, 8)]
-    seconds += 1
-    lines += [("", "", seconds), ("$ python -m lessons.check run 05", "typed", seconds)]
-    seconds += 1.2
-    for line in said.split("\n\n")[1].splitlines():  # of the first piece
-        look = "bad" if "FAIL" in line or "failed" in line else "soft"
-        if line.split()[0] == "ok":
+        for part in wrapped(line, 8):
+            lines.append((part, ""))
+
+    lines.append(("", ""))
+    lines.append(("$ python -m lessons.check run 05", "typed"))
+    first_piece = said.split("\n\n")[1]
+    for line in first_piece.splitlines():
+        look = "soft"
+        if "FAIL" in line or "failed" in line:
+            look = "bad"
+        elif line.split()[0] == "ok":
             look = "good"
-        if "exactly the numbers" in line:
+        elif "exactly the numbers" in line:
             look = "typed"
-            seconds += 1
-        lines += [(part, look, seconds) for part in wrapped(line, 8)]
-        seconds += 0.4
+        for part in wrapped(line, 8):
+            lines.append((part, look))
     return lines
 
 
-def drawing(lines: list[tuple[str, str, float]]) -> str:
-    """Return the SVG: every line at once, and the animation, in which each waits for its turn."""
+def drawing(lines: list[tuple[str, str]]) -> str:
+    """Return the lines as an SVG."""
     width = 2 * MARGIN + int(COLUMNS * 7.85)
     height = 2 * MARGIN + LINE * len(lines)
     size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
-    described = " ".join(" ".join(line for line, _, _ in lines).split())
+    described = " ".join(" ".join(line for line, _ in lines).split())
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title desc">',
         f'<title id="title">{TITLE}</title>',
@@ -104,12 +102,11 @@ def drawing(lines: list[tuple[str, str, float]]) -> str:
         f"<style>\n{STYLE}</style>",
         f'<rect width="{width}" height="{height}" rx="8"/>',
     ]
-    for number, (line, look, seconds) in enumerate(lines):
+    for number, (line, look) in enumerate(lines):
         y = MARGIN + LINE * number + 14
         if line.strip():
             place = f'x="{MARGIN}" y="{y}" xml:space="preserve"'
-            delay = f'style="animation-duration: {seconds:.1f}s"'
-            parts.append(f'<text class="{look}" {place} {delay}>{escape(line)}</text>')
+            parts.append(f'<text class="{look}" {place}>{escape(line)}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 
