@@ -135,6 +135,7 @@ def options(parser) -> set[str]:
 
 
 FOREIGN = {
+    "--resolution",
     "--upgrade",
     "--python",
     "--torch-backend",

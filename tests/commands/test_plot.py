@@ -60,9 +60,7 @@ def test_a_training_from_python_has_the_logged_learning_rates(run):
     assert curves["learning rate"] == {3: 0.004, 6: 0.0025}
 
 
-@pytest.mark.parametrize(
-    ("step", "shown"), [(8, {3: 8.0, 6: 3.0}), (9, {3: 8.0, 6: 3.0, 9: 1.0})]
-)
+@pytest.mark.parametrize(("step", "shown"), [(8, {3: 8.0, 6: 3.0}), (9, {3: 8.0, 6: 3.0, 9: 1.0})])
 def test_a_last_loss_of_fewer_steps_is_left_out(run, step, shown):
     """The mean of two steps beside means of three looks like a change, and is noise."""
     log = (run / "metrics.jsonl").read_text().rpartition("\n")[0]
