@@ -321,7 +321,9 @@ def draw(plt):
     middle.plot(SIZES, [1] * len(SIZES), "k:", label="4 columns, by construction")
     middle.set(xlabel="documents", ylim=(0, 1.05))
     middle.set(ylabel="share of pairs that a query can find")
-    middle.legend(fontsize=7, frameon=False)
+    middle.legend(
+        fontsize=7, frameon=False, loc="upper right", bbox_to_anchor=(1, 0.97)
+    )
     for name, recall in zip(("MiniLM", "BM25"), recalls.T, strict=True):
         right.plot(people, recall, marker=".", label=name)
     right.set(xlabel="people", ylabel="recall of the two who like it", ylim=(0, 1.05))

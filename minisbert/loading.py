@@ -59,13 +59,28 @@ def load(
 ) -> Any:
     """Open a model in eval mode with the class that fits its folder.
 
-    That is an encoder, or a ``PairModel`` if the folder holds a head for pairs.
+    Returns an encoder, or a ``PairModel`` if the folder holds a head for pairs. The type is
+    ``Any``: where types matter, call ``load`` of the class. An argument that is None leaves the
+    folder's setting as it is. Raises ``InputError`` for anything missing, damaged or not supported,
+    and for an argument that the model does not have.
 
-    ``compiled`` is True for the package in the cache folder, "auto" for that package where there
-    is one, or the path of a package; ``dtype`` is that of ``CompiledEncoder.load``. On a GPU, True
-    and "auto" open a ``CudaEncoder`` if the model has one. The other options are those of
-    ``SentenceEncoder.load``. The result's type is ``Any``: where types matter, call ``load`` of the
-    class. Raises ``InputError`` for anything missing, damaged or not supported.
+    model                a name that ``minisbert assets list`` shows, "owner/name" on the Hub, with
+                         "@revision" if you like, or a folder; downloaded if it is missing
+    compiled             True for the model as native code, which is compiled once into the cache
+                         folder; "auto" for that only if it is there; or the path of a compiled
+                         model. On a GPU, True and "auto" use CUDA graphs if the model is a BERT
+    dtype                of the compiled model's products: "float32", "bfloat16", "int8" or "auto";
+                         others take ``dtype`` in ``encode``
+    pooling              "mean", "cls", "max" or another of docs/models.md, in place of the folder's
+    device               "auto" or None (CUDA, else Apple's GPU, else the CPU), "cpu", "cuda",
+                         "cuda:1", "mps" or a ``torch.device``; a compiled model runs on the CPU
+    max_seq_length       cut texts at this many tokens, special ones included
+    truncate_dim         keep the first columns of each vector (Matryoshka embeddings)
+    prompts              texts by name, such as {"query": "query: "}, added to the folder's;
+                         ``encode_query`` uses "query", ``encode_document`` "document" or "passage"
+    default_prompt_name  the prompt of ``encode`` if a call names none
+    similarity_fn_name   what ``similarity`` and every search compute: "cosine", "dot", "euclidean"
+                         or "manhattan"
     """
     folder = read_folder(find_model(model))
     encoder_options: dict[str, Any] = {

@@ -31,6 +31,15 @@ from minisbert.search.by_tokens import rank
 from minisbert.search.mining import Rules, Triplet, candidates_of, mine, summarize, triplets
 from minisbert.system.console import warn
 
+__all__ = [
+    "community_detection",
+    "cos_sim",
+    "dot_score",
+    "mine_hard_negatives",
+    "paraphrase_mining",
+    "semantic_search",
+]
+
 COMMUNITY_ROWS = 1024  # vectors that are compared with all others at a time
 
 if not TYPE_CHECKING:

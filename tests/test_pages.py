@@ -1,5 +1,6 @@
 """What the pages name exists: links, files, options, objects, tables; and their examples run."""
 
+import inspect
 import json
 import re
 import runpy
@@ -16,6 +17,7 @@ from benchmarks import figures
 from docs.tools import command_pages, draw_grader, site_index
 from minisbert.__main__ import COMMANDS as NAMES
 from minisbert.commands.evaluate import main as evaluate
+from minisbert.training.named_heads import add_head
 from tests.colbert import write_colbert
 from tests.conftest import ROOT
 
@@ -209,11 +211,55 @@ def test_every_object_that_a_page_names_exists(page):
             assert resolve(name) is not None
 
 
+DIRECTIVE = re.compile(r"^\.\. auto(class|function|module):: (\S+)$", re.MULTILINE)
+
+
+def documented(kind: str) -> list[str]:
+    """Return the objects of a kind that the site's reference shows."""
+    blocks = "\n".join(site_index.DIRECTIVES.findall(TEXTS["docs/api.md"]))
+    return [name for found, name in DIRECTIVE.findall(blocks) if found == kind]
+
+
 def test_every_public_name_has_its_place_in_the_reference():
-    reference = (ROOT / "docs" / "tools" / "api.txt").read_text(encoding="utf-8")
-    directive = r"^\.\. auto(?:class|function|module):: (\S+)$"
-    documented = re.findall(directive, reference, re.MULTILINE)
-    assert {f"minisbert.{name}" for name in minisbert.__all__} <= set(documented)
+    """The package's own names, and the function that trains."""
+    shown = {*documented("class"), *documented("function"), *documented("module")}
+    assert {f"minisbert.{name}" for name in minisbert.__all__} <= shown
+    assert "minisbert.train.train" in shown
+
+
+@pytest.mark.parametrize("module", documented("module"))
+def test_a_module_in_the_reference_says_what_is_public(module):
+    """Sphinx would show its helpers too, and a reader would build on them."""
+    names = import_module(module).__all__
+    for name in names:
+        found = resolve(f"{module}.{name}")
+        assert found.__module__ == module
+        assert found.__doc__
+    helpers = {
+        "as_columns",
+        "candidate_pairs",
+        "check_candidates",
+        "check_encoder",
+        "check_pair_model",
+        "check_probabilities",
+        "check_scores",
+        "check_vectors",
+        "class_names",
+        "columns",
+        "correlate",
+        "encode_pairs",
+        "load_rows",
+        "numbers_of",
+        "ranked_by",
+        "row_scores",
+    }
+    assert not helpers & set(names)
+
+
+def test_the_reference_has_every_option_of_load():
+    """It said of five of them that they were those of another method."""
+    rows = re.findall(r"^(\w+) {2,}\S", inspect.getdoc(minisbert.load), re.MULTILINE)
+    assert rows == list(inspect.signature(minisbert.load).parameters)
 
 
 @pytest.mark.weights
@@ -256,6 +302,11 @@ def test_the_examples_run(page, tiny, tmp_path, monkeypatch):
             code = code.replace("path/to/colbert", write_colbert(tmp_path / "colbert").as_posix())
         splade = ROOT / "tests" / "reference" / "architectures" / "tiny-splade"
         code = code.replace("path/to/splade", splade.as_posix())
+        if "cross-encoder/ms-marco-MiniLM-L6-v2" in code:
+            judge = add_head(minisbert.load(tiny), "cross-encoder", "binary")
+            judge.save(tmp_path / "judge")
+            judge_path = (tmp_path / "judge").as_posix()
+            code = code.replace("cross-encoder/ms-marco-MiniLM-L6-v2", judge_path)
         exec(re.sub(r'"[^"\n]*all-MiniLM-L6-v2(/model)?"', f'"{tiny.as_posix()}"', code), {})
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}; the other examples run")

@@ -20,6 +20,9 @@ GROUP = re.compile(r"^## (.+)\n\n((?:- \[.*\n)+)", re.MULTILINE)
 LINK = re.compile(r"^- \[(.+?)\]\(([^)]+)\)", re.MULTILINE)
 # GitHub shows headings with lists below them, the site a grid of cards.
 CARDS = re.compile(r"^<!-- cards -->\n(.*?)^<!-- end of cards -->\n", re.MULTILINE | re.DOTALL)
+# What GitHub hides as a comment: directives of Sphinx.
+DIRECTIVES = re.compile(r"<!-- api\n(.*?)\n-->", re.DOTALL)
+BADGES = re.compile(r"<!-- badges -->.*?<!-- /badges -->\n", re.DOTALL)
 CAPTION = re.compile(
     r'<p[^>]*class="caption"[^>]*><span '
     r'class="caption-text">(.*?)</span></p>\s*(<ul.*?</ul>\s*)(?=<p|</div>)',
@@ -187,8 +190,10 @@ def mark(app: "Sphinx", name: str, source: list[str]) -> None:
             source[0] += f"\n```{{toctree}}\n:caption: {caption}\n:hidden:\n\n{entries}\n```\n"
     if name == COURSE:
         source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n[0-9]*\n```\n"
-    if name == API:  # directives of Sphinx, which GitHub would show as they are
-        source[0] += "\n" + Path(__file__).with_name("api.txt").read_text(encoding="utf-8")
+    if name == API:
+        source[0] = DIRECTIVES.sub(r"```{eval-rst}\n\1\n```", source[0])
+    # Badges are pictures of other hosts, and no page asks another host.
+    source[0] = BADGES.sub("", source[0])
     kind = kinds(Path(app.srcdir)).get(name)
     if kind and name.startswith("docs/"):
         source[0] = re.sub(r"^(# .*\n\n)(?=[A-Z`])", rf"\1**{kind}** · ", source[0])

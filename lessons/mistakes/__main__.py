@@ -1,6 +1,8 @@
-"""Count the known mistakes by kind, each kind with an example:
+"""Count the known mistakes by kind, and show an example of each kind.
 
     python -m lessons.mistakes
+
+docs/parity.md shows the table.
 """
 
 import argparse

@@ -149,13 +149,18 @@ def main(arguments: list[str] | None = None) -> None:
     }
 
     if options.plots:
-        unit = "tokens" if tokenizer else "characters"
+        unit = "characters"
+        limit = None
+        if tokenizer is not None:
+            unit = "tokens"
+            limit = tokenizer.limit
         lengths = {}
         scores = {}
         for file in files:
             lengths[str(file.path)] = file.tokens or [len(text) for text in file.texts]
             scores[str(file.path)] = file.scores
-        plots.save(plots.draw_histograms(lengths, unit, scores), options.plots / PICTURE)
+        figure = plots.draw_histograms(lengths, unit, scores, limit)
+        plots.save(figure, options.plots / PICTURE)
         say(f"wrote {options.plots / PICTURE}")
 
     refused = any(file.problems for file in files)

@@ -3,13 +3,14 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from minisbert.core import InputError
 from minisbert.evaluation import plots
 from minisbert.system.console import command_parser, say
 from minisbert.system.files import check_ending, check_no_link, check_output, read_text
 from minisbert.system.reading import reading
-from minisbert.training import RUN_CONFIG, RUN_LOG
+from minisbert.training import RESULTS, RUN_CONFIG, RUN_LOG
 from minisbert.training.options import parse
 
 
@@ -60,7 +61,12 @@ def plot(arguments: list[str] | None = None) -> None:
     curves = {}
     titles = []
     for run in options.runs:
-        title, curves[str(run)] = read_run(run)
+        title, curves_of_run = read_run(run)
+        gain = read_gain(run)
+        if len(options.runs) == 1:
+            title += gain
+            gain = ""
+        curves[f"{run}{gain}"] = curves_of_run
         if title not in titles:
             titles.append(title)
     plots.save(plots.draw_curves(curves, ", ".join(titles)), target)
@@ -79,20 +85,19 @@ def read_run(folder: Path) -> tuple[str, dict[str, dict[int, float]]]:
         )
     name = "training"
     title = folder.name
-    rates: dict[int, float] = {}
+    config = None
     # ``train`` called from Python writes no config.
     if (folder / RUN_CONFIG).is_file():
         with reading(folder / RUN_CONFIG):
             config = json.loads(read_text(folder / RUN_CONFIG))
             name = config["head"] or config["loss"]
             title = f"{name} on {Path(config['model']).name}"
-            # The first step of a warm-up has the rate 0, and is logged only if every step is.
-            if config["warmup"]:
-                rates[1] = 0.0
 
     metric = "score"
+    total = None
     losses: dict[int, float] = {}
     scores: dict[int, float] = {}
+    rates: dict[int, float] = {}
     with reading(log) as at:
         # Every whole line ends in a line break. What follows the last one is empty, or part of a
         # line that a killed run did not finish.
@@ -106,9 +111,57 @@ def read_run(folder: Path) -> tuple[str, dict[str, dict[int, float]]]:
             else:
                 losses[entry["step"]] = float(entry["loss"])
                 rates[entry["step"]] = float(entry["lr"])
-    if not losses:
+                total = int(entry["total"])
+    if not losses or total is None:
         raise InputError(
             f"{folder} has no losses yet: training logs them every few steps (--log-every)"
         )
+
+    if config is not None:
+        with reading(folder / RUN_CONFIG):
+            rates = scheduled_rates(config, last=max(losses), total=total)
+    losses = without_short_window(losses)
     curves = {f"loss ({name})": losses, f"dev {metric} x 100": scores, "learning rate": rates}
     return title, curves
+
+
+def scheduled_rates(config: dict[str, Any], last: int, total: int) -> dict[int, float]:
+    """Return the learning rate of every step up to the ``last``.
+
+    The log has that of every tenth step, and would show a peak that is too low and too late.
+    """
+    from minisbert.training.schedules import learning_rate  # imports torch
+
+    multiplier = learning_rate(config["schedule"], config["warmup"], total)
+    rates = {}
+    for step in range(1, last + 1):
+        # A schedule counts the steps from 0, the log from 1.
+        rates[step] = config["lr"] * multiplier(step - 1)
+    return rates
+
+
+def without_short_window(losses: dict[int, float]) -> dict[int, float]:
+    """Leave out the last loss if it is the mean of fewer steps than the one before.
+
+    The mean of two batches is noise beside means of ten.
+    """
+    steps = [0, *sorted(losses)]
+    if len(steps) < 3:
+        return losses
+    last_window = steps[-1] - steps[-2]
+    window = steps[-2] - steps[-3]
+    if last_window >= window:
+        return losses
+    return {step: loss for step, loss in losses.items() if step != steps[-1]}
+
+
+def read_gain(folder: Path) -> str:
+    """Read what a finished run gained on test, with its interval; "" if there is no test."""
+    if not (folder / RESULTS).is_file():
+        return ""
+    with reading(folder / RESULTS):
+        gain = json.loads(read_text(folder / RESULTS)).get("gain")
+        if gain is None:
+            return ""
+        interval = f"{100 * gain['low']:+.2f} to {100 * gain['high']:+.2f}"
+        return f": test {gain['metric']} {100 * gain['gain']:+.2f} ({interval})"

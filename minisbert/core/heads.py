@@ -19,6 +19,17 @@ from .bert import attend
 from .checks import check_integer, check_number, check_one_of, one_line
 from .pooling import cls_pool, mean_pool
 
+__all__ = [
+    "ConcatHead",
+    "CrossAttention",
+    "CrossHead",
+    "JointHead",
+    "combine",
+    "difference",
+    "mlp",
+    "siamese",
+]
+
 FEATURES = ("u", "v", "|u-v|", "u*v")  # what a head may read of two vectors
 
 

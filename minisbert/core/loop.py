@@ -22,6 +22,15 @@ from torch import Tensor, nn
 
 from .checks import InputError
 
+__all__ = [
+    "Diverged",
+    "Step",
+    "adamw",
+    "adamw_step",
+    "fit",
+    "linear_schedule",
+]
+
 
 def linear_schedule(step: int, warmup: int, total: int) -> float:
     """The learning-rate multiplier at a step, counted from 0: up over ``warmup``, then down to 0.

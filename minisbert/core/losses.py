@@ -18,6 +18,16 @@ from torch import Tensor
 from .checks import check_number, check_shape, one_line
 from .encoder import cosine, cosine_matrix
 
+__all__ = [
+    "contrastive_loss",
+    "cosine_mse_loss",
+    "mse_loss",
+    "multiple_negatives_ranking_loss",
+    "simcse_loss",
+    "softmax_cross_entropy_loss",
+    "triplet_loss",
+]
+
 
 def check_vectors(**vectors: Tensor) -> None:
     """Raise ``ValueError`` unless all are matrices (B, D) of one shape."""

@@ -12,6 +12,12 @@ from numpy.typing import ArrayLike
 
 from .checks import check_shape
 
+__all__ = [
+    "pearson",
+    "ranks",
+    "spearman",
+]
+
 
 def pearson(x: ArrayLike, y: ArrayLike) -> float:
     """Pearson's r, the covariance over both standard deviations: x and y (N,) -> -1..1.

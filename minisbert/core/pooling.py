@@ -19,6 +19,14 @@ from torch import Tensor
 
 from .checks import InputError
 
+__all__ = [
+    "Pooling",
+    "attention_pool",
+    "cls_pool",
+    "max_pool",
+    "mean_pool",
+]
+
 
 def mean_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     """The average over a text's real tokens (SBERT, Reimers & Gurevych 2019, section 3).

@@ -26,6 +26,13 @@ from minisbert.evaluation.retrieval import encode_both
 from minisbert.models.properties import similarity_pairwise
 from minisbert.models.text_encoder import TextEncoder
 
+__all__ = [
+    "BinaryClassificationEvaluator",
+    "EmbeddingSimilarityEvaluator",
+    "Evaluator",
+    "TripletEvaluator",
+]
+
 PARSERS: dict[str, Callable] = {"scores": parse_score, "labels": parse_binary}
 # What the rows of a file may be. A file is read as the first of these whose columns it has.
 EVALUATED = (Columns(2, "score"), Columns(3), Columns(2))

@@ -17,6 +17,7 @@ from minisbert.system.files import atomic_file
 # A picture's file does not say when and by which program it was made, so that equal pictures have
 # equal files.
 METADATA = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+LEGEND_CHARACTERS = 120  # of the names of runs that stand side by side, with their lines
 MAX_NUMBERS = 15  # a heat map of more texts has no numbers: in its small cells they would overlap
 
 
@@ -35,33 +36,89 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def draw_histograms(
-    lengths: Mapping[str, Sequence[int]], unit: str, scores: Mapping[str, Sequence[float]]
+    lengths: Mapping[str, Sequence[int]],
+    unit: str,
+    scores: Mapping[str, Sequence[float]],
+    limit: int | None = None,
 ) -> Any:
     """Draw a ``Figure`` with a row for each file: the lengths of its texts, and its scores.
 
-    Lengths are in ``unit``. If no file has scores, there is no column for them.
+    Lengths are in ``unit``; a line stands at the ``limit`` beyond which the model cuts a text. The
+    files share their axes, so that they can be compared. If no file has scores, there is no column
+    for them.
     """
     has_scores = any(len(values) > 0 for values in scores.values())
     columns = 2 if has_scores else 1
-    figure = new_figure(6 * columns, 3 * len(lengths))
-    panels = figure.subplots(len(lengths), columns, squeeze=False)
+    figure = new_figure(6 * columns, 3.2 * len(lengths))
+    panels = figure.subplots(len(lengths), columns, squeeze=False, sharex="col")
+
+    all_lengths: list[int] = []
+    for values in lengths.values():
+        all_lengths += values
+    last = last_length(all_lengths, limit)
+    width = math.ceil(last / 100)  # lengths per bar, for at most 100 bars
+    # The edges of the bars, from the last down; they end in .5, so that integers fall inside a bar.
+    edges = np.arange(last, -width, -width)[::-1] + 0.5
+
     for row, name in zip(panels, lengths, strict=True):
         left = row[0]
-        left.set_title(shorten(name, 60), fontsize=9, loc="left", parse_math=False)
+        title = f"{shorten(name, 60)}\n{lengths_in_words(lengths[name], unit, limit, last)}"
+        left.set_title(title, fontsize=9, loc="left", parse_math=False)
         left.set(xlabel=f"{unit} of a text", ylabel="texts")
-        if lengths[name]:
-            longest = max(lengths[name])
-            width = math.ceil(longest / 100)  # lengths per bar, for at most 100 bars
-            # The edges of the bars, from the longest down; they end in .5, so that integers fall
-            # inside a bar.
-            edges = np.arange(longest, -width, -width) + 0.5
-            left.hist(lengths[name], edges[::-1])
+        left.tick_params(labelbottom=True)  # which panels with a common axis have only below
+        left.hist(lengths[name], edges)
+        if limit is not None and limit <= last:
+            left.axvline(limit, color="C3", linestyle="--")
+            left.annotate(
+                f"limit {limit:,}",
+                (limit, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(-3, -3),
+                textcoords="offset points",
+                rotation=90,
+                ha="right",
+                va="top",
+                color="C3",
+                fontsize=8,
+            )
         if has_scores:
             right = row[1]
+            right.set_title("scores as the file has them", fontsize=9, loc="left")
             right.set(xlabel="score of a pair", ylabel="pairs")
+            right.tick_params(labelbottom=True)
             right.hist(scores[name], 25)
             right.set_visible(bool(scores[name]))
     return figure
+
+
+def last_length(lengths: Sequence[int], limit: int | None) -> int:
+    """Return where the axis of lengths ends.
+
+    That is the longest text, unless it is far beyond nearly all others: it would squeeze their bars
+    into the edge. If the limit cuts a text, the axis goes on to the limit.
+    """
+    if not lengths:
+        return 1
+    longest = max(lengths)
+    most = int(np.percentile(lengths, 99, method="higher"))  # 99 of 100 texts are not longer
+    last = math.ceil(1.5 * most)
+    if limit is not None and longest > limit:
+        last = max(last, math.ceil(1.1 * limit))
+    return min(longest, last)
+
+
+def lengths_in_words(lengths: Sequence[int], unit: str, limit: int | None, last: int) -> str:
+    """Say what a histogram that ends at ``last`` shows: how many texts are cut, and not drawn."""
+    if not lengths:
+        return "no texts"
+    parts = [f"longest {max(lengths):,}"]
+    if limit is not None:
+        cut = sum(length > limit for length in lengths)
+        parts.append(f"the limit of {limit:,} {unit} cuts {cut:,} of {len(lengths):,}")
+    beyond = sum(length > last for length in lengths)
+    if beyond:
+        parts.append(f"{beyond:,} beyond this axis")
+    return "; ".join(parts)
 
 
 def draw_heatmap(texts: Sequence[str], matrix: np.ndarray, similarity: str) -> Any:
@@ -156,7 +213,11 @@ def draw_curves(runs: Mapping[str, Mapping[str, Mapping[int, float]]], title: st
     figure.suptitle(title, parse_math=False)
     if len(runs) > 1:
         names = [shorten(name, 100) for name in lines]
-        legend = figure.legend(lines.values(), names, loc="outside lower left")
+        # Names stand side by side below the panels while a line has room for them.
+        widest = max(len(name) for name in names)
+        columns = max(1, min(len(names), LEGEND_CHARACTERS // (widest + 8)))
+        place = "outside lower center"
+        legend = figure.legend(lines.values(), names, loc=place, ncols=columns, fontsize=9)
         for text in legend.get_texts():
             text.set_parse_math(False)
     return figure

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -318,7 +319,9 @@ class Server:
 
     def check_model(self, requested: str | None, name: str) -> None:
         """Raise ``HTTPException`` if a request names another model, as OpenAI's own server does."""
-        if requested not in (None, name) and not self.any_model:
+        if requested is None or self.any_model:
+            return
+        if not is_called(requested, name):
             raise HTTPException(
                 404,
                 f"the model {one_line(requested)} does not exist, this is {name}: see GET "
@@ -363,7 +366,7 @@ class Server:
     async def model(self, name: str) -> Response:
         """One of the two."""
         for card in self.model_cards():
-            if card["id"] == name:
+            if is_called(name, card["id"]):
                 return json_response(card)
         raise HTTPException(404, f"the model {one_line(name)} does not exist: see GET /v1/models")
 
@@ -380,6 +383,14 @@ class Server:
         return Response(
             generate_latest(self.counts.registry), media_type="text/plain; version=0.0.4"
         )
+
+
+def is_called(requested: str, name: str) -> bool:
+    """Whether a client means the model of this name: it may leave out folders and the owner.
+
+    "runs/faq/model" is also called "model".
+    """
+    return requested in (name, Path(name).name)
 
 
 async def health() -> str:

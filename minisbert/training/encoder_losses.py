@@ -11,6 +11,14 @@ from minisbert.data.columns import PAIRS, Columns
 from minisbert.training import losses as more_losses
 from minisbert.training.base_loss import SCORED, EncoderLoss, RowNetwork
 
+__all__ = [
+    "CoSENT",
+    "Cosine",
+    "Ranking",
+    "SimCSE",
+    "Triplet",
+]
+
 
 @dataclass
 class Cosine(EncoderLoss):

@@ -28,6 +28,13 @@ from minisbert.training.base_loss import (
 from minisbert.training.named_heads import HEADS
 from minisbert.training.scores import Evaluation, correlation, evaluate_encoder, mean_of
 
+__all__ = [
+    "MSE",
+    "Binary",
+    "CandidateRanking",
+    "Softmax",
+]
+
 
 @dataclass
 class HeadLoss(Loss):

@@ -21,6 +21,20 @@ from minisbert.core.checks import check_number, check_shape
 from minisbert.core.encoder import cosine, cosine_matrix, normalize
 from minisbert.core.losses import check_candidates, check_vectors, softmax_cross_entropy_loss
 
+__all__ = [
+    "binary_cross_entropy_loss",
+    "cosent_loss",
+    "distillation_loss",
+    "keep_layers",
+    "kl_divergence_loss",
+    "margin_mse_loss",
+    "matryoshka_loss",
+    "mlm_losses",
+    "principal_columns",
+    "spread_layers",
+    "symmetric_ranking_loss",
+]
+
 
 def check_probabilities(name: str, x: Tensor, count: int) -> None:
     """Raise ``ValueError`` unless there are ``count`` numbers in 0..1."""

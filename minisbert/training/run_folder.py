@@ -174,12 +174,15 @@ def write_line(log: TextIO | None, progress: Progress, **values: Any) -> None:
 
 
 def log_loss(log: TextIO | None, progress: Progress, lr: float, log_every: int) -> None:
-    """Every few steps log the mean loss since the line before, the learning rate and the speed."""
+    """Every few steps log the mean loss since the line before, the learning rate and the speed.
+
+    ``total`` is the number of steps that the schedule was made for: ``minisbert plot`` draws it.
+    """
     if progress.step % log_every != 0 and progress.step != progress.total:
         return
     loss = sum(progress.unlogged) / len(progress.unlogged)
     speed = round(progress.tokens / max(progress.seconds, 1e-9))
-    write_line(log, progress, loss=loss, lr=lr, tokens_per_second=speed)
+    write_line(log, progress, loss=loss, lr=lr, total=progress.total, tokens_per_second=speed)
     progress.unlogged = []
 
 

@@ -11,13 +11,20 @@ from minisbert.commands.train import read_run
 from minisbert.core import InputError
 from minisbert.evaluation.plots import by_likeness, draw_curves, draw_heatmap, draw_histograms
 
-CONFIG = {"loss": "cosine", "head": None, "model": "weights/tiny", "warmup": 0.1}
+CONFIG = {
+    "loss": "cosine",
+    "head": None,
+    "model": "weights/tiny",
+    "lr": 0.004,
+    "schedule": "linear",
+    "warmup": 2,
+}
 ENTRIES = [
     {"step": 0, "dev": {"pearson": 0.9, "spearman": 0.25}, "metric": "spearman"},
-    {"step": 10, "loss": 8.0, "lr": 0.001},
-    {"step": 20, "loss": 4.0, "lr": 0.002},
-    {"step": 20, "dev": {"pearson": 0.2, "spearman": 0.5}, "metric": "spearman"},
-    {"step": 20, "loss": 3.0, "lr": 0.002},  # logged again by a run that was resumed
+    {"step": 3, "loss": 8.0, "lr": 0.004, "total": 10},
+    {"step": 6, "loss": 4.0, "lr": 0.0025, "total": 10},
+    {"step": 6, "dev": {"pearson": 0.2, "spearman": 0.5}, "metric": "spearman"},
+    {"step": 6, "loss": 3.0, "lr": 0.0025, "total": 10},  # again, by a run that was resumed
 ]
 
 
@@ -35,11 +42,47 @@ def test_the_curves_of_a_run(run):
     """A step that is logged twice counts once; a line that is cut off is left out."""
     title, curves = read_run(run)
     assert title == "cosine on tiny"
-    assert curves == {
-        "loss (cosine)": {10: 8, 20: 3},
-        "dev spearman x 100": {0: 25, 20: 50},
-        "learning rate": {1: 0, 10: 0.001, 20: 0.002},  # it begins at 0
-    }
+    assert curves["loss (cosine)"] == {3: 8, 6: 3}
+    assert curves["dev spearman x 100"] == {0: 25, 6: 50}
+
+
+def test_the_learning_rate_is_that_of_every_step(run):
+    """Up in two steps, then down to 0 after ten; the log has only the third and the sixth."""
+    _, curves = read_run(run)
+    expected = {1: 0.0, 2: 0.002, 3: 0.004, 4: 0.0035, 5: 0.003, 6: 0.0025}
+    assert curves["learning rate"] == pytest.approx(expected)
+
+
+def test_a_training_from_python_has_the_logged_learning_rates(run):
+    """It writes no settings, so its schedule is not known."""
+    (run / "config.json").unlink()
+    _, curves = read_run(run)
+    assert curves["learning rate"] == {3: 0.004, 6: 0.0025}
+
+
+@pytest.mark.parametrize(("step", "shown"), [(8, {3: 8.0, 6: 3.0}), (9, {3: 8.0, 6: 3.0, 9: 1.0})])
+def test_a_last_loss_of_fewer_steps_is_left_out(run, step, shown):
+    """The mean of two steps beside means of three looks like a change, and is noise."""
+    log = (run / "metrics.jsonl").read_text().rpartition("\n")[0]
+    entry = {"step": step, "loss": 1.0, "lr": 0.001, "total": step}
+    (run / "metrics.jsonl").write_text(f"{log}\n{json.dumps(entry)}\n")
+    _, curves = read_run(run)
+    assert curves["loss (cosine)"] == shown
+
+
+def test_a_finished_run_shows_its_gain_on_test(run, monkeypatch):
+    """The curve is that of dev, which chose the step."""
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    gain = {"metric": "spearman", "gain": 0.0279, "low": 0.0191, "high": 0.0368, "rows": 1379}
+    (run / "results.json").write_text(json.dumps({"gain": gain}))
+    titles = []
+
+    def keep_title(figure, target):
+        titles.append(figure.get_suptitle())
+
+    monkeypatch.setattr("minisbert.evaluation.plots.save", keep_title)
+    main([str(run)])
+    assert titles == ["cosine on tiny: test spearman +2.79 (+1.91 to +3.68)"]
 
 
 def test_runs_may_have_different_numbers_of_curves():
@@ -84,7 +127,7 @@ def test_curves_of_several_runs_share_their_axes(run):
         "loss (cosine)": [2],
         "loss (ranking)": [1],
         "dev spearman x 100": [2, 1],
-        "learning rate": [3, 1],
+        "learning rate": [6, 1],
     }
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
 
@@ -152,6 +195,28 @@ def test_every_length_is_in_a_bar():
         high = low + bar.get_width()
         assert bar.get_height() == sum(low < length < high for length in lengths)
     assert sum(bar.get_height() for bar in bars) == 4
+
+
+def test_one_long_text_does_not_squeeze_the_others():
+    """The axis goes on to the limit, and the title counts what lies beyond it."""
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    lengths = {"train": [10] * 399 + [776], "dev": [20] * 50}
+    figure = draw_histograms(lengths, "tokens", {"train": [], "dev": []}, limit=256)
+    train, dev = figure.axes
+    assert 256 < train.get_xlim()[1] < 350
+    assert dev.get_xlim() == train.get_xlim()
+    assert [line.get_xdata()[0] for line in train.lines] == [256]
+    assert "cuts 1 of 400; 1 beyond this axis" in train.get_title(loc="left")
+
+
+def test_a_limit_far_beyond_all_texts_has_no_line():
+    """An axis up to there would squeeze the bars; the title says that nothing is cut."""
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    figure = draw_histograms({"a": [10, 20, 30]}, "tokens", {"a": []}, limit=8192)
+    (axes,) = figure.axes
+    assert not axes.lines
+    assert axes.get_xlim()[1] < 40
+    assert "cuts 0 of 3" in axes.get_title(loc="left")
 
 
 def test_a_file_without_scores_has_no_axes_for_them():

@@ -494,6 +494,17 @@ def test_one_model_whose_name_has_a_slash(encoder):
         assert client.get("/v1/models/owner%2Ftiny").json()["id"] == "owner/tiny"
 
 
+@pytest.mark.parametrize(
+    ("requested", "status"),
+    [("runs/faq/tiny", 200), ("tiny", 200), ("faq/tiny", 404), ("runs/other/tiny", 404)],
+)
+def test_a_model_in_a_folder_is_also_called_by_the_folders_name(encoder, requested, status):
+    """Whoever serves runs/faq/tiny guesses either; a path to elsewhere may be another model."""
+    with TestClient(Server(Engine("runs/faq/tiny", encoder)).application()) as client:
+        assert post(client, input="a", model=requested).status_code == status
+        assert client.get(f"/v1/models/{requested}").status_code == status
+
+
 def test_a_path_with_a_slash_too_many_leads_nowhere(client):
     """A redirect would go to the host that the client names, with the key."""
     answer = client.post("/v1/embeddings/", json={"input": "a"}, follow_redirects=False)
