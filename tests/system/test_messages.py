@@ -122,3 +122,9 @@ def test_json_stays_json_where_stdout_lacks_a_character():
     code, out, _ = python(main, "cp1252")
     assert code == 0
     assert json.loads(out.decode("cp1252")) == {"text": "\U0001f63a caf\xe9"}
+
+
+def test_a_command_within_a_command_prints_a_message_once():
+    """``minisbert train`` runs the trainer's own command."""
+    code, out, err = python("run_command(lambda: run_command(lambda: say('done')))")
+    assert (code, out, err) == (0, b"", b"done\n")
