@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 00: before we begin
 #
-# Steps through `minisbert/core/loop.py`, `minisbert/core/metrics.py`, with four rows of data. About 55 minutes. You may
-# not need it: `python -m lessons.check quiz 00` asks five questions and names the sections to read. If all five answers
-# are right, go on to lesson 01.
+# Uses `minisbert/core/loop.py` and `minisbert/core/metrics.py` on four rows of data. Reading 60, exercises 140
+# minutes. You may not need it: `python -m lessons.check quiz 00` asks five questions and names the sections to read.
+# If all five answers are right, go on to lesson 01.
 #
 # Run one cell after the other, in VS Code or in Jupyter, or all at once with `python lessons/00_before_we_begin.py`.
 # Most numbers in the text have an `assert` beside them. Some cells ask for your guess, and the next one shows the

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 01: the first embedding
 #
-# Steps through `minisbert/core/encoder.py`, from the outside. About 35 minutes. You will have sentence vectors and a
-# similarity matrix in the first minute; the rest asks what these numbers are.
+# Steps through `minisbert/core/encoder.py`, from the outside. Reading 35, chapter 5, pieces 15, exercises 50 minutes.
+# You will have sentence vectors and a similarity matrix in the first minute; the rest asks what these numbers are.
 #
 # Run one cell after the other, in VS Code or in Jupyter, or all at once with `python lessons/01_first_embedding.py`.
 # Most numbers in the text have an `assert` beside them. If one fails, either the code or the text is wrong.
@@ -217,7 +217,8 @@ assert largest_difference(again, vectors) < 1e-6, "outside the block all is righ
 # %% [markdown]
 # ## Where these numbers come from
 #
-# **BERT** (2018) is a network that turns a text into one vector for each of its words, or pieces of words. It is a
+# **BERT** (2018) is a **network**, a function of many learned numbers in layers, that turns a text into one vector
+# for each of its words, or pieces of words. It is a
 # **transformer**: a stack of steps of one and the same form, its **layers**. Its smaller version, BERT base, has twelve
 # layers and 110 million learned numbers; ours has six layers. A layer takes the vectors of all words, lets them look at
 # each other (lesson 05), works on each alone (lesson 06), and returns as many vectors of the same width; so one layer
@@ -258,7 +259,7 @@ assert numbers == 22_713_216, "all learned"
 # and which only training?
 
 # %%
-chapter(1)
+chapter("__init__")
 
 # %% [markdown]
 # ## Exercises

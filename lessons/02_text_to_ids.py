@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lesson 02: text to ids
 #
-# Steps through `minisbert/core/tokenizer.py`. About 50 minutes. You will write WordPiece by hand and show that it gives
-# the same ids as the library on every sentence of the STS Benchmark (lesson 09).
+# Steps through `minisbert/core/tokenizer.py`. Reading 50, chapter 40, pieces 85, exercises 70 minutes. You will write
+# WordPiece by hand, and batches with their mask, and show that it gives the same ids as the library on every sentence
+# of the STS Benchmark (lesson 09).
 
 # %%
 import torch
@@ -135,6 +136,11 @@ assert len(sentences) == 17256, "both sentences of 8,628 pairs"
 assert not different, f"WordPiece by hand differs on {different[:3]}"
 
 # %% [markdown]
+# **Write it.** `split_words` and `word_pieces`, the first two pieces of this lesson, are these functions with all the
+# rules: `python -m lessons.check start 02` writes them, empty, to `lessons/mine/lesson_02.py`, and `run 02` says what is
+# right. The stub imports two helpers, `cleaned(c)`, which gives a space for white space and nothing for a control
+# character, and `is_ideograph(c)`; the rules for them are a bonus.
+#
 # Agreement on 17,256 sentences is strong evidence, but not proof. Our version differs where this data has no example.
 # The rule makes [UNK] of a word of more than 100 letters (Google's own code says 200; we follow the library), a word of
 # each Chinese character, and a small letter of each capital alone, so that a final sigma is a sigma like any other. It
@@ -149,8 +155,46 @@ for text in ("東京", "ΟΔΟΣ", "a\u0378b", "a\ufffdb"):
     assert token_ids(text, vocab) == tokenizer.encode([text]).ids[0], "the package's"
 
 # %% [markdown]
+# The book's versions, and, once you have written them, yours below each. `word_pieces` returns `[unknown]` from inside
+# its loop. What would a word become whose start is known, if it were `break`? (The answers to the questions about the
+# book are in [the book in ten evenings](TEN_EVENINGS.md).)
+
+# %%
+chapter("tokenizer", "top", "is_ideograph", "is_punctuation", "split_words")
+chapter("tokenizer", "word_pieces", "token_ids")
+
+# %% [markdown]
 # **Exercise 1.** Give `split_words` the rule for Chinese characters (code points 4E00 to 9FFF will do) until the first
 # assert fails on 東京.
+
+# %% [markdown]
+# ## From rows to a rectangle
+#
+# A network computes a batch of texts at once, and a tensor is a rectangle, but texts are not of one length. So the
+# short rows are filled up with **pads**, and a **mask** says which tokens are real. With n_b the number of ids in row b
+# of B rows, and T the largest of them:
+#
+#     ids[b, t]   =  the t-th id of row b  if  t < n_b,  else the id of [PAD]        (B, T), integers
+#     mask[b, t]  =  t < n_b                                                         (B, T), True or False
+#
+# If all rows have T ids there is nothing to hide, and the mask is None. It is made from the lengths, not from the ids:
+# a real token may have the pad's id.
+
+# %%
+from minisbert.core.tokenizer import pad_batch
+
+ids, mask = pad_batch([[101, 7592, 102], [101, 102]], pad_id=0)
+print(ids, mask, sep="\n")
+assert ids.tolist() == [[101, 7592, 102], [101, 102, 0]], "one pad"
+assert mask.tolist() == [[True, True, True], [True, True, False]], "and where it is"
+
+# %% [markdown]
+# **Write it:** `pad_batch` is the third piece. When does the book's give no mask, and what does attention (lesson 05)
+# save by that? And which lines make texts into rows, before any are padded: what does `Tokenizer.__init__` switch off,
+# and why?
+
+# %%
+chapter("tokenizer", "pad_batch", "Encoded", "Tokenizer.__init__", "Tokenizer.encode")
 
 # %% [markdown]
 # ## The figure
@@ -267,6 +311,13 @@ assert longest_first(10, 9, 8) == (4, 4), "both are cut once they are equal"
 guess.answer("4 and 4")
 
 # %% [markdown]
+# How the book does it. `assemble` puts the special tokens around what is left. Which of a pair is shortened if both have
+# the same length and one token is too many?
+
+# %%
+chapter("tokenizer", "longest_first", "Slot", "assemble")
+
+# %% [markdown]
 # **Exercise 3.** `tokenizer.encode(["the the the ..."])` with 300 words: read `.truncated` and the number of ids. Why
 # must a program say that it has cut a text?
 
@@ -314,12 +365,11 @@ assert len(naive) == 128, "3 tokens and 125 pads"
 assert encoder.tokenizer.limit == 256, "max_seq_length of sentence_bert_config.json"
 
 # %% [markdown]
-# Pads do no harm as long as the **mask**, which says which tokens are real, hides them from attention (lesson 05); they
-# only cost time. Now plant "no attention mask" and see what the padding decides.
+# Pads do no harm as long as the mask hides them from attention (lesson 05) and from the mean over tokens (lesson 08);
+# they only cost time. Now plant "no attention mask" and see what the padding decides.
 
 # %%
 from lessons.mistakes import MISTAKES, planted
-from minisbert.core.tokenizer import pad_batch
 
 ids = torch.tensor([naive])  # (1, 128)
 mask = ids != 0
@@ -335,28 +385,11 @@ assert with_mask < 2e-6, "hidden pads change nothing"
 assert without > 0.05, "125 pads outvote three tokens"
 
 # %% [markdown]
-# ## Now read the chapter
-#
-# The whole chapter, and from the appendix the check of every list of texts. `encode_pairs`, `assemble` and
-# `longest_first` can wait for lesson 15.
-#
-# - `word_pieces` returns `[unknown]` from inside its loop. What would a word become whose start is known, if it were
-#   `break`?
-# - Why does `Tokenizer.__init__` switch off the library's padding and truncation, which this model's `tokenizer.json`
-#   asks for?
-# - When does `pad_batch` give no mask, and what does attention save by that?
-#
-# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
-
-# %%
-chapter(2)
-
-# %% [markdown]
 # ## Exercises
 #
 # Exercises 1 to 3 stand above; `python -m lessons.check answer 02 1` gives a hint for the first, then the answer.
 #
-# **Exercise 4.** Graded: words, and their pieces: `python -m lessons.check start 02`, then `run 02`; `hint 02` when
+# **Exercise 4.** Graded: words, their pieces, a batch: `python -m lessons.check start 02`, then `run 02`; `hint 02` when
 # you are stuck.
 #
 # ## Sources

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 03: the weights file
 #
-# Steps through `minisbert/core/weights.py`. About 45 minutes. You will read a safetensors file with `open`, `json`,
-# `struct` and one call of NumPy, account for each of its 22,713,216 parameters, and see which errors a strict loader
-# finds and which one it cannot find.
+# Steps through `minisbert/core/weights.py`. Reading 40, chapter 30, pieces 20, exercises 70 minutes. You will read a
+# safetensors file with `open`, `json`, `struct` and one call of NumPy, account for each of its 22,713,216 parameters,
+# and see which errors a strict loader finds and which one it cannot find.
 
 # %%
 import numpy as np
@@ -87,9 +87,11 @@ assert largest_difference(by_hand, loaded) == 0, "the same bits"
 #     IN_LAYER    a weight and a bias, in each layer: layers.0.attention.query, encoder.layer.0.attention.self.query
 #     POOLER      a weight and a bias, only if asked for
 #
-# (Lessons 04 to 07 explain the modules: MiniLM has six layers, and each layer an attention with a query, among others.)
-# The library has such a table for each family of models, a `Family`. It is used for reading and for writing, so an
-# error in it shows up in both directions.
+# Lessons 04 to 07 explain the modules: MiniLM has six layers, and each layer an attention with a query, among others. The
+# names on the left will be *your* names: `self.query` in a class `Attention` of your own is `attention.query` in this
+# table, and under any other name it would find nothing in the file.
+#
+# **Write it:** `tensor_names` (`python -m lessons.check start 03`, then `run 03`). The stub imports the four parts.
 
 # %%
 from minisbert.core import weights
@@ -107,6 +109,12 @@ assert {*names} == {name for name, _ in bert.named_parameters()}, (
 left_over = {*header} - {*names.values()}
 print("in the file, but not in the table:", left_over or "nothing")
 assert all(weights.is_skipped(name) for name in left_over), "known by name"
+
+# %% [markdown]
+# The four parts and the book's function. Which modules have no bias?
+
+# %%
+chapter("weights", "top", "tensor_names")
 
 # %% [markdown]
 # Now the count, by the names in the header. Lesson 07 computes these sizes from V, D, L, F and P.
@@ -281,26 +289,25 @@ with torch.no_grad():
         assert (apart < 1e-5) == (name == "q and k swapped"), "one of them is the swap"
 
 # %% [markdown]
+# What refused the first two is `fill`, 32 lines. It collects all problems before it raises: what would you see of a file
+# with another prefix if it raised at the first? `load_bert` calls it, and looks for the pooler among the names in the
+# file: what would happen without looking? `reading` stands around the parsing of files. Which of the errors that it
+# names has your own code left to the traceback?
+
+# %%
+chapter("weights", "fill")
+chapter("encoder", "load_bert")
+chapter("checks", "InputError", "reading")
+
+# %% [markdown]
+# (How the config and the other files of a folder are read, `python -m lessons.appendix` prints. Nothing later builds on
+# it. Which two names in one file could be the same to `canonical`, and why is that an error?)
+#
 # The numbers of the swapped file are those of the mistake "q and k swapped", up to rounding in float32. So a wrong
 # result can be recognised, like a fingerprint. The grader does that for you.
 #
 # **Exercise 3.** `minisbert/architectures/distilbert.py` has a table for DistilBERT. Which of BERT's tensors does it
 # lack?
-#
-# ## Now read the chapter
-#
-# The whole chapter; the part of the appendix that turns a damaged file into one sentence; and the four functions with
-# which `SentenceEncoder.load` reads the other files of a folder.
-#
-# - `fill` collects all problems before it raises. What would you see of a file with another prefix if it raised at
-#   the first?
-# - Which two names in one file could be the same to `canonical`, and why is that an error?
-# - `load_bert` looks for the pooler among the names in the file. What would happen without looking?
-#
-# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
-
-# %%
-chapter(3)
 
 # %% [markdown]
 # ## Exercises

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lesson 04: embeddings and LayerNorm
 #
-# Steps through `minisbert/core/bert.py`: `Embeddings`, `layer_norm`. About 45 minutes. You will add up the first hidden
-# states of three tokens by hand, and see why a model that forgets positions reads a bag of words.
+# Steps through `minisbert/core/bert.py`: `Embeddings`, `layer_norm`. Reading 40, chapter 15, pieces 65, exercises 50
+# minutes. You will add up the first hidden states of three tokens by hand, and see why a model that forgets positions
+# reads a bag of words.
 
 # %%
 import numpy as np
@@ -66,6 +67,27 @@ assert largest_difference(plain, [[-1, 1]] * 3) < 1e-6, "size and offset are gon
 assert largest_difference(stretched, [[-10, 6]] * 3) < 1e-5, "stretched and moved"
 
 # %% [markdown]
+# **Write it.** `layer_norm` is the first piece of `lessons/mine/lesson_04.py` (`python -m lessons.check start 04`, then
+# `run 04`). Then read the book's beside yours. The class below it is how a formula gets numbers that can be learned: an
+# `nn.Module`, whose `__init__` makes them and whose `forward` uses them. The lines above it are the legend of all
+# shapes. `LayerNorm.forward` asks for `FUSED`. What computes while it is False, and what in
+# `minisbert.SentenceEncoder`?
+
+# %%
+chapter("bert", "top", "layer_norm", "LayerNorm")
+
+# %% [markdown]
+# Every module of this course is written like that one: `super().__init__()`, which torch needs, then its parts as
+# attributes. The names are not free: `self.word` here is `embeddings.word` in lesson 03's table, and another name would
+# find nothing in the file. What an embedding module has:
+#
+#     self.word, self.position, self.token_type   nn.Embedding(n, D): tables of V, P and Y rows of D numbers
+#     self.norm      LayerNorm(D, eps)            self.dropout    nn.Dropout(p), which we come to below
+#
+# V is the size of the vocabulary, P the number of positions, Y the number of token types, 2. All of them, eps and p are
+# in the model's *config*, which the module is given: `config.vocab_size`, `config.max_position_embeddings`,
+# `config.type_vocab_size`, `config.hidden_size`, `config.layer_norm_eps`, `config.hidden_dropout_prob`.
+#
 # Now three real tokens. The first four of 384 columns; check one number of the sum by eye.
 
 # %%
@@ -92,6 +114,14 @@ assert largest_difference(by_hand, normed) < 1e-5, "three rows, then LayerNorm"
 # and `.eval()` switch on, it does nothing at all. Lesson 10 makes use of it. In the function that you will write,
 # dropout is the last step.
 #
+# **Write it:** `Embeddings`, the whole class: `__init__`, then `forward`. Before you compare: `self.position(...)` may
+# have the shape (T, D). What adds it to every text of the batch? And let `self.norm` and `self.dropout` change places:
+# what breaks in training, and why does `encode` not notice?
+
+# %%
+chapter("bert", "Embeddings")
+
+# %% [markdown]
 # Why LayerNorm? There are two in every layer (lesson 06). Here are the lengths of the tokens' vectors from layer to
 # layer, with all of them and without any. A dict given to the model as `trace` is filled with what each layer returns.
 
@@ -278,26 +308,12 @@ assert largest_difference(right, wrong) > 0.1, "now it shows"
 # so little?
 
 # %% [markdown]
-# ## Now read the chapter
-#
-# The chapter's first page, LayerNorm and the embeddings.
-#
-# - `LayerNorm.forward` asks for `FUSED`. What computes while it is False, and what in `minisbert.SentenceEncoder`?
-# - `self.position(...)` may have the shape (T, D). What adds it to every text of the batch?
-# - Let `self.norm` and `self.dropout` change places. What breaks in training, and why does `encode` not notice?
-#
-# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
-
-# %%
-chapter(4)
-
-# %% [markdown]
 # ## Exercises
 #
 # Exercises 1 to 3 stand above; `python -m lessons.check answer 04 1` gives a hint for the first, then the answer.
 #
-# **Exercise 4.** Graded: LayerNorm is the first piece that everyone should write: `python -m lessons.check start 04`,
-# `run 04`, `hint 04`.
+# **Exercise 4.** Graded: LayerNorm, and the module of the embeddings: `python -m lessons.check start 04`, `run 04`,
+# `hint 04`.
 #
 # ## Sources
 #

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lesson 05: attention
 #
-# Steps through `minisbert/core/bert.py`: `attention`, `Attention`. About 50 minutes. You will write
-# one attention head with loops, then see all heads at once, and watch MiniLM's heads read a sentence.
+# Steps through `minisbert/core/bert.py`: `attention`, `Attention`. Reading 50, chapter 15, pieces 100, exercises 70
+# minutes. You will write one attention head with loops, then see all heads at once, and watch MiniLM's heads read a
+# sentence.
 
 # %%
 import math
@@ -28,8 +29,8 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 #
 # ## The formula
 #
-# The plainest idea first: each token takes a mean of all tokens' vectors, and those that resemble it count most. Scores
-# x[t] . x[s], a softmax (lesson 00) makes shares of them, and the shares weigh the vectors.
+# The plainest idea first: each token takes a mean of all tokens' vectors, and those that resemble it count most.
+# Scores x[t] . x[s], a softmax (lesson 00) makes shares of them, and the shares weigh the vectors.
 
 # %%
 ids = torch.tensor(encoder.tokenizer.encode(["The old fisherman mended his nets."]).ids)
@@ -42,8 +43,8 @@ for divisor in (1, x.shape[1] ** 0.5):  # the scores as they are, and over sqrt(
 
 # %% [markdown]
 # Two things are wrong with this idea. The scores are sums of D products, so large that softmax gives nearly everything
-# to one token; dividing them by a root, as the formula below does, mends that. And x . x is symmetric: a token can only
-# look for others like itself, and "it" could never ask for the noun that it stands for. So each token gets three
+# to one token; dividing them by a root, as the formula below does, mends that. And x . x is symmetric: a token can
+# only look for others like itself, and "it" could never ask for the noun that it stands for. So each token gets three
 # vectors, by three matrices that are learned.
 #
 # In **attention**, `H` **heads** work side by side; `K` is the width of one head, and D = H * K. Within one head each
@@ -116,9 +117,29 @@ for real in ([True, True, True], [True, True, False]):
 assert largest_difference(probabilities[0, 0, 1], [0.25, 0.75, 0]) < 1e-12, "no pad"
 
 # %% [markdown]
-# A fourth matrix comes after the heads. Their contexts are set side by side again, (T, D), and a dense layer of D
-# columns, the **output** matrix (`self.output`), mixes them: without it no column could hold anything of two heads.
-# What leaves attention is its result.
+# **Write it.** `attention` is the first piece of `lessons/mine/lesson_05.py` (`python -m lessons.check start 05`, then
+# `run 05`): all heads and all texts at once, on (B, H, T, K). Loops or matrix products are both welcome; only the
+# numbers count. Then read the book's. Fill the scores with 0 *after* the softmax in place of minus infinity before it:
+# which sum is no longer 1? And `weights` has dropout, `probabilities` does not: which of them is returned, and what for?
+
+# %%
+chapter("bert", "attention", "attend")
+
+# %% [markdown]
+# ## From one head to a module
+#
+# The vectors q, k and v come from x by three dense layers, and a fourth one, the **output** matrix, comes after the
+# heads. Their contexts are set side by side again, (T, D), and it (`self.output`) mixes them: without it no column could
+# hold anything of two heads. What leaves attention is its result. So a module for attention has, by the names of lesson
+# 03's table:
+#
+#     self.query, self.key, self.value, self.output    nn.Linear(D, D), four matrices with their biases
+#     self.heads     H                                 self.dropout    its rate, a plain number
+#
+# and computes, with the rate self.dropout in training and 0 otherwise:
+#
+#     context, probabilities  =  attention(split(query(x)), split(key(x)), split(value(x)), mask, rate)
+#     result                  =  output(merge(context)),  beside the probabilities
 #
 # Now a head of MiniLM on a real sentence. The vectors q, k and v are dense layers of x, the first of them
 # `module.query`; head h takes the columns from h * K to (h + 1) * K. `Attention.split` does that for all heads at once:
@@ -150,6 +171,13 @@ print(f"one head with loops against the real one: {off:.1e}")
 assert off < 1e-5, "the same head, written twice"
 off = largest_difference(everything, states["layers.3.attention"])
 assert off < 1e-6, "as the model itself computed it"
+
+# %% [markdown]
+# **Write it:** `Attention`, the whole class: `__init__`, `split`, `merge`, `forward`. Before you compare: `merge`
+# transposes before it flattens. Which shape, and which numbers, has a reshape to (B, T, D) without that?
+
+# %%
+chapter("bert", "Attention")
 
 # %% [markdown]
 # Where does "it" look, in this head?
@@ -257,7 +285,7 @@ guess.answer("stay")
 guess = predict(
     "05.3",
     "With pads, the short sentence's result changes ...",
-    ["not at all, to the bit", "by rounding", "in the second digit"],
+    ["at most by rounding", "in the second digit", "in the first digit"],
 )
 
 # %%
@@ -269,7 +297,7 @@ with torch.no_grad():
     b = encoder.bert(padded, padded != 0)[:, : len(short)]
 print(f"{largest_difference(a, b):.1e}")
 assert largest_difference(a, b) < 2e-5, "a probability of 0 passes nothing on"
-guess.answer("by rounding")
+guess.answer("at most by rounding")
 
 # %% [markdown]
 # ## Break it
@@ -311,7 +339,7 @@ for name, mistake in MISTAKES.items():
 # A mask of -10 in place of minus infinity changes very little here, and passes every careless test; *finite mask*,
 # which is -10^9, changes nothing at all until scores are as low as that. *attention mask inverted* leaves a text
 # without pads with nothing to look at: a softmax of nothing but minus infinity is 0/0, nan. *detached probabilities*
-# changes nothing in the forward pass: the gradient is wrong. And dropout (lesson 04) sleeps in eval mode, so six
+# changes nothing in the **forward pass**, from ids to vectors: the gradient, which comes by the way back, is wrong. And dropout (lesson 04) sleeps in eval mode, so six
 # mistakes with it show nothing either, and only *dropout alive in eval* does.
 
 # %%
@@ -333,27 +361,13 @@ for K in (4, 64, 1024):
     assert abs(spread / math.sqrt(K) - 1) < 0.05, "sqrt(K)"
 
 # %% [markdown]
-# ## Now read the chapter
-#
-# Attention: the formula, and the module with its four matrices.
-#
-# - Fill the scores with 0 *after* the softmax in place of minus infinity before it. Which sum is no longer 1?
-# - `weights` has dropout, `probabilities` does not. Which of them is returned, and what for?
-# - `merge` transposes before it flattens. Which shape, and which numbers, has a reshape to (B, T, D) without that?
-#
-# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
-
-# %%
-chapter(5)
-
-# %% [markdown]
 # ## Exercises
 #
 # Exercises 1 to 3 stand above; `python -m lessons.check answer 05 1` gives a hint for the first, then the answer.
 #
-# **Exercise 4.** Graded: one head, then many: `python -m lessons.check start 05`, `run 05`, `hint 05`. Loops
-# over tokens or matrix products are both welcome; only the numbers count. `x.transpose(-2, -1)` swaps the last two
-# axes, `x.flatten(-2)` joins them, `x.masked_fill(where, y)` writes y where a mask is True.
+# **Exercise 4.** Graded: one head, then many, as a module: `python -m lessons.check start 05`, `run 05`, `hint 05`.
+# `x.transpose(-2, -1)` swaps the last two axes, `x.flatten(-2)` joins them, `x.masked_fill(where, y)` writes y where a
+# mask is True.
 #
 # ## Sources
 #

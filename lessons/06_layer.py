@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lesson 06: feed-forward and the layer
 #
-# Steps through `minisbert/core/bert.py`: `gelu`, `FeedForward`, `Layer`. About 40 minutes. You will put a whole layer
-# together from its parts, and find out what the residual sums are good for.
+# Steps through `minisbert/core/bert.py`: `gelu`, `FeedForward`, `Layer`. Reading 45, chapter 10, pieces 125,
+# exercises 50 minutes. You will put a whole layer together from its parts, and find out what the residual sums are
+# good for.
 
 # %%
 import torch
@@ -21,12 +22,13 @@ from course import chapter, figure, largest_difference, predict
 # The **feed-forward** block: two dense layers with a non-linear function between them, for each token on its own. `F`
 # is the width in the middle, usually 4 D:
 #
-#     feed_forward(x) = W2 * gelu(W1 * x + b1) + b2        (B, T, D) -> (B, T, F) -> (B, T, D)
+#     feed_forward(x) = W2 gelu(W1 x + b1) + b2            (B, T, D) -> (B, T, F) -> (B, T, D)
 #     gelu(z)         = z * P(Z <= z),  Z standard normal  =  z/2 * (1 + erf(z / sqrt(2)))
 #
-# Such a function of one number is a **non-linearity**; here it is gelu. Without one, two dense layers are worth no more
-# than one, since W2 (W1 x) = (W2 W1) x. A standard normal number is a random one with mean 0 and standard deviation 1,
-# and erf is the function that adds up its bell curve; torch and Python's `math` have it.
+# W1 x is a product of a matrix with each token's vector. A function of one number is a **non-linearity**; here it is
+# gelu. Without one, two dense layers are worth no more than one, since W2 (W1 x) = (W2 W1) x. A standard normal
+# number is a random one with mean 0 and standard deviation 1, and erf is the function that adds up its bell curve;
+# torch and Python's `math` have it.
 #
 # A layer wraps both blocks in the same way: the block's result is *added* to its input, a **residual sum**, and
 # LayerNorm comes after it. The first transformers had this order, *post-LayerNorm*; many newer ones have LayerNorm in
@@ -63,6 +65,17 @@ by_erf = 0.5 * (1 + math.erf(1 / math.sqrt(2)))
 assert abs(bert.gelu(torch.tensor(1.0)) - by_erf) < 1e-6, "the formula, by math.erf"
 
 # %% [markdown]
+# **Write it.** `gelu` first (`python -m lessons.check start 06`, then `run 06`), then `FeedForward`, the whole class. Its
+# parts, by the names of lesson 03's table:
+#
+#     self.up   D to F, nn.Linear(D, F)        self.down   F to D, nn.Linear(F, D)
+#
+# D and F are `config.hidden_size` and `config.intermediate_size`. What runs in place of `gelu` while `FUSED` is True?
+
+# %%
+chapter("bert", "gelu", "FeedForward")
+
+# %% [markdown]
 # Now a layer on three tokens, from its parts. The first four columns after each step.
 
 # %%
@@ -82,6 +95,21 @@ for name, value in steps.items():
     print(name, value[0, :, :4], sep="\n")
 assert up.shape[-1] == 1536 == 4 * 384, "F is 4 D here"
 assert largest_difference(out, whole) < 1e-6, "six lines are a layer"
+
+# %% [markdown]
+# **Write it:** `Layer`, the whole class. You have written the classes of all its parts but `LayerNorm`, which you have
+# read:
+#
+#     self.attention, self.attention_norm          Attention(D, H, rate of its probabilities), LayerNorm(D, eps)
+#     self.feed_forward, self.feed_forward_norm    FeedForward(config), LayerNorm(D, eps)
+#     self.dropout                                 nn.Dropout(p), one for both blocks
+#
+# H is `config.num_attention_heads`. The config has two rates: `attention_probs_dropout_prob` for the probabilities,
+# `hidden_dropout_prob` for p. Then compare. Which two lines would make this a pre-LayerNorm layer, as in lesson 23, and
+# what would then be missing behind the last one?
+
+# %%
+chapter("bert", "Layer")
 
 # %% [markdown]
 # **Exercise 1.** The formula shows two places with dropout, and `Layer` has a third. Where, and what does dropout do
@@ -264,15 +292,48 @@ assert with_sums > 0.1, "a way past the blocks"
 assert without == 0, "no way at all"
 
 # %% [markdown]
-# The way back through the other half, by the **chain rule**: a dense layer with GELU, y = gelu(z) and z = x W^T + b,
-# gets dL/dy from the layer above and hands on. P is the standard normal distribution, p its slope, the bell curve:
+# ## Half an hour: the way back
+#
+# `backward()` went through that layer for us. Once in this course we go back by hand, through a dense layer with GELU:
+# y = gelu(z) and z = x W^T + b. The layer above hands down dL/dy, how the loss L depends on each number of y. We must say
+# how L depends on x, W and b. There are three steps, and a ruler that tells whether each is right.
+#
+# **The ruler.** A slope can be measured: move one number by a tiny h up and down, and divide the change of the loss by
+# 2 h. For each number i of x, with the others as they are:
+#
+#     slope[i]  =  ( loss(x with x[i] + h)  -  loss(x with x[i] - h) )  /  (2 h)
+#
+# It needs no derivative, so it cannot share a mistake with one. It is slow, two forward passes for each number, and
+# exact to seven digits or so. **Write it:** `measured_gradient` is a piece of this lesson.
+#
+# **One number.** x = 1, w = 2, b = 0, so z = 2; and dL/dy is 4. The **chain rule** multiplies the slopes on the way:
+# L moves 4 times as much as y, y moves gelu's slope times as much as z, and z moves w times as much as x. gelu(z) is a
+# product, z P(z). Its slope has two terms, where p is the slope of P, the bell curve:
 #
 #     p(z)  = exp(-z^2 / 2) / sqrt(2 pi)
 #     dL/dz = dL/dy * ( P(z) + z p(z) )          the slope of z P(z)
-#     dL/dx = dL/dz W          dL/dW = dL/dz^T x          dL/db = sum over rows of dL/dz
 
 # %%
-from lessons.by_hand.backward import dense_gelu_backward
+from lessons.by_hand.backward import dense_gelu_backward, measured_gradient
+
+P = 0.5 * (1 + math.erf(2 / math.sqrt(2)))
+p = math.exp(-(2**2) / 2) / math.sqrt(2 * math.pi)
+by_rule = 4 * (P + 2 * p) * 2  # dL/dy, the slope of gelu at z = 2, w
+one = torch.tensor([1.0], dtype=torch.float64)
+by_ruler = measured_gradient(lambda x: 4 * bert.gelu(2 * x).sum(), one).item()
+print(f"dL/dx by the rule {by_rule:.8f}, measured {by_ruler:.8f}")
+assert abs(by_rule - by_ruler) < 1e-7, "the rule holds"
+
+# %% [markdown]
+# **Many columns, many rows.** x is (N, D), W is (F, D), z is (N, F). Column d of x takes part in all F columns of z, so
+# what comes back to it is a *sum* over them: dL/dx[n, d] = sum over f of dL/dz[n, f] * W[f, d]. And W[f, d] is used by
+# all N rows, so its slope is a sum over rows: sum over n of dL/dz[n, f] * x[n, d]. Both sums are matrix products:
+#
+#     dL/dx = dL/dz W          dL/dW = dL/dz^T x          dL/db = sum over rows of dL/dz
+#
+# First on numbers for the head, then 37 slopes beside the ruler.
+
+# %%
 
 x, W, b = torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, -1.0]]), torch.zeros(1)
 dx, dW, db = dense_gelu_backward(x, W, b, torch.tensor([[4.0]]))
@@ -280,27 +341,41 @@ print(dx, dW, db)
 assert dx.tolist() == [[4, -2]], "z = 0, where the slope is a half: 2 times W"
 assert (dW.tolist(), db.tolist()) == ([[2, 4]], [2]), "2 times x, and 2"
 
-# %% [markdown]
-# ## Now read the chapter
-#
-# GELU, the feed-forward block and the layer.
-#
-# - A layer drops numbers in three places. Find them; one is in lesson 05's part of the chapter.
-# - Which two lines would make this a pre-LayerNorm layer, as in lesson 23, and what would then be missing behind the
-#   last one?
-#
-# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
-
 # %%
-chapter(6)
+generator = torch.Generator().manual_seed(0)
+x, W, b, pull = (
+    torch.randn(*shape, generator=generator, dtype=torch.float64)
+    for shape in ((3, 4), (5, 4), (5,), (3, 5))
+)  # N = 3, D = 4, F = 5; pull is dL/dy
+
+
+def loss(x, W, b):
+    """One number out of the layer's 15: its slope with respect to y is ``pull``."""
+    return (pull * bert.gelu(x @ W.T + b)).sum()
+
+
+by_rule = dense_gelu_backward(x, W, b, pull)
+by_ruler = (
+    measured_gradient(lambda x: loss(x, W, b), x),
+    measured_gradient(lambda W: loss(x, W, b), W),
+    measured_gradient(lambda b: loss(x, W, b), b),
+)
+for name, rule, ruler in zip(("x", "W", "b"), by_rule, by_ruler, strict=True):
+    off = largest_difference(rule, ruler)
+    print(f"dL/d{name}: {rule.numel():2} slopes, largest difference {off:.1e}")
+    assert off < 1e-7, "the rule and the ruler agree"
+
+# %% [markdown]
+# **Write it:** `dense_gelu_backward`, and measure it yourself before you ask the grader. A wrong rule shows at once: leave
+# out z p(z), and the largest difference is some tenths.
 
 # %% [markdown]
 # ## Exercises
 #
 # Exercises 1 to 3 stand above; `python -m lessons.check answer 06 1` gives a hint for the first, then the answer.
 #
-# **Exercise 4.** Graded: GELU, feed-forward, the layer, the way back: `python -m lessons.check start 06`, `run 06`,
-# `hint 06`.
+# **Exercise 4.** Graded: GELU, feed-forward, the layer, the ruler, the way back: `python -m lessons.check start 06`,
+# `run 06`, `hint 06`.
 #
 # ## Sources
 #

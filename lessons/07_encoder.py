@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 07: the whole encoder, and finding a bug
 #
-# Steps through `minisbert/core/bert.py`: `Bert`; and `minisbert/diagnosis/tracing.py`. About 40 minutes. You will
-# compare every layer with what transformers, Hugging Face's library, computes, count the parameters, and then hunt a
-# bug that somebody has planted.
+# Steps through `minisbert/core/bert.py`: `Bert`; and `lessons/by_hand/divergence.py`. Reading 45, chapter 15, pieces
+# 70, exercises 70 minutes. You will compare every layer with what transformers, Hugging Face's library, computes,
+# count the parameters, and then hunt a bug that somebody has planted.
 
 # %%
 import torch
@@ -33,6 +33,11 @@ from course import GOLDEN, chapter, figure, largest_difference, predict
 #
 #     d_i = max over b, t, c of | ours_i[b, t, c] - theirs_i[b, t, c] |        t runs over real tokens only
 #
+# The tool that we need: of all the names that both sides have, in the order in which our model computes them, the first
+# whose states differ too much; or none,
+#
+#     the first name of ours with  d_i > tolerance,  or ""        a NaN is a difference, whatever it is compared with
+#
 # In float32 a sum of hundreds of products is rounded at every step, in an order that no library promises. A faithful
 # copy of this model differs by a few millionths, most mistakes by more than 3e-4. So the bound, the **tolerance**, is
 # 2e-5: above all rounding. But a third of the mistakes in `lessons/mistakes/` that concern this model slip under it: an
@@ -60,6 +65,24 @@ with torch.no_grad():
 for name in ("embeddings", *(f"layers.{i}" for i in range(6))):
     print(name, states[name][0, :, :4], sep="\n")
 assert largest_difference(hidden, states["layers.5"]) == 0, "the last layer's output"
+
+# %% [markdown]
+# **Write it:** `Bert`, the whole class (`python -m lessons.check start 07`, then `run 07`). You have written the classes
+# of its parts:
+#
+#     self.config, self.embeddings, self.layers    the config itself, Embeddings(config), L times Layer(config)
+#     self.pooler                                  nn.Linear(D, D), or None where ``pooler`` is False
+#
+# The pooler is a dense layer on the first token, which a sentence encoder leaves alone; we come back to it. The
+# layers must be in an `nn.ModuleList`: in a plain list torch does not see their parameters. Before a model is trained
+# or loaded, its matrices and tables are random with the standard deviation `config.initializer_range`, and the biases
+# of its dense layers are 0 (`nn.init.normal_(tensor, std=...)`, `nn.init.zeros_(tensor)`, for each of
+# `self.modules()`). Then `forward`, and compare. Why does the book's refuse a mask of floats? It gives each layer the
+# same mask: which models of lesson 23 cannot do with that? And which is the first of the L + 1 tensors of
+# `hidden_states`?
+
+# %%
+chapter("bert", "Bert")
 
 # %% [markdown]
 # Now the reference. If transformers and sentence-transformers are installed, we ask them; otherwise we read what they
@@ -96,6 +119,13 @@ else:
     print("the reference: what they computed once")
 
 ours = our_states(encoder, inputs)
+# The tool of the formula, and the same as the command has it, with a table.
+from lessons.by_hand import divergence
+
+layers = {name: state for name, state in ours.items() if state.ndim == 3}  # (B, T, D)
+apart = divergence.first_divergence(layers, theirs, inputs["mask"], HIDDEN)
+print("the first to differ:", apart or "none")
+assert not apart, "all hidden states agree"
 tolerances = {name: VECTOR if name == "vector" else HIDDEN for name in ours}
 rows = compare_states(ours, theirs, inputs["mask"], tolerances)
 print_rows(rows)
@@ -106,6 +136,9 @@ assert {f"layers.{i}" for i in range(6)} <= {row.name for row in rows}, "every l
 # %% [markdown]
 # `minisbert trace` prints the same table from the command line.
 #
+# **Write it:** `first_divergence`, ten lines, which you will use in every port of a model. (`compare_states` of
+# `minisbert/diagnosis/tracing.py` does the same, and reads attention's probabilities too.)
+#
 # **Exercise 1.** The tolerance is absolute. Why would a relative one be a poor choice for hidden states around 0?
 #
 # ## How large it is
@@ -114,7 +147,7 @@ assert {f"layers.{i}" for i in range(6)} <= {row.name for row in rows}, "every l
 # of the first token's, and hardly any sentence encoder uses it. With the legend of `core/bert.py`, `V` vocabulary, `D`
 # width, `F` feed-forward width, `L` layers, and `P` rows of the position table, a BERT has
 #
-#     embeddings      (V + P + 2) * D  +  2 D                three tables and a LayerNorm
+#     embeddings      (V + P + Y) * D  +  2 D                three tables and a LayerNorm; Y token types, 2 here
 #     attention       L * (4 * (D * D + D)  +  2 D)          query, key, value, output; a LayerNorm
 #     feed-forward    L * (2 * D * F + F + D  +  2 D)        up and down; a LayerNorm
 #     pooler          D * D + D                              a dense layer on the first token
@@ -305,7 +338,8 @@ print(verdict(rows, whole, partly))
 assert whole == [secret], "one mistake, and only one, gives these numbers"
 
 # %% [markdown]
-# If no known mistake fits, you bisect by hand: write out q, then the scores, then the probabilities, and compare each.
+# If no known mistake fits, you **bisect** by hand, which is to halve the stretch in which the mistake must be: write out
+# q, then the scores, then the probabilities, and compare each.
 # The tool for your own code is
 #
 #     minisbert trace --write ours.safetensors         every intermediate result, by name
@@ -314,26 +348,12 @@ assert whole == [secret], "one mistake, and only one, gives these numbers"
 # **Exercise 3.** Change the seed of the hunt (lesson 12 is about seeds) and guess from the table before you run the
 # last cell. How often are you right?
 #
-# ## Now read the chapter
-#
-# The encoder: the loop over the layers is the whole of `forward`.
-#
-# - Why does `forward` refuse a mask of floats?
-# - `forward` gives each layer the same mask. Which models of lesson 23 cannot do with that?
-# - `hidden_states` returns L + 1 tensors. Which is the first?
-#
-# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
-
-# %%
-chapter(7)
-
-# %% [markdown]
 # ## Exercises
 #
 # Exercises 1 to 3 stand above; `python -m lessons.check answer 07 1` gives a hint for the first, then the answer.
 #
-# **Exercise 4.** Graded: the encoder itself, from ids to hidden states: `python -m lessons.check start 07`, `run 07`,
-# `hint 07`.
+# **Exercise 4.** Graded: the encoder itself, from ids to hidden states, and the tool: `python -m lessons.check start 07`,
+# `run 07`, `hint 07`.
 #
 # ## Sources
 #

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 08: pooling and the mask
 #
-# Steps through `minisbert/core/pooling.py`. About 40 minutes. You will make one vector out of many, and meet
-# mistakes that a cosine of two vectors does not show.
+# Steps through `minisbert/core/pooling.py`. Reading 45, chapter 30, pieces 105, exercises 70 minutes. You will make
+# one vector out of many, and meet mistakes that a cosine of two vectors does not show.
 
 # %%
 import torch
@@ -35,7 +35,8 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 #     max        v[b, d] = max over t with m[b, t] = 1 of h[b, t, d]
 #     attention  v[b] = sum over t of p[b, t] * h[b, t],   p = softmax over real t of (w . h[b, t] + c)
 #
-# The mean divides each text by its *own* number of tokens.
+# The mean divides each text by its *own* number of tokens. (A mask of 1 and 0 is an integer tensor: `mask.bool()` makes
+# booleans of either kind, so that `~` means "not".)
 
 # %% [markdown]
 # ## The real function
@@ -68,6 +69,14 @@ learned = pooling.attention_pool(hidden, mask, torch.tensor([[0.0, 1.0]]), bias)
 shares = torch.tensor([-3.0, -1.0, -8.0]).softmax(0)
 print(shares, learned)
 assert largest_difference(learned[0], shares @ hidden[0, :3]) < 1e-6, "learned shares"
+
+# %% [markdown]
+# **Write them:** `mean_pool`, `max_pool` and `attention_pool` are the first pieces of `lessons/mine/lesson_08.py`
+# (`python -m lessons.check start 08`, then `run 08`). Then compare. The book's mean fills pads with 0 before it adds
+# them up, and does not multiply by the mask: what may be in a pad that makes a difference?
+
+# %%
+chapter("pooling", "top", "mean_pool", "cls_pool", "max_pool", "attention_pool")
 
 # %% [markdown]
 # And in the model: MiniLM's folder asks for the mean (`1_Pooling/config.json`), then scales to length 1.
@@ -203,8 +212,62 @@ together = encoder.encode([text, long])[0]
 assert largest_difference(once, together) < 1e-6, "by rounding only"
 
 # %% [markdown]
+# ## Sort, pad, run, put back
+#
+# Now the call that everybody makes, `encoder.encode(texts)`. A batch goes through the model in one call, `encoder(ids,
+# mask)`, which runs `forward`. It is the same for training and for use:
+#
+#     vectors = pooling(bert(ids, mask), mask)         (B, T) -> (B, T, D) -> (B, D)
+#     and, if self.normalize, each of them scaled to length 1
+#
+# `encode` makes batches of any number of texts, in four steps:
+#
+#     sort       the numbers of the texts, 0 to n - 1, by how many tokens each has, the shortest first
+#     pad        the next batch_size of them: their rows of ids as one rectangle, with its mask (lesson 02's `pad_batch`)
+#     run        ids and mask through the model, without gradients: a vector for each row
+#     put back   row i of the result is the vector of text i: NumPy, (n, D), in the dtype of the model's weights
+#
+# What is the sorting for? Count the pads of four texts in two batches, as they come and sorted.
+
+# %%
+four = ["Rain.", "A cat sits on the mat.", "Snow falls.", "Dogs bark all night long."]
+rows = encoder.tokenizer.encode(four).ids
+lengths = [len(row) for row in rows]
+
+
+def pads(order):
+    """How many pads are computed if the texts are taken two by two in this order."""
+    total = 0
+    for pair in (order[:2], order[2:]):
+        _, real = pad_batch([rows[number] for number in pair], encoder.tokenizer.pad_id)
+        total += 0 if real is None else (~real).sum().item()
+    return total
+
+
+by_length = sorted(range(4), key=lambda number: lengths[number])
+print(f"lengths {lengths}: {pads([0, 1, 2, 3])} pads as they come", end=", ")
+print(f"{pads(by_length)} in the order {by_length}")
+assert pads(by_length) < pads([0, 1, 2, 3]), "work for nothing, and most of it is saved"
+
+# %% [markdown]
+# **Write it:** `SentenceEncoder.forward` and `SentenceEncoder.encode`. The tokenizer is `self.tokenizer`, with `encode`
+# and `pad_id`; the other parts are `self.bert`, `self.pooling`, `self.normalize`, `self.width` (D).
+#
+# Then read the class in which everything so far comes together. `vectors[batch] = ...` puts rows back. What would you get
+# from a list to which each batch is appended? `encode` calls `forward`, and so does training. What does that guarantee?
+# Sort the texts the other way round, the longest first: which numbers change?
+
+# %%
+alone = [encoder.encode([text])[0] for text in four]
+assert largest_difference(encoder.encode(four, batch_size=2), alone) < 1e-6, "put back"
+
+# %%
+chapter("encoder", "top", "SentenceEncoder.__init__", "SentenceEncoder.load")
+chapter("encoder", "SentenceEncoder.encode", "SentenceEncoder.forward")
+
+# %% [markdown]
 # **Exercise 2.** The sum of the tokens instead of their mean: which of the four similarities of lesson 09 (cosine, dot
-# product, Euclidean and Manhattan distance) would notice?
+# product, Euclidean distance, and Manhattan distance, the sum of |u[d] - v[d]|) would notice?
 #
 # ## Break it
 #
@@ -270,46 +333,12 @@ assert (spoiled * mask[..., None]).sum(1).isnan().all(), "multiplied"
 # 09 has the means to measure it.
 
 # %% [markdown]
-# ## Now read the chapter
-#
-# Pooling, and the class in which everything so far comes together. Follow its `encode` on four texts first: tokenize,
-# sort, pad, run, pool, put back. `minisbert.SentenceEncoder` takes the same steps, with other batches.
-#
-# - `vectors[batch] = ...` puts rows back. What would you get from a list to which each batch is appended?
-# - `encode` calls `forward`, and so does training. What does that guarantee?
-# - Sort the texts the other way round, the longest first. Which numbers change?
-#
-# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
-
-# %%
-four = ["Rain.", "A cat sits on the mat.", "Snow falls.", "Dogs bark all night long."]
-tokens = encoder.tokenizer.encode(four)  # 1  ids, of different lengths
-lengths = [len(ids) for ids in tokens.ids]
-order = sorted(range(4), key=lambda text: lengths[text])  # 2  like lengths side by side
-print("lengths", lengths, "order", order)
-by_hand = torch.empty(4, 384)
-with torch.no_grad():
-    for part in (order[:2], order[2:]):
-        rows = [tokens.ids[text] for text in part]
-        part_ids, part_mask = pad_batch(rows, encoder.tokenizer.pad_id)  # 3  (B, T)
-        pads = 0 if part_mask is None else (~part_mask).sum().item()
-        print("texts", part, "ids", tuple(part_ids.shape), "pads", pads)
-        part_states = encoder.bert(part_ids, part_mask)  # 4  (B, T, D)
-        part_vectors = pooling.mean_pool(part_states, part_mask)  # 5  (B, D)
-        lengths_of_part = part_vectors.norm(dim=1, keepdim=True)
-        by_hand[part] = part_vectors / lengths_of_part  # 6  where they belong
-whole = encoder.encode(four, batch_size=2)
-assert largest_difference(by_hand, whole) < 1e-6, "this is all that encode does"
-
-# %%
-chapter(8)
-
-# %% [markdown]
 # ## Exercises
 #
 # Exercises 1 to 3 stand above; `python -m lessons.check answer 08 1` gives a hint for the first, then the answer.
 #
-# **Exercise 4.** Graded: mean, max and attention pooling: `python -m lessons.check start 08`, `run 08`, `hint 08`.
+# **Exercise 4.** Graded: mean, max and attention pooling, `forward` and `encode`: `python -m lessons.check start 08`,
+# `run 08`, `hint 08`.
 #
 # ## Sources
 #

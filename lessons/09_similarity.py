@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lesson 09: cosine, Pearson, Spearman
 #
-# Steps through `minisbert/core/metrics.py` and `minisbert/models/properties.py`. About 45 minutes. You will measure
-# how well MiniLM agrees with people, reach the published 82.03, and see by how much a careless metric lies.
+# Steps through `minisbert/core/metrics.py`, and the cosine of `minisbert/core/encoder.py`. Reading 40, chapter 15,
+# pieces 50, exercises 50 minutes. You will measure how well MiniLM agrees with people, reach the published 82.03, and
+# see how far a careless metric is from it.
 
 # %%
 import numpy as np
@@ -61,6 +62,16 @@ r = metrics.pearson([1, 2, 4], people)
 assert abs(r - 3 / np.sqrt(2 * 14 / 3)) < 1e-12, "by hand"
 assert metrics.spearman([1, 2, 400], people) > 1 - 1e-12, "the order is right"
 assert abs(metrics.spearman([1, 1, 2], people) - 0.86603) < 1e-5, "the tie's price"
+
+# %% [markdown]
+# **Write them:** `pearson`, `ranks`, `spearman` (`python -m lessons.check start 09`, then `run 09`), and compare.
+# `pearson` ends with `np.clip`, though no correlation is above 1. What is it there for? What would `ranks([1, 2, 2, 3])`
+# be with the first rank of a group in place of the middle, and what Spearman's correlation with 1, 2, 3, 4? And below
+# them the cosine: `normalize` has an `eps`. What is the cosine with a vector of zeros, and what would it be without?
+
+# %%
+chapter("metrics")
+chapter("encoder", "normalize", "cosine", "cosine_matrix")
 
 # %% [markdown]
 # Now the whole split, **zero-shot**, that is without any training: encode each sentence, compare. One forward pass,
@@ -272,21 +283,6 @@ wrong = 100 * metrics.spearman(similarity_pairwise(wrong_u, wrong_v), scores)
 print(f"{wrong:.4f} against {spearman['mean']:.4f}")
 assert abs(wrong - spearman["mean"]) < 0.001, "a score is not a proof of right code"
 assert largest_difference(wrong_u, u) > 0.1, "for these vectors are different"
-
-# %% [markdown]
-# ## Now read the chapter
-#
-# The metrics, and the cosine.
-#
-# - `pearson` ends with `np.clip`, though no correlation is above 1. What is it there for?
-# - What would `ranks([1, 2, 2, 3])` be with the first rank of a group in place of the middle, and what would Spearman's
-#   correlation with 1, 2, 3, 4 be?
-# - `normalize` has an `eps`. What is the cosine with a vector of zeros, and what would it be without?
-#
-# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
-
-# %%
-chapter(9)
 
 # %% [markdown]
 # ## Exercises

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lesson 10: push and pull
 #
-# Steps through `minisbert/core/losses.py`. About 50 minutes. You will compute the losses that train sentence
-# encoders on numbers that you can check, see which rows they push and how hard, and spread vectors over a circle.
+# Steps through `minisbert/core/losses.py`. Reading 45, chapter 20, pieces 110, exercises 40 minutes. You will compute
+# the losses that train sentence encoders on numbers that you can check, see which rows they push and how hard, and
+# spread vectors over a circle.
 
 # %%
 import math
@@ -17,36 +18,22 @@ from course import chapter, figure, largest_difference, predict
 # sentence and its translation, a sentence and itself. Can a space be learned from that alone? Pulling pairs together
 # is easy: map everything to one point, a **collapse**. What pushes the others apart, and how hard?
 #
+# This lesson has two halves, with a good place for a break between them: first losses that know their wrong answers, then
+# losses that take them from the batch.
+#
 # ## The formula
 #
-# `B` rows, `D` columns; d is a distance, tau the temperature.
+# `B` rows, `D` columns; d is a distance.
 #
 #     softmax      mean of  log( sum over c of exp(z_c) ) - z_right                        z a row of logits
 #     triplet      mean of max( d(a,p) - d(a,n) + margin, 0 )                              d Euclidean
-#     ranking      mean over i of -log( exp(s_ii) / sum over j of ( exp(s_ij) + exp(h_ij) ) )
-#     SimCSE       mean over i of -log( exp(s_ii) / sum over j of ( exp(s_ij) + exp(h_ij) ) )
-#                  ranking:  s_ij = scale cos(a_i, p_j)        h_ij = scale cos(a_i, n_j)
-#                  SimCSE:   s_ij = cos(u_i, v_j) / tau        h_ij = cos(u_i, n_j) / tau
 #
 # A score of which a softmax makes a share is called a **logit**, and minus the logarithm of the right one's share is
-# the **cross-entropy**: the first line, for any logits. A **triplet** is an **anchor** a with a positive p and a
-# negative n. The last two losses look at the whole batch, and are cross-entropies too: the cosines of row i are the
-# logits of its classes, and the right class is i. Every other row j is a wrong answer, an **in-batch negative**, and no
-# one had to label it. (SimCSE is *simple contrastive learning of sentence embeddings*; a **contrastive** loss pulls
-# together what belongs together and pushes the rest apart.)
+# the **cross-entropy**: the first line. A **triplet** is an **anchor** a with a positive p and a negative n.
 #
-# A **hard negative** is a wrong answer that somebody has looked for, because it is hard to tell from the right one.
-# The n_j are more columns of logits, wrong for every row; without them the h_ij are left out.
-#
-# *Ranking*, in full multiple negatives ranking, is used on two different texts, such as a question and its answer.
-# *SimCSE* is used on a sentence and itself, or what follows from it. (Lesson 29 has variants: the triplet loss of
-# cosines, ranking in both directions, a weight on hard negatives.)
-#
-# Two of these formulas need care in code. exp overflows, so a log of a sum of exp is `torch.logsumexp`, which subtracts
-# the largest number first. And a root has an infinite slope at 0, where a = p: `torch.linalg.vector_norm(a - p, dim=1)`
-# is the Euclidean distance, with the slope 0 there.
-#
-# ![In-batch negatives: each row's wrong answers are the others' right ones](drawings/negatives.svg)
+# Both need care in code. exp overflows, so a log of a sum of exp is `torch.logsumexp`, which subtracts the largest number
+# first. And a root has an infinite slope at 0, where a = p: `torch.linalg.vector_norm(a - p, dim=1)` is the Euclidean
+# distance, with the slope 0 there.
 
 # %% [markdown]
 # ## The real function
@@ -55,9 +42,6 @@ from course import chapter, figure, largest_difference, predict
 
 # %%
 from minisbert.core import losses
-from minisbert.models.sentence_encoder import SentenceEncoder
-
-encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 
 logits = torch.tensor([[0.0, 0.0, math.log(2)]])
 value = losses.softmax_cross_entropy_loss(logits, torch.tensor([2])).item()
@@ -68,18 +52,6 @@ a, p, n = torch.tensor([[[0.0, 0.0]], [[3.0, 4.0]], [[0.0, 4.5]]])
 triplet = losses.triplet_loss(a, p, n).item()
 print(f"triplet: {triplet:.2f}")
 assert abs(triplet - 1.5) < 1e-6, "5 - 4.5 + 1"
-
-two = torch.eye(2)  # two rows at right angles, each its own answer
-hard = two.flip(0)  # and each with the other's answer as its hard negative
-for negatives, total in (  # `total` is the sum of all exponentials of a row
-    (None, math.e + 1),
-    (hard, 2 * math.e + 2),
-):
-    value = losses.simcse_loss(two, two, negatives, 1.0).item()
-    print(f"SimCSE: {value:.5f}, {math.log(total):.5f} - 1 by hand")
-    assert abs(value - (math.log(total) - 1)) < 1e-6, "by hand"
-ranking = losses.multiple_negatives_ranking_loss(two, two, hard, scale=1).item()
-assert abs(ranking - (math.log(2 * math.e + 2) - 1)) < 1e-6, "as SimCSE's"
 
 # %% [markdown]
 # Training does not see the value of a loss. It sees the gradient:
@@ -99,8 +71,9 @@ assert largest_difference(torch.stack(by_autograd), by_hand) < 1e-12, "unit vect
 #
 # ![The triplet loss and its gradient](drawings/triplet.svg)
 #
-# A cross-entropy pushes otherwise: log( sum over c of exp(z_c) ) has the slope exp(z_c) / sum = share_c, and - z_right
-# the slope -1 at the right answer. So each wrong answer is pushed by its share, the right one is pulled by 1 - share.
+# A cross-entropy pushes in another way: log( sum over c of exp(z_c) ) has the slope exp(z_c) / sum = share_c, and
+# - z_right the slope -1 at the right answer. So each wrong answer is pushed by its share, the right one is pulled by
+# 1 - share.
 
 # %%
 logits = logits.double().requires_grad_()  # shares 1/4, 1/4 and, the right one, 2/4
@@ -108,6 +81,66 @@ loss = losses.softmax_cross_entropy_loss(logits, torch.tensor([2]))
 (slopes,) = torch.autograd.grad(loss, logits)
 print(slopes)
 assert largest_difference(slopes, [[0.25, 0.25, -0.5]]) < 1e-6, "their shares"
+
+# %% [markdown]
+# **Write them:** `softmax_cross_entropy_loss` and `triplet_loss`, the first two pieces of `lessons/mine/lesson_10.py`
+# (`python -m lessons.check start 10`, then `run 10`). Lesson 06's ruler measures their gradients, if you want to see
+# them. Then compare. Why `logsumexp`, and not the log of a sum of exps? Try logits of 100 in float32.
+
+# %%
+chapter("losses", "top", "softmax_cross_entropy_loss", "triplet_loss")
+
+# %% [markdown]
+# ## The other rows of the batch
+#
+# That was the first half. A classifier knows its classes, a triplet its negative. Pairs know only what is right. So the
+# second half takes the wrong answers from the batch: B rows, and the partner of each row is a wrong answer for all the
+# others. tau is the **temperature**:
+#
+#     ranking      mean over i of -log( exp(s_ii) / sum over j of ( exp(s_ij) + exp(h_ij) ) )
+#     SimCSE       mean over i of -log( exp(s_ii) / sum over j of ( exp(s_ij) + exp(h_ij) ) )
+#                  ranking:  s_ij = scale cos(a_i, p_j)        h_ij = scale cos(a_i, n_j)
+#                  SimCSE:   s_ij = cos(u_i, v_j) / tau        h_ij = cos(u_i, n_j) / tau
+#
+# Both are cross-entropies of the first half: the cosines of row i are the logits of B classes, and the right class is i.
+# Every other row j is an **in-batch negative**, and no one had to label it. (SimCSE is *simple contrastive learning of
+# sentence embeddings*; a **contrastive** loss pulls together what belongs together and pushes the rest apart.)
+#
+# Two rows at right angles, each its own answer, at temperature 1: the logits of each row are 1 and 0, so the loss is
+# log(e + 1) - 1 = 0.3133.
+#
+# ![In-batch negatives: each row's wrong answers are the others' right ones](drawings/negatives.svg)
+#
+# A **hard negative** is a wrong answer that somebody has looked for, because it is hard to tell from the right one.
+# The n_j are more columns of logits, wrong for every row; without them the h_ij are left out. With the other's answer as
+# each row's hard negative the logits are 1, 0, 0 and 1: log(2 e + 2) - 1 = 1.0064.
+#
+# *Ranking*, in full multiple negatives ranking, is used on two different texts, such as a question and its answer.
+# *SimCSE* is used on a sentence and itself, or what follows from it. (Lesson 29 has variants: the triplet loss of
+# cosines, ranking in both directions, a weight on hard negatives.)
+
+# %%
+from minisbert.models.sentence_encoder import SentenceEncoder
+
+encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+two = torch.eye(2)  # two rows at right angles, each its own answer
+hard = two.flip(0)  # and each with the other's answer as its hard negative
+for negatives, total in (  # `total` is the sum of all exponentials of a row
+    (None, math.e + 1),
+    (hard, 2 * math.e + 2),
+):
+    value = losses.simcse_loss(two, two, negatives, 1.0).item()
+    print(f"SimCSE: {value:.5f}, {math.log(total):.5f} - 1 by hand")
+    assert abs(value - (math.log(total) - 1)) < 1e-6, "by hand"
+ranking = losses.multiple_negatives_ranking_loss(two, two, hard, scale=1).item()
+assert abs(ranking - (math.log(2 * math.e + 2) - 1)) < 1e-6, "as SimCSE's"
+
+# %% [markdown]
+# **Write them:** `multiple_negatives_ranking_loss` and `simcse_loss`. The cross-entropy of the first half is in your
+# file. Then compare. In the book's ranking loss the labels are 0 to B - 1 with hard negatives and without. Why?
+
+# %%
+chapter("losses", "multiple_negatives_ranking_loss", "simcse_loss")
 
 # %% [markdown]
 # **Exercise 1.** Two rows of a batch hold the same sentence. What does SimCSE do to them, and how does
@@ -164,6 +197,7 @@ def spread(steps=200):
         unit = normalize(table(rows))
         return losses.simcse_loss(unit, unit + noise[rows], temperature=0.05)
 
+    # makes the steps: lesson 11 takes one apart
     optimizer = torch.optim.Adam(table.parameters(), lr=0.02)
     rows = [torch.arange(24)] * steps
     list(fit(table, loss, rows, optimizer, schedule=lambda step: 1.0))  # lesson 11
@@ -326,20 +360,6 @@ for name in ("temperature multiplied", "SimCSE labels off by one"):
 for name, value in angle.items():
     print(f"{name:26} angle to the nearest {value:.1f}")
     assert name == "right" or value < 0.8 * angle["right"], f"{name}: not so even"
-
-# %% [markdown]
-# ## Now read the chapter
-#
-# The losses but one, which can wait for lesson 29, and the checks that they begin with.
-#
-# - In `multiple_negatives_ranking_loss` the labels are 0 to B - 1 with hard negatives and without. Why?
-# - Without its first check `mse_loss` accepts scores (B, 1) and a target (B,). What does it return?
-# - Why `logsumexp`, and not the log of a sum of exps? Try logits of 100.
-#
-# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
-
-# %%
-chapter(10)
 
 # %% [markdown]
 # ## Exercises

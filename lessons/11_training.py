@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 11: the training loop
 #
-# Steps through `minisbert/core/loop.py` and `minisbert/core/data.py`. About 75 minutes. You will compute one step of
-# AdamW by hand, walk through the loop in five stops, write the bill of a step before it is run, and match ten losses of
-# the reference to nine digits.
+# Steps through `minisbert/core/loop.py` and `minisbert/core/data.py`. Reading 65, chapter 40, pieces 150, exercises
+# 40 minutes. You will compute one step of AdamW by hand, walk through the loop in five stops, write the bill of a
+# step before it is run, and match ten losses of the reference to nine digits.
 
 # %%
 import inspect
@@ -11,7 +11,14 @@ from functools import partial
 
 import numpy as np
 import torch
-from course import GOLDEN, TINY, chapter, figure, largest_difference, predict
+from course import (
+    GOLDEN,
+    TINY,
+    chapter,
+    figure,
+    largest_difference,
+    predict,
+)
 
 from minisbert.core import loop, losses
 from lessons.by_hand.adamw import AdamW
@@ -33,7 +40,8 @@ from minisbert.core.loop import adamw_step, fit
 #     p = p (1 - lr w)  -  lr * ( m / (1 - beta1^t) )  /  ( sqrt( v / (1 - beta2^t) ) + eps )        eps = 1e-8
 #
 # Before that comes **clipping**: with |g| the length of all gradients together and c the bound, g becomes
-# g * min(1, c / |g|). And lr itself moves, by a **schedule**. With s steps done of S, and a **warm-up** of W:
+# g * min(1, c / |g|). And lr itself moves, by a **schedule**: up to its largest value, the *peak*, and down again. With s
+# steps done of S, and a **warm-up** of W:
 #
 #     linear:  lr = peak * s / W   for s < W,   then   peak * max(0, S - s) / (S - W)
 #
@@ -60,6 +68,15 @@ assert largest_difference(after, [0.9, 0.9, 1.1]) < 1e-6, "each moves by lr"
 # %% [markdown]
 # That is the point of Adam: the gradient's size cancels, its direction and its steadiness remain.
 #
+# **Write them:** the two losses, `linear_schedule` and `adamw_step` (`python -m lessons.check start 11`, then `run 11`),
+# and compare. Without its first check `mse_loss` accepts scores (B, 1) and a target (B,). What does it return? `m` and
+# `v` are corrected before they are used: what is returned, the corrected ones or not?
+
+# %%
+chapter("losses", "mse_loss", "cosine_mse_loss")
+chapter("loop", "top", "linear_schedule", "adamw_step", "adamw")
+
+# %% [markdown]
 # The decay in the formula above is PyTorch's. The paper's (algorithm 2, line 12) is share * w * p, without lr: at lr
 # 2e-5 the same `weight_decay=0.01` is fifty thousand times as strong there.
 #
@@ -91,7 +108,28 @@ assert largest_difference(parameter.grad, [0.6, 0.8, 0]) < 1e-6, "length 1"
 #     loss      ( (w - 1)^2 + (2 w - 2)^2 ) / 2    =  2.5 (w - 1)^2        10 at w = 3
 #     gradient                                        5 (w - 1)            10 at w = 3, so the next w is 2
 #
-# We walk through `fit` in **five stops**. At each you see its lines, and what becomes of w without one of them.
+# Before you see the loop, write it. `fit(model, loss, batches, optimizer, schedule, start=0, clip=math.inf,
+# micro_batches=...)` is a generator: it *yields* after each step, and the caller takes one step at a time.
+#
+#     for each batch, with s = start, start + 1, ... :
+#         the rate of each group of the optimizer  =  the rate that it had at first * schedule(s)
+#         all gradients  =  0
+#         for each part in micro_batches(batch):   backward of   loss(model, part) * len(part) / len(batch)
+#         norm  =  the length of all gradients together;  above clip, they are cut to it (`clip_grad_norm_` does both)
+#         raise Diverged  if the sum of those losses, or norm, is not finite
+#         one step of the optimizer
+#         yield Step(s + 1, batch, sum of the losses, schedule(s))
+#
+# A batch that is too large for the memory comes in several **micro-batches**, of different sizes maybe; by default it is
+# its own only one. An optimizer has groups of parameters, `optimizer.param_groups`, dictionaries with "params" and "lr".
+
+# %%
+chapter("loop", "Diverged", "Step")
+
+# %% [markdown]
+# **Write it:** `fit` is the hardest piece of the core, three stars, and the one that you will use most. Run the grader
+# until it passes. Then go on: we walk through the book's in **five stops**. At each you see its lines, and what becomes
+# of w without one of them; compare with yours, stop by stop.
 
 # %%
 x = torch.tensor([[1.0], [2.0]], dtype=torch.float64)  # two rows
@@ -149,9 +187,8 @@ print("w:", forgotten)
 assert forgotten == [2, 0.5, -0.75], "the second step is 10 + 5"
 
 # %% [markdown]
-# **3. The gradient of this one.** That `backward` adds is of use, too: a batch that is too large for the memory is cut
-# into **micro-batches**, and the gradients of their means add up to that of the whole mean, if each counts by its share
-# of the rows.
+# **3. The gradient of this one.** That `backward` adds is of use, too: the gradients of the micro-batches' means add up
+# to that of the whole mean, if each counts by its share of the rows.
 
 # %%
 stop("for micro_batch in", "scaled.item()")
@@ -201,6 +238,13 @@ print("w:", early)
 assert early == [3, 2, 1.5], "a step behind"
 
 # %% [markdown]
+# The whole of it at once, with its docstring. Let `clip_grad_norm_` and `optimizer.step()` change places: what is clipped
+# now? Leave out the factor `len(micro_batch) / len(batch)`: by how much is the gradient of four equal parts too large?
+
+# %%
+chapter("loop", "fit")
+
+# %% [markdown]
 # And sentences? A batch is a list of row numbers, the tokens wait in `TextColumns`, and the loss fetches what it needs:
 # `u, v = encoder(*pairs.batch(rows)).chunk(2)`.
 
@@ -221,9 +265,16 @@ assert first == ["a", "ball", "[SEP]"], "first all first sentences,"
 assert second == ["the", "red", "ball"], "then all second ones: one forward for both"
 
 # %% [markdown]
+# How rows become batches: `length_grouped_batches` sorts within windows only. What would training lose if it sorted all
+# rows? (It is a piece of lesson 25.)
+
+# %%
+chapter("data", "top", "TextColumns", "length_grouped_batches")
+
+# %% [markdown]
 # ## The bill of a step
 #
-# Will it fit, and how long will it take? That can be told before it is run. A multiplication and an addition are two
+# Will it fit in memory, and how long will it take? You can tell before you run it. A multiplication and an addition are two
 # operations. Backward costs twice as much as forward: each product has two factors, and the gradient of each is a
 # product of the same size. In memory there are the weights, a gradient for each, and AdamW's m and v, the *moments*;
 # and what backward needs again, such as T probabilities for each token, head and layer. For B rows of T tokens, D
@@ -286,8 +337,9 @@ assert largest_difference(trace, theirs) < 1e-9, "ten losses, to nine digits"
 assert largest_difference(ten_steps(AdamW), theirs) < 1e-9, "and with our own step"
 
 # %% [markdown]
-# Why ten? The first loss proves the forward pass. The second needs gradients and an optimizer to be right, and any
-# error in them grows from step to step. Ten losses that agree to nine digits leave very little room.
+# Why ten? The first loss proves the forward pass. The second is the same one, because the warm-up begins at rate 0. The
+# third is the first that needs gradients and an optimizer to be right, and any error in them grows from step to step.
+# Ten losses that agree to nine digits leave very little room.
 #
 # **Exercise 1.** Ten losses agree. Which mistakes could still hide? (What do these five pairs, in eval mode, never
 # do?)
@@ -457,25 +509,11 @@ for name, first in (
 # batches of them, and a collator makes one tensor of a batch. Sheet 30 has mistakes with all of them, from notebooks.)
 
 # %% [markdown]
-# ## Now read the chapter
-#
-# The loop, which you have seen, with the schedule and the optimizer; and rows to batches.
-#
-# - Let `clip_grad_norm_` and `optimizer.step()` change places. What is clipped now?
-# - Leave out the factor `len(micro_batch) / len(batch)`. By how much is the gradient of four equal parts too large?
-# - `length_grouped_batches` sorts within windows only. What would training lose if it sorted all rows?
-#
-# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
-
-# %%
-chapter(11)
-
-# %% [markdown]
 # ## Exercises
 #
 # Exercises 1 and 2 stand above; `python -m lessons.check answer 11 1` gives a hint for the first, then the answer.
 #
-# **Exercise 3.** Graded: the loss, the schedule, AdamW's step, the bill of a step:
+# **Exercise 3.** Graded: the losses, the schedule, AdamW's step, the loop, the bill of a step:
 # `python -m lessons.check start 11`, `run 11`, `hint 11`.
 #
 # ## Sources

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 14: your own pieces inside the real model
 #
-# Steps through `lessons/mistakes/planting.py`, `minisbert/diagnosis/tracing.py`. About 60 minutes. You will put
-# hand-written pieces into the running package, let three instruments judge them, lose a bug among them and find it
-# again.
+# Uses `lessons/mistakes/planting.py` and `minisbert/diagnosis/tracing.py`. Reading 45, exercises 200 minutes. You
+# will put hand-written pieces into the running package, let three instruments judge them, lose a bug among them and
+# find it again.
 
 # %%
 import numpy as np

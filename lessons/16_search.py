@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lesson 16: search, and the sixty-five hours
 #
-# Steps through `minisbert/search/dense.py`. About 55 minutes. You will count what it costs to find the closest pair of
-# 10,000 sentences in two ways, write exact search with ties by hand, and see what careless search returns.
+# Steps through `minisbert/search/dense.py`. Reading 40, chapter 5, pieces 30, exercises 140 minutes. You will count
+# what it costs to find the closest pair of 10,000 sentences in two ways, write exact search with ties by hand, and
+# see what careless search returns.
 
 # %%
 import numpy as np
@@ -56,7 +57,8 @@ assert 5_000 < ratio < 10_500, "about N: each sentence is read again for every p
 # %% [markdown]
 # ## The real function
 #
-# Three vectors in the plane and a query. `top_k` gives the k best, highest first; `closest_pairs` the best pairs.
+# Three vectors in the plane and a query. The texts that a search looks through are its **corpus**. `top_k` gives the k
+# best of them, highest first; `closest_pairs` the best pairs.
 
 # %%
 from minisbert.search import dense as search
@@ -98,6 +100,16 @@ for row in range(3):
     assert indices[row].tolist() == by_hand, "the same five in the same order"
 for score, i in zip(scores[0], indices[0], strict=True):
     print(f"{score:.3f}  {texts[i]}")
+
+# %% [markdown]
+# `top_k` does the same in blocks: it compares some queries with some rows of the corpus and keeps the k best so far.
+# These are the lines that decide about ties. The k best of before stand to the left of the new scores, in the order of
+# their rows, and a stable sort leaves equal ones as they stand:
+
+# %%
+import inspect
+
+print(inspect.getsource(search.add_scores))
 
 # %% [markdown]
 # And the closest pairs: all cosines at once, the upper triangle, sorted. `closest_pairs` does it block by block, so
@@ -203,8 +215,8 @@ assert np.mean(values > 0.8) < 0.005, "needles"
 # %% [markdown]
 # ## Predict, then run
 #
-# **1.** Ten times as many sentences. What happens to the cross-encoder's time, to encoding, to the search? From how
-# many sentences on does the search take longer than the encoding?
+# **1.** Ten times as many sentences. What happens to the cross-encoder's time, to encoding, to the search? How many
+# sentences must there be before the search takes longer than the encoding?
 
 # %%
 guess = predict(
@@ -215,7 +227,7 @@ guess = predict(
 
 # %%
 turn = 2 * search_rate / encode_rate
-print(f"at this machine's rates from about {turn:,.0f} sentences on")
+print(f"at this machine's rates: about {turn:,.0f} sentences")
 assert 2 * token * mean / D > 500_000, "by multiplications alone beyond half a million"
 guess.answer("a hundred times as long")
 

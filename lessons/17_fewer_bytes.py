@@ -1,10 +1,13 @@
 # %% [markdown]
 # # Lesson 17: making it small: fewer bytes
 #
-# Steps through `minisbert/search/quantized.py` and `minisbert/training/losses.py`. About 60 minutes. You will drop
-# columns and bits of finished vectors, and draw one curve of what each saving costs.
+# Steps through `minisbert/search/quantized.py` and `minisbert/training/losses.py`. Reading 50, chapter 10, pieces
+# 135, exercises 210 minutes. You will drop columns and bits of finished vectors, and draw one curve of what each
+# saving costs.
 
 # %%
+import inspect
+
 import numpy as np
 import torch
 from course import figure, largest_difference, predict
@@ -33,6 +36,13 @@ from minisbert.training import losses as distillation
 #     code  =  floor((x - low) / step) - 128,   step = (high - low) / 255       a quarter of the bytes
 #     bit   =  x > 0                                                            a thirty-second
 #
+# To read a code back, take the middle of its step: `x = low + (code + 128.5) * step`.
+#
+# **Rescoring** takes C candidates that the codes have found for a query q and sorts them by the cosine of q, in float32
+# as it is, with the candidates' better vectors v; equal ones by their row:
+#
+#     score[c]  =  q . v[c] / (|q| |v[c]|)       keep the k highest
+#
 # Two rows of bits are compared by counting those that differ: Hamming's distance. If x and y were turned at random, a
 # bit would differ with probability angle(x, y) / pi, so the count estimates the angle.
 #
@@ -53,6 +63,11 @@ assert codes.tolist() == expected, "10.2 is in the tenth step above the lowest"
 restored = quantized.from_int8(codes, ranges)
 print(restored)
 assert largest_difference(restored, corpus_rows) <= 0.5, "the middle of the step"
+print(
+    inspect.getsource(quantized.calibrate),
+    inspect.getsource(quantized.from_int8),
+    sep="\n",
+)
 
 bits = quantized.to_bits(
     np.array([[1, -1, -1, -1, -1, -1, 0, 2.0], [-1, 1, 1, 1, 1, 1, 1, 1.0]])
@@ -95,6 +110,7 @@ from lessons.neighbours import (
     ten_nearest,
 )
 
+print(inspect.getsource(ten_nearest), inspect.getsource(recall_of), sep="\n")
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 D, N = encoder.width, len(corpus)
 Q, C = encoder.encode(queries), encoder.encode(corpus)  # (300, D), (N, D)

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lesson 20: two-stage search
 #
-# Steps through `minisbert/search/by_tokens.py`, `minisbert/evaluation/retrieval.py`. About 60 minutes. You will search
-# documents that are too long for an encoder, join two engines that disagree, and let a third one judge what they found.
+# Steps through `lessons/search/docstrings.py`, `lessons/search/fusion.py`. Reading 50, chapter 5, pieces 20,
+# exercises 260 minutes. You will search documents that are too long for an encoder, join two engines that disagree,
+# and let a third one judge what they found.
 
 # %%
 import numpy as np
@@ -22,6 +23,7 @@ from course import figure, largest_difference, predict
 # short, we take the modules of the test split (lesson 18).
 
 # %%
+import inspect
 from pathlib import Path
 from sysconfig import get_path
 from textwrap import shorten
@@ -29,8 +31,9 @@ from textwrap import shorten
 from lessons.search import docstrings
 from minisbert.core import bert
 
-bert.FUSED = True  # lesson 26: the same numbers in less time
+bert.FUSED = True  # PyTorch's own kernels: the same numbers in less time (lesson 26)
 
+print(inspect.getsource(docstrings.read_questions))
 library = Path(torch.__file__).parent
 folders = {"": get_path("stdlib"), "numpy": Path(np.__file__).parent}
 for name in ("nn", "optim", "distributions"):
@@ -206,7 +209,7 @@ guess.answer("no better")
 #
 # ## Join them
 #
-# BM25 is a little behind MiniLM. Has it anything to add, or are both wrong about the same questions?
+# BM25 is a little behind MiniLM. Does it add anything, or are both wrong about the same questions?
 
 # %%
 guess = predict(
@@ -396,7 +399,7 @@ assert value < results["BM25"].mean() - 0.02, "worse than BM25 alone: that is th
 # ## Sources
 #
 # - Cormack, Clarke and Büttcher 2009, *Reciprocal rank fusion outperforms Condorcet and individual rank
-#   learning methods*: the sum of reciprocal ranks (its abstract); 60 was fixed in a pilot of theirs (unverified).
+#   learning methods*: the sum of reciprocal ranks (its abstract); 60 was fixed in a pilot of theirs and not altered.
 # - Khattab and Zaharia 2020, *ColBERT: efficient and effective passage search via contextualized late interaction over
 #   BERT*.
 # - Nogueira and Cho 2019, *Passage re-ranking with BERT*.

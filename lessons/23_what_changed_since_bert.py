@@ -2,9 +2,9 @@
 # # Lesson 23: what changed since BERT
 #
 # Steps through `minisbert/architectures/mpnet.py`, `minisbert/architectures/modern.py`,
-# `minisbert/architectures/modernbert.py`, `minisbert/architectures/qwen3.py`. About 75 minutes. You will put each of
-# the changes alone into the book's layer and find out what it buys, make vectors with a model that was built to write,
-# and see how ports of such models go wrong.
+# `minisbert/architectures/modernbert.py`, `minisbert/architectures/qwen3.py`. Reading 65, chapter 15, pieces 45,
+# exercises 110 minutes. You will put each of the changes alone into the book's layer and find out what it buys, make
+# vectors with a model that was built to write, and see how ports of such models go wrong.
 
 # %%
 import torch
@@ -49,13 +49,15 @@ from course import figure, largest_difference, predict
 # distances have a number each, far ones share. 32 buckets do for any length.
 
 # %%
+import inspect
 import math
 
 from minisbert.architectures.mpnet import relative_buckets
 from minisbert.core import bert
 
-bert.FUSED = True  # lesson 26: the same numbers in less time
+bert.FUSED = True  # PyTorch's own kernels: the same numbers in less time (lesson 26)
 
+print(inspect.getsource(relative_buckets))
 distances = torch.tensor([0, -1, -7, -8, -11, -12, -90, -91, -5000])
 print(relative_buckets(distances).tolist())
 for d in (0, 7, 8, 11, 12, 90, 91, 5000):  # eight exact, then eight on a log scale
@@ -89,6 +91,7 @@ print(f"4 apart: {near:.9f} at places 7 and 3, {far:.9f} at 1007 and 1003")
 assert abs(near - far) < 1e-9, "only the distance counts"
 
 assert round(2 * math.pi * 10_000 ** (62 / 64)) == 47_117, "once round, below"
+assert 5.0e6 < 2 * math.pi * 1_000_000 ** (126 / 128) < 5.1e6, "Qwen3: K = 128"
 
 places = torch.arange(20)
 cos, sin = modern.rotary(places[None], 8, 10_000.0, torch.float64)  # (1, 1, T, K)
@@ -97,9 +100,11 @@ packages = modern.rotate(q.expand(1, 1, 20, 8), cos, sin)[0, 0]
 assert largest_difference(packages, ours) < 1e-12, "the package's rotate"
 
 # %% [markdown]
-# Each pair is a clock's hand: its angle says the place, up to whole turns. The **base** sets the slowest hand, and no
-# text may be so long that this one comes round: with 10,000 and K = 64 after 2 pi 10,000^(62/64) = 47,117 tokens, with
-# Qwen3's 1,000,000 after four million. Change the base under a trained model, and every distance means another one.
+# Each pair is a clock's hand: its angle says the place, up to whole turns. The **base** sets the slowest hand. With
+# 10,000 and K = 64 it comes round after 2 pi 10,000^(62/64) = 47,117 tokens, with Qwen3's 1,000,000 and K = 128 after
+# 2 pi 1,000,000^(126/128), five million. That is not a limit: where one hand has come round, the others still tell the
+# two places apart. The length on which a model was *trained* ends much earlier. Change the base under a trained model,
+# and every distance means another one.
 
 # %% [markdown]
 # **RMSNorm** is LayerNorm without the mean and beta. [1, 7] has the mean square 25. Was the mean worth subtracting?
@@ -183,8 +188,9 @@ assert products["SwiGLU"] < 0.6 * products["GELU"], "sums only approach a produc
 # **No biases.** One of BERT's has never done anything, that of the keys: it adds the same to all scores of a query, and
 # softmax does not change (lesson 05).
 #
-# **Exercise 1.** Count the parameters of one layer of BERT-base, ModernBERT-base (F = 1,152, gated, no biases) and
-# Qwen3's 0.6 B (D = 1,024, F = 3,072).
+# **Exercise 1.** Count the parameters of one layer of BERT-base, ModernBERT-base (D = 768, F = 1,152, gated, no biases)
+# and Qwen3's 0.6 B (D = 1,024, F = 3,072, gated, no biases; 16 heads of queries and 8 of keys and values, of K = 128
+# columns each).
 
 # %% [markdown]
 # ## Who chased whom
@@ -196,8 +202,9 @@ assert products["SwiGLU"] < 0.6 * products["GELU"], "sums only approach a produc
 # a hard negative.) In ids: 1 begins a text, 2 ends it, 3 is *find*, 4 to 15 are animals, 16 to 21 verbs, then fillers.
 
 # %%
-from lessons.chases import documents_of, queries_of, unknown
+from lessons.chases import documents_of, learn, queries_of, unknown
 
+print(inspect.getsource(learn))
 print("query   ", queries_of(unknown[:1])[0])
 print("document", documents_of(unknown[:1])[0])
 print("rival   ", documents_of(unknown[1:2])[0])
@@ -294,6 +301,8 @@ assert abs(before - 1) < 1e-12, "a sum hands its gradient on as it is"
 # %%
 from minisbert.architectures import modernbert
 
+print(inspect.getsource(modernbert.local_mask))
+
 
 def seen(tokens, half=64):
     """How many tokens each token of a text sees in a local layer: (T,)."""
@@ -325,6 +334,8 @@ assert 0.36 < share[8192] < 0.38, "little more than the 8 global layers of 22"
 # %%
 from lessons.chases import batch_of
 from minisbert.architectures.qwen3 import Decoder, DecoderConfig
+
+print(inspect.getsource(decoder.causal_mask))
 
 
 def last_token(hidden, mask):
@@ -463,6 +474,7 @@ from lessons.mistakes import MISTAKES
 from minisbert.core.pooling import mean_pool
 
 
+print(inspect.getsource(wrong))
 causal_mask, rotary = decoder.causal_mask, modern.rotary
 no_causal = lambda mask, tokens, device: mask.expand(-1, 1, tokens, -1)  # noqa: E731
 pads_seen = lambda mask, *sizes: causal_mask(None, *sizes)  # noqa: E731

@@ -2,9 +2,9 @@
 # # Lesson 26: the same formulas, faster: fused operations, the compiler, fewer bits
 #
 # Steps through `minisbert/core/bert.py`, `minisbert/backends/package.py`, `minisbert/backends/graphs.py`,
-# `minisbert/system/devices.py`. About 60 minutes. You will count how often a formula goes through memory, read the loop
-# that PyTorch's compiler makes of your LayerNorm, multiply in 16 and in 8 bits, and climb a ladder of steps to the same
-# vectors, or nearly the same ones.
+# `minisbert/system/devices.py`. Reading 50, chapter 10, exercises 80 minutes. You will count how often a formula goes
+# through memory, read the loop that PyTorch's compiler makes of your LayerNorm, multiply in 16 and in 8 bits, and
+# climb a ladder of steps to the same vectors, or nearly the same ones.
 
 # %%
 import torch
@@ -52,8 +52,8 @@ N = len(texts)
 assert 2048 * D * 4 * 2 == 6_291_456, "bytes: read once, written once"
 
 # %% [markdown]
-# **Exercise 1.** By the formula: how many operations must a core do with each number of 4 bytes before memory no
-# longer matters, at 100 billion operations and 10 GB a second?
+# **Exercise 1.** By the formula, for a loop that reads and writes each number once (p = 2): how many operations must a
+# core do with each number of 4 bytes before memory no longer matters, at 100 billion operations and 10 GB a second?
 
 # %% [markdown]
 # ## The real function
@@ -224,9 +224,11 @@ print(f"bfloat16 here: {'yes' if dtype == torch.bfloat16 else 'no'}, {reason}")
 
 # %%
 import copy
+import inspect
 
 from minisbert.backends import graphs as int8
 
+print(inspect.getsource(int8.quantized_linear))
 row, integers = torch.tensor([[-1.0, 0.0, 1.55]]), torch.tensor([[1, 2, 3]]).char()
 y = int8.quantized_linear(row, integers, scale=torch.tensor([0.5]))
 # step 0.01, c = [-128, -28, 127], middle 0.28: 0.01 * 0.5 * 197 + 0.28 * 0.5 * 6

@@ -2,9 +2,9 @@
 # # Lesson 29: more losses
 #
 # Steps through `contrastive_loss` of `minisbert/core/losses.py`, `minisbert/training/losses.py`,
-# `lessons/by_hand/losses.py` and the geometry in `lessons/by_hand/geometry.py`. About 40 minutes; optional, after
-# lesson 10. You will compute three relatives of its losses and four variants, and measure alignment and uniformity of
-# MiniLM.
+# `lessons/by_hand/losses.py` and the geometry in `lessons/by_hand/geometry.py`. Reading 30, chapter 5, pieces 115,
+# exercises 10 minutes. After lesson 10. You will compute three relatives of its losses and four variants, and measure
+# alignment and uniformity of MiniLM.
 
 # %%
 import math
@@ -254,7 +254,7 @@ assert angles["no 1 inside the log"] < 1, "the direction is right, only the size
 # Answers are in [the book in ten evenings](TEN_EVENINGS.md).
 
 # %%
-chapter(29)
+chapter("losses", "contrastive_loss")
 
 # %% [markdown]
 # ## Exercises
@@ -270,10 +270,10 @@ chapter(29)
 # - Hadsell, Chopra and LeCun 2006, *Dimensionality reduction by learning an invariant mapping*, equation 4.
 # - Wang and Isola 2020, *Understanding contrastive representation learning through alignment and uniformity on the
 #   hypersphere*, section 4.
-# - SimCLR (Chen et al. 2020), equation 1 (unverified); CoSENT (Huang et al. 2024), the formula as sentence-transformers
+# - SimCLR (Chen et al. 2020), equation 1; CoSENT (Huang et al. 2024), the formula as sentence-transformers
 #   has it.
 #
 # ## What you have now
 #
 # You have the losses that other people's code may ask for, and two measures of a space. Next: [the
-# sheets](README.md#sheets), one evening each.
+# sheets](README.md#sheets-one-evening-labs), one evening each.

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Sheet 30: from the wild
 #
-# Steps through `minisbert/core/heads.py`, `minisbert/core/loop.py` and `lessons/by_hand/losses.py`. About 33
-# minutes. You will find seven mistakes of two published notebooks, each by a check of two lines.
+# Steps through `minisbert/core/heads.py`, `minisbert/core/loop.py` and `lessons/by_hand/losses.py`. Reading 25,
+# exercises 40 minutes. You will find seven mistakes of two published notebooks, each by a check of two lines.
 
 # %%
 import torch
@@ -181,7 +181,17 @@ assert trained["as meant"] == 2 * 1_774_464 + 384 * 385, "two layers, and the po
 assert trained["as there"] == 22_713_216 - 2 * 1_774_464, "all but two layers"
 
 # %% [markdown]
-# Of the seven, two stop with an error, by luck, and five say nothing. What finds them is always the same: change what
+# The seven, and what each one said:
+#
+#     1  attention across the batch                                  nothing
+#     2  a schedule that ends when nine tenths are done              nothing
+#     3  a threshold of 1 on labels from 0 to 1                      nothing
+#     4  the string "False" as a flag                                an error, because no padding has that name
+#     5  a collator that nobody gets                                 an error, at the first two lengths in a batch
+#     6  a function that freezes and is never called                 nothing
+#     7  layers counted from the wrong end                           nothing
+#
+# Two stop with an error, by luck, and five say nothing. What finds them is always the same: change what
 # must not matter, and look whether it does; leave out what must matter, and look whether anything changes; count.
 #
 # **Exercise 2.** Take a training script of your own. Change one thing that must not matter, leave out one that must,

@@ -1,15 +1,16 @@
 # %% [markdown]
 # # Sheet 31: where vectors fail
 #
-# About 60 minutes, after lesson 18. You will ask MiniLM thirty questions of which it gets two right, find out how
-# many questions four documents can answer at most, and read a text back out of its vector.
+# Steps through `lessons/by_hand/limits.py`. Reading 50, pieces 20, exercises 80 minutes. After lesson 18. You will
+# ask MiniLM thirty questions of which it gets two right, find out how many answers four columns can hold and why
+# training does not find them, and read a text back out of its vector.
 
 # %%
 import itertools
 
 import numpy as np
 import torch
-from course import figure, predict
+from course import figure, largest_difference, predict
 
 from lessons.search.bm25 import bm25_scores
 from lessons.search.docstrings import terms
@@ -99,19 +100,25 @@ guess.answer("2")
 #
 # ## How many answers fit into one vector
 #
-# Those failures could be mended by training. This one cannot. Each query has two right documents, and each pair of
-# documents has a query. The vectors need not come from a model: we may put them wherever we like.
+# Those failures can be mended by training. Is there one that cannot? Let each query have two right documents, and
+# each *pair* of documents have a query. The vectors need not come from a model: we may put them wherever we like.
+# How many of the n (n - 1) / 2 pairs can be the two nearest of some query?
 #
-# Two columns first. Unit vectors are points on a circle, and the two nearest to any direction are neighbours on it.
-# So n documents have n possible answers, and n (n - 1) / 2 were asked for: with four documents, 4 of 6. (Descent will
-# find 3 of the 6: a bound says what cannot be, not what is found.) More columns make more neighbours, but their
-# number is finite for every width, whatever the training.
+#     columns    pairs that are possible, n documents of length 1       why
+#     2          n                                                      neighbours on a circle
+#     3          3 n - 6                                                neighbours on a sphere: the edges of its hull
+#     4          all of them, for every n                               below
+#
+# With two columns and four documents that is 4 of 6, and no training mends it. With 384 columns no such bound is left.
+# So what is the limit? First, what training finds.
 #
 # **2.** We let gradient descent place vectors of 4 columns. Up to how many documents does it find every pair?
 
 # %%
 guess = predict(
-    "31.2", "4 columns, every pair an answer: up to about ...", ["8", "50", "400"]
+    "31.2",
+    "4 columns, every pair an answer, by descent: up to about ...",
+    ["8", "50", "400"],
 )
 
 
@@ -141,16 +148,95 @@ for columns, shares in curves.items():
     found = [f"{n}: {share:.0%}" for n, share in zip(SIZES, shares, strict=True)]
     print(f"{columns} columns", *found, sep="   ")
 for n, share in zip(SIZES, curves[2], strict=True):
-    assert share <= min(1, 2 / (n - 1)) + 1e-6, "n of n (n - 1) / 2, as counted by hand"
-assert curves[4][3] > 0.9 > curves[4][4], "8 documents fit into 4 columns, 12 do not"
-assert min(curves[6]) > 0.95, "two columns more, and 20 do"
+    assert share <= min(1, 2 / (n - 1)) + 1e-6, "n of n (n - 1) / 2: the bound"
+assert curves[4][3] > 0.9 > curves[4][4], "this descent: 8 documents, and not 12"
+assert min(curves[6]) > 0.95, "two columns more, and it finds 20"
 guess.answer("8")
 
 # %% [markdown]
-# Weller et al. prove a bound of this kind, and extrapolate such curves: 1,024 columns would be enough for some four
-# million documents if every *pair* is an answer, and an answer of a hundred documents needs more. Their data set
-# LIMIT asks it of real models. Here is a small one: twenty people, and for each pair of them one thing that only
-# these two like.
+# It is tempting to read a law from such curves: so many documents for so many columns. It would be a law of this
+# descent. Here are four columns that do it for any number of documents. Document t is an angle, and its vector is
+#
+#     v(t)  =  (cos t, sin t, cos 2t, sin 2t) / sqrt(2)                                        of length 1
+#     q     =  (cos a + cos b, sin a + sin b, -cos(a + b) / 2, -sin(a + b) / 2)                the query for a and b
+#
+# Multiply q with v(t), use cos x cos y + sin x sin y = cos(x - y), and you get, but for a factor and a constant,
+#
+#     - (1 - cos(t - a)) (1 - cos(t - b))
+#
+# which is 0 at t = a and at t = b, and below 0 everywhere else: two factors that are never negative. So a and b are the
+# two nearest, and nobody else. (The path of v is the **moment curve**. With 2 k columns, cos and sin of t to k t, the
+# same product of k factors gives every k documents a query.)
+
+# %%
+from lessons.by_hand.limits import on_the_curve, query_for_two
+
+half_turn = torch.tensor([np.pi])
+by_hand = query_for_two(torch.tensor([0.0]), half_turn)
+print(by_hand)
+assert largest_difference(by_hand, [[0, 0, 1, 0]]) < 1e-6, (
+    "where cos 2t is largest: 0 and pi"
+)
+
+# %% [markdown]
+# **3.** Twelve documents, evenly on the curve, were too many for descent.
+
+# %%
+guess = predict(
+    "31.3",
+    "The construction, in float32: it finds every pair of up to ...",
+    ["12 documents", "100 and more", "a million"],
+)
+
+
+# %%
+def constructed(n):
+    """Documents (n, 4) on the curve, the queries (P, 4) for all pairs, the pairs (P, 2), in float64."""
+    angles = 2 * np.pi * torch.arange(n, dtype=torch.float64) / n
+    pairs = torch.combinations(torch.arange(n), 2)
+    queries = query_for_two(angles[pairs[:, 0]], angles[pairs[:, 1]])
+    return on_the_curve(angles), queries, pairs
+
+
+def share_found(n, dtype):
+    """The share of pairs that are the two nearest if vectors are stored as ``dtype``; products are exact."""
+    documents, queries, pairs = constructed(n)
+    scores = queries.to(dtype).double() @ documents.to(dtype).double().T  # (P, n)
+    return (
+        (scores.topk(2).indices.sort(1).values == pairs).all(1).double().mean().item()
+    )
+
+
+dtypes = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+stored, margins = {}, {}
+for n in (12, 50, 100, 200, 400):
+    documents, queries, _ = constructed(n)
+    best = (queries @ documents.T).topk(3).values
+    margins[n] = (best[:, 1] - best[:, 2]).min().item()  # of the second over the third
+    stored[n] = [share_found(n, dtype) for dtype in dtypes]
+    shares = [f"{str(d)[6:]} {x:.1%}" for d, x in zip(dtypes, stored[n], strict=True)]
+    print(f"{n:3} documents, margin {margins[n]:.0e}:", *shares, sep="  ")
+assert all(shares[3] == 1 for shares in stored.values()), (
+    "float64: all 79,800 pairs of 400"
+)
+assert stored[100][2] == 1 > stored[400][2], "float32: all pairs of 100, not of 400"
+assert stored[50][1] < 0.95, "float16 loses some of 50"
+assert abs(margins[400] * 400**4 / (margins[100] * 100**4) - 1) < 0.05, (
+    "margin: 134 / n^4"
+)
+guess.answer("100 and more")
+
+# %% [markdown]
+# So it is not the number of columns that ends it. It is the **margin**: by how much the right documents win. Here it
+# shrinks like 134 / n^4, so each doubling of the documents needs four more bits in every number. And it is **descent**:
+# this solution exists for 12 documents, and a loss that starts from random vectors does not find it. A trained encoder
+# has both troubles, and a third: its queries are sentences, and nobody chooses their vectors one by one.
+#
+# Weller et al. extrapolate curves such as those of descent: by them, 1,024 columns would be enough for some four
+# million documents if every *pair* is an answer. (Their theorem bounds the columns by the sign rank of the table of
+# right answers. For pairs that is a small constant, as you have just seen; it grows with the size of an answer.) Their
+# data set LIMIT asks it of real models. Here is a small one: twenty people, and for each pair of them one thing that
+# only these two like.
 
 # %%
 names = [
@@ -207,15 +293,16 @@ assert recalls[0, 0] > 0.8, "vectors too, of four people"
 assert recalls[-1, 0] < 0.5, "and fewer with every person"
 
 # %% [markdown]
-# Counting words answers all of it, and 384 columns, which could hold it, lose three fifths of it at twenty people: the
-# model never learned that a list is to be kept item by item. So engines that must not miss a name or a part number keep
-# an index of words beside the vectors ([lesson 20](20_two_stage_search.py) joins the two), or a vector for each token
-# ([lesson 19](19_one_vector_many_or_none.py)).
+# Counting words answers all of it. 384 columns could hold it many times over, and lose three fifths of it at twenty
+# people: the model never learned that a list is to be kept item by item. So engines that must not miss a name or a part
+# number keep an index of words beside the vectors ([lesson 20](20_two_stage_search.py) joins the two), or a vector for
+# each token ([lesson 19](19_one_vector_many_or_none.py)).
 #
 # ## The figure
 #
-# Left: each of the thirty triples. Above the line the paraphrase is nearer. Middle: the best that gradient descent
-# finds for free vectors. Right: MiniLM and BM25 on the small LIMIT.
+# Left: each of the thirty triples. Above the line the paraphrase is nearer. Middle: the pairs that gradient descent
+# finds for free vectors, and, dotted, what four columns hold on the moment curve. Right: MiniLM and BM25 on the small
+# LIMIT.
 #
 # ![Thirty triples, reachable pairs, recall by people](figures/31_where_vectors_fail.png)
 
@@ -230,10 +317,13 @@ def draw(plt):
     left.set(xlabel="cosine with the changed fact", ylabel="with the paraphrase")
     left.legend(fontsize=7, frameon=False, loc="upper left")
     for columns, shares in curves.items():
-        middle.plot(SIZES, shares, marker=".", label=f"{columns} columns")
+        middle.plot(SIZES, shares, marker=".", label=f"{columns} columns, descent")
+    middle.plot(SIZES, [1] * len(SIZES), "k:", label="4 columns, by construction")
     middle.set(xlabel="documents", ylim=(0, 1.05))
     middle.set(ylabel="share of pairs that a query can find")
-    middle.legend(fontsize=7, frameon=False)
+    middle.legend(
+        fontsize=7, frameon=False, loc="upper right", bbox_to_anchor=(1, 0.97)
+    )
     for name, recall in zip(("MiniLM", "BM25"), recalls.T, strict=True):
         right.plot(people, recall, marker=".", label=name)
     right.set(xlabel="people", ylabel="recall of the two who like it", ylim=(0, 1.05))
@@ -260,10 +350,16 @@ figure("31_where_vectors_fail", draw)
 #
 # **Exercise 3.** Write ten triples of your own field. Which kind does a model trained on your data learn?
 #
+# **Exercise 4.** Start the descent of `reached(12, 4)` from the construction, with a little noise. Does it stay?
+#
+# **Exercise 5.** Graded: the query for two documents: `python -m lessons.check start 31`, `run 31`, `hint 31`.
+#
 # ## Sources
 #
 # - Weller, Boratko, Naim & Lee, *On the Theoretical Limitations of Embedding-Based Retrieval* (2025, arXiv
-#   2508.21038): the bound, free vectors trained on the test, LIMIT.
+#   2508.21038): sign rank, free vectors trained on the test and their extrapolation, LIMIT.
+# - Gale 1963, *Neighborly and cyclic polytopes*: points on the moment curve, of which every few are neighbours (second
+#   hand, as textbooks on polytopes quote it).
 # - Morris, Kuleshov, Shmatikov & Rush, *Text Embeddings Reveal (Almost) As Much As Text* (2023, arXiv 2310.06816): 92
 #   % of texts of 32 tokens recovered word for word, by a model trained to invert.
 # - Caliskan, Bryson & Narayanan, *Semantics derived automatically from language corpora contain human-like biases*

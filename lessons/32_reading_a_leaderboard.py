@@ -1,14 +1,16 @@
 # %% [markdown]
 # # Sheet 32: reading a leaderboard
 #
-# About 60 minutes, after lessons 13 and 18. You will take a mean apart, cheat on purpose and measure what it brings,
-# and say how far apart two scores must be.
+# Steps through `lessons/by_hand/leaderboard.py`. Reading 35, pieces 25, exercises 90 minutes. After lessons 13 and
+# 18. You will take a mean apart, cheat on purpose and measure what it brings, and say how far apart two scores must
+# be.
 
 # %%
 import numpy as np
 import torch
 from course import figure, predict
 
+from lessons.by_hand.leaderboard import borda_counts, mean_by_type
 from lessons.last_layer import LastLayer, both, cosines, run, tokens, vectors
 from lessons.search.docstrings import read_entries, split_of
 from lessons.search.measure import interval, ndcg_of_each
@@ -28,11 +30,32 @@ from minisbert.data.rows import load_scored_pairs
 #     Borda count   =  sum over tasks of the number of models below
 #
 # The first lets the type with the most tasks decide. The second weighs a type with one task like one with twenty. The
-# third counts who is ahead, and not by how much.
+# third counts who is ahead, and not by how much; equal scores give neither a point.
 #
 # ## The real function
 #
-# A board of our own. Four tasks of two types: the three genres of the STS Benchmark, and a search of docstrings by
+# Three models, two tasks of one type and one of another. Whom would you take?
+
+# %%
+small = np.array([[80.0, 70.0, 40.0], [78.0, 68.0, 60.0], [70.0, 60.0, 61.0]])  # (M, T)
+types = ["sts", "sts", "search"]
+print(
+    "by task",
+    small.mean(1),
+    "by type",
+    mean_by_type(small, types),
+    "Borda",
+    borda_counts(small),
+)
+assert mean_by_type(small, types).tolist() == [57.5, 66.5, 63.0], "(75 + 40) / 2, ..."
+assert borda_counts(small).tolist() == [4, 3, 2], (
+    "above two models twice; once, once, once; twice"
+)
+
+# %% [markdown]
+# The first leads by Borda's count, and is last by type. Neither is wrong: they answer other questions.
+#
+# Now a board of our own. Four tasks of two types: the three genres of the STS Benchmark, and a search of docstrings by
 # their names (lesson 18, 600 of them). Three models, each MiniLM with another last layer: **as published**; a
 # **specialist**, trained on half of STS-B's short training pairs; and a **cheat**, trained on half of the test pairs.
 
@@ -77,11 +100,16 @@ for name, model in models.items():
     of_queries[name] = 100 * ndcg_of_each(order, right)
     board[name] = np.array([*scores, of_queries[name].mean()])
 
+everything = np.stack(list(board.values()))  # (M, T)
+columns = [
+    *everything.T,
+    everything.mean(axis=1),
+    mean_by_type(everything, ["sts", "sts", "sts", "search"]),
+    borda_counts(everything),
+]
 print(*(f"{task:>9}" for task in (*GENRES, "search", "by task", "by type", "Borda")))
-for name, scores in board.items():
-    means = scores.mean(), (scores[:3].mean() + scores[3]) / 2
-    borda = sum((scores > other).sum() for other in board.values())
-    print(*(f"{score:9.1f}" for score in (*scores, *means, borda)), name)
+for name, row in zip(board, np.stack(columns, axis=1), strict=True):
+    print(*(f"{value:9.1f}" for value in row), name)
 gain = board["specialist"] - board["as published"]  # (4,)
 assert 0.5 < gain.mean() < 2.5, "the specialist is a point or so ahead"
 
@@ -104,8 +132,8 @@ assert gain[0] < 0.5, "captions did not gain"
 guess.answer("one genre")
 
 # %% [markdown]
-# Four points on news and next to nothing elsewhere make one point of the mean. If your texts are captions, the model
-# with the better mean is not the better model. So read the columns that look like your work.
+# Four points on news, half a point in the search and nothing elsewhere make one point of the mean. If your texts are
+# captions, the model with the better mean is not the better model. So read the columns that look like your work.
 #
 # **2.** The cheat leads on all four. How much of its lead on the STS Benchmark would you get on pairs that it has not
 # seen?
@@ -202,6 +230,14 @@ for name, scores in board.items():
 #
 # `python -m lessons.check answer 32 1` gives a hint, and asked again, an answer.
 #
+# **Exercise 3.** *A published figure.* Lee, Pincombe and Welsh had people grade how much alike each two of fifty short
+# news texts are. The package gensim carries both, `lee.cor` and `similarities0-1.txt` (`pip install gensim`, then
+# `gensim.test.utils.datapath`). Their abstract reports correlations of about .6 between people, about .6 for the best
+# of their LSA models, and closer to .5 for the best count of words. What does a count of words of yours have, and what
+# MiniLM? And the nDCG@10 of each, with the people's grades?
+#
+# **Exercise 4.** Graded: mean by type, Borda counts: `python -m lessons.check start 32`, `run 32`, `hint 32`.
+#
 # **Exercise 1.** You are given the cheat's scores and vectors, and not its training data. Which test would raise your
 # suspicion?
 #
@@ -213,6 +249,7 @@ for name, scores in board.items():
 # - Muennighoff, Tazi, Magne & Reimers 2022, *MTEB: Massive Text Embedding Benchmark* (arXiv 2210.07316): 8 types of
 #   tasks, 58 data sets. Its repository, embeddings-benchmark/mteb: pull requests 1345 (Borda) and 2153 (zero-shot in
 #   per cent), `docs/get_started/advanced_usage/rank_stability.md` (the draws).
+# - Lee, Pincombe & Welsh 2005, *An empirical evaluation of models of text document similarity* (its abstract).
 # - `docs/retrieval.md`: the overlap of STS-B's training split with STS12 to STS16.
 #
 # ## What you have now

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Sheet 33: instructions and prompts
 #
-# About 45 minutes, after lesson 11. You will teach MiniLM two meanings of "similar" that contradict each other, ask
-# for either by a few words before the text, and see what happens if they are forgotten.
+# Steps through `lessons/by_hand/prompts.py`. Reading 35, pieces 20, exercises 20 minutes. After lesson 11. You will
+# teach MiniLM two meanings of "similar" that contradict each other, ask for either by a few words before the text,
+# and see what happens if they are forgotten.
 
 # %%
 import random
@@ -27,7 +28,12 @@ from minisbert.train import train
 #
 # A prompt is text like any other. It is not a switch, and nothing in the architecture knows of it: only training
 # gives it a meaning. The mean over tokens includes the prompt's own, unless the model's folder says `include_prompt:
-# false`.
+# false`. Then the prompt is read by every layer and left out of the pooling: of the states h of a text's tokens, the
+# first p of which are [CLS] and the prompt's,
+#
+#     v  =  mean over the tokens from p on of h
+#
+# so the vector is that of the text's own tokens, each of which has seen the prompt.
 #
 # ## The real function
 #
@@ -67,14 +73,12 @@ def triples(colours, numbers, things, count):
     """(what is asked for, anchor, what is like it, what is not): two for each drawing, with sides exchanged."""
     found = []
     for _ in range(count):
-        (c, other_c), (n, other_n), (thing, other) = (
-            chance.sample(words, 2) for words in (colours, numbers, things)
-        )
-        anchor, by_colour, by_number = (
-            f"{n} {c} {thing}",
-            f"{other_n} {c} {other}",
-            f"{n} {other_c} {other}",
-        )
+        colour, other_colour = chance.sample(colours, 2)
+        number, other_number = chance.sample(numbers, 2)
+        thing, other_thing = chance.sample(things, 2)
+        anchor = f"{number} {colour} {thing}"
+        by_colour = f"{other_number} {colour} {other_thing}"
+        by_number = f"{number} {other_colour} {other_thing}"
         found += [
             ("colour", anchor, by_colour, by_number),
             ("number", anchor, by_number, by_colour),
@@ -168,6 +172,48 @@ print(loaded.settings.prompts)
 assert (by_name == by_hand).all(), "a prompt is text before the text"
 
 # %% [markdown]
+# Must the prompt be in the mean? Its tokens are the same for every text, so they say little about this one. On one
+# text by hand, then on all:
+
+# %%
+import torch
+
+from lessons.by_hand.prompts import mean_after_prompt
+from minisbert.core.encoder import normalize
+from minisbert.core.tokenizer import pad_batch
+
+states = torch.tensor(
+    [[[9.0], [1.0], [3.0]]]
+)  # (1, T, 1): a prompt's token and two others
+mask = torch.ones(1, 3, dtype=torch.bool)
+assert mean_after_prompt(states, mask, 1).item() == 2, "(1 + 3) / 2"
+
+
+def own_tokens(texts, prompt):
+    """Vectors (N, D) of texts that were read with a prompt and pooled without it."""
+    count = (
+        len(trained.tokenizer.encode([prompt]).ids[0]) - 1
+    )  # [CLS] and the prompt, no [SEP]
+    ids = trained.tokenizer.encode([prompt + text for text in texts]).ids
+    batch, mask = pad_batch(ids, trained.tokenizer.pad_id)
+    if mask is None:  # no text is shorter than another
+        mask = torch.ones_like(batch, dtype=torch.bool)
+    with torch.no_grad():
+        return normalize(mean_after_prompt(trained.bert(batch, mask), mask, count))
+
+
+right = 0
+for asked, prompt in PROMPTS.items():
+    rows = [triple[1:] for triple in held_out if triple[0] == asked]
+    u, like, unlike = (
+        own_tokens([row[side] for row in rows], prompt) for side in range(3)
+    )
+    right += int(((u * like).sum(1) > (u * unlike).sum(1)).sum())
+without = right / len(held_out)
+print(f"prompt read and pooled {after['right']:.2f}, read and not pooled {without:.2f}")
+assert without > 0.9, "the text's own tokens have seen the prompt: that is enough"
+
+# %% [markdown]
 # ## The figure
 #
 # ![Share of triples right, by prompt](figures/33_instructions_and_prompts.png)
@@ -217,6 +263,8 @@ assert mixed < 0.75, "hardly better than a coin"
 #
 # **Exercise 2.** A model's card says "query: " and "passage: ". You compare sentences with each other, as STS-B does.
 # Which of the two do you take, and for which side?
+#
+# **Exercise 3.** Graded: the mean after a prompt: `python -m lessons.check start 33`, `run 33`, `hint 33`.
 #
 # ## Sources
 #

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Sheet 34: search for a language model
 #
-# About 60 minutes, after lesson 22. You will measure a language model's prompt before the model says a word: whether
-# the answer is in it, what it costs in tokens, whether a citation holds, and when to say "I do not know".
+# Steps through `lessons/search/passages.py`. Reading 30, pieces 20, exercises 40 minutes. After lesson 22. You will
+# measure a language model's prompt before the model says a word: whether the answer is in it, what it costs in
+# tokens, whether a citation holds, and when to say "I do not know".
 
 # %%
 from sysconfig import get_path
@@ -16,20 +17,22 @@ from lessons.search.fusion import reciprocal_ranks
 from minisbert import SentenceEncoder
 from minisbert.core import bert
 
-bert.FUSED = True  # lesson 26: the same numbers in less time
+bert.FUSED = True  # PyTorch's own kernels: the same numbers in less time (lesson 26)
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 
 # %% [markdown]
 # ## The question
 #
-# In **retrieval-augmented generation**, RAG, a language model answers from passages that a search has found. Without
-# the right one it may still sound sure. How good is the search, before any answer? No language model runs here.
+# In **retrieval-augmented generation** (**RAG**), a language model answers from passages that a search has found.
+# Without the right one it may still sound sure. How good is the search, before any answer? No language model runs here.
 #
 # ## The formula
 #
 #     prompt    =  passages [1], [2], ... from the best on, while they fit a budget of tokens; then the question
 #     recall    =  share of questions whose answer stands whole in a passage of the prompt
 #     answered  <= recall, by a model that says what the passages say and nothing else
+#
+# The first passage that does not fit ends the prompt, even if a later one would: they are handed over in their order.
 #
 # ## The real function
 #
@@ -38,28 +41,39 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 # rank them together, as in lesson 20.
 
 # %%
+from lessons.search.passages import recall_in_budget
+
+# two questions, three passages each, best first: which holds the answer, how long are they?
+holds = np.array([[False, True, False], [False, False, True]])
+lengths = np.array([[60, 50, 10], [60, 50, 10]])
+print(recall_in_budget(holds, lengths, 115))
+assert recall_in_budget(holds, lengths, 115).tolist() == [1, 0], "110 fit, 120 do not"
+assert recall_in_budget(holds, lengths, 70).tolist() == [0, 0], (
+    "the 10 that would fit come third"
+)
+
+# %%
 folder, questions = modules.folder(), modules.QUESTIONS
 asked = encoder.encode([q.text for q in questions])  # (Q, D)
 terms = [docstrings.terms(q.text) for q in questions]
 
 
 def ranked(size, overlap):
-    """Chunks; their order for each question, whether each holds the answer, tokens so far: best first, (Q, N)."""
-    engine.WORDS, engine.OVERLAP = size, overlap
-    chunks, _ = engine.read_folder(folder, most=20_000)
+    """Chunks; their order for each question, whether each holds the answer, its tokens: best first, (Q, N)."""
+    chunks, _ = engine.read_folder(folder, 20_000, words=size, overlap=overlap)
     texts = [" ".join(chunk.text.split()) for chunk in chunks]
     words = bm25.bm25_scores(terms, [docstrings.terms(text) for text in texts])
     both = reciprocal_ranks(words) + reciprocal_ranks(asked @ encoder.encode(texts).T)
     order = np.argsort(-both, axis=1, kind="stable")
     holds = np.array([[q.answer in text for text in texts] for q in questions])
     tokens = np.array([*map(len, encoder.tokenizer.backend.encode_batch(texts))])
-    return chunks, order, np.take_along_axis(holds, order, 1), tokens[order].cumsum(1)
+    return chunks, order, np.take_along_axis(holds, order, 1), tokens[order]
 
 
 def recall(size, tokens=np.inf, chunks=None):
     """Is the answer in so many tokens, or chunks? For each question (Q,), 1 or 0."""
-    *_, hit, so_far = sizes[size]
-    return (hit & (so_far <= tokens))[:, :chunks].any(1) * 1.0
+    *_, hit, lengths = sizes[size]
+    return recall_in_budget(hit[:, :chunks], lengths[:, :chunks], tokens)
 
 
 sizes = {size: ranked(*size) for size in ((20, 0), (20, 5), (80, 10), (320, 40))}
@@ -73,7 +87,8 @@ sizes = {size: ranked(*size) for size in ((20, 0), (20, 5), (80, 10), (320, 40))
 guess = predict("34.1", "The sentence that answers is in five:", ["19", "13", "5"])
 
 # %%
-chunks, order, right, so_far = sizes[80, 10]
+chunks, order, right, lengths = sizes[80, 10]
+so_far = lengths.cumsum(axis=1)  # tokens of the prompt up to each rank, (Q, N)
 best = [{chunks[i].path for i in row[:5]} for row in order]
 files = np.mean([q.file in paths for q, paths in zip(questions, best, strict=True)])
 answers = recall((80, 10), chunks=5).mean()
@@ -87,9 +102,10 @@ guess.answer("13")
 
 # %%
 print("words, overlap: chunks, answers whole; answers in five, their tokens")
-for size, (pieces, *_, upto) in sizes.items():
+for size, (pieces, *_, of_each) in sizes.items():
     print(f"{size}: {len(pieces)}, {recall(size).mean():.0%};", end=" ")
-    print(f"{recall(size, chunks=5).mean():.0%}, {upto[:, 4].mean():,.0f}")
+    tokens_of_five = of_each[:, :5].sum(axis=1).mean()
+    print(f"{recall(size, chunks=5).mean():.0%}, {tokens_of_five:,.0f}")
 
 # %% [markdown]
 # Without overlap 20 words cut a quarter of the answers in two, and no ranking brings them back. Five chunks of 320
@@ -109,8 +125,8 @@ assert low < 0 < high, "twenty questions do not decide it"
 guess.answer("nobody can tell")
 
 # %% [markdown]
-# So compare chunks by tokens, MiniLM's here: you pay for them, and models read the middle of a long prompt badly (Liu
-# et al.).
+# So compare chunks by tokens, MiniLM's here: you pay for them, and the models of 2023 read the middle of a long prompt
+# badly (Liu et al.; measure yours).
 #
 # **3.** Something is always ranked first, answer or not. So the search must refuse: below a **threshold** of the best
 # cosine it hands over nothing. Twenty questions are too few to choose one. We take lesson 20's, first sentences of
@@ -134,7 +150,11 @@ there, _, absent = cosines["dev"]
 threshold = max(there, key=lambda at: (there >= at).mean() + (absent < at).mean())
 for split, values in cosines.items():
     kept, missing, absent = (values >= threshold).mean(1)
-    print(f"{split}: {kept = :.0%}, {1 - missing = :.0%}, {1 - absent = :.0%}")
+    print(
+        f"{split}: answered if it is there {kept:.0%}; refused without its document",
+        end=" ",
+    )
+    print(f"{1 - missing:.0%}, without its module {1 - absent:.0%}")
 assert 1 - missing < 0.5 < 1 - absent, "another subject is seen, a gap is not"
 guess.answer("35 %")
 
@@ -208,6 +228,8 @@ assert counts[0] < 0.8 * len(asked), "and every number exists"
 # **Exercise 1.** Rank chunks of 20 words, and hand over each with its two neighbours. The recall in 1,024 tokens?
 #
 # **Exercise 2.** Does the threshold hold for the folder, with each question's file and without it?
+#
+# **Exercise 3.** Graded: the answers within a budget: `python -m lessons.check start 34`, `run 34`, `hint 34`.
 #
 # ## Sources
 #

@@ -3,6 +3,7 @@
 Nothing to learn here; a lesson can be read without it.
 """
 
+import ast
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -19,7 +20,9 @@ GOLDEN = ROOT / "tests" / "reference"  # what transformers computed
 if sys.path[0] != str(ROOT):  # the package of this checkout, which you edit, not an installed copy
     sys.path.insert(0, str(ROOT))
 
-from lessons.parts import passages  # noqa: E402
+from lessons.grader.pieces import PIECES, mine  # noqa: E402
+from lessons.grader.result import defined  # noqa: E402
+from lessons.parts import chapter_file, chosen_units  # noqa: E402
 from lessons.predictions import predict  # noqa: E402, F401
 from minisbert.core import bert  # noqa: E402
 from minisbert.system import devices  # noqa: E402, F401  # makes the first result as exact as the next
@@ -47,12 +50,35 @@ def as_double(x: Any) -> torch.Tensor:
     return torch.tensor(x, dtype=torch.double)
 
 
-def chapter(lesson: int) -> None:
-    """Print what a lesson reads of the book, as it stands in the files."""
-    for path, first, last in passages(lesson):
-        print(f"{path.relative_to(ROOT).as_posix()}, lines {first} to {last}\n")
-        lines = path.read_text(encoding="utf-8").splitlines()[first - 1 : last]
-        print("\n".join(lines).strip("\n") + "\n")
+def chapter(name: str, *wanted: str) -> None:
+    """Print definitions of a chapter of the book, and below each your own if you have written it.
+
+    ``chapter("bert", "attention", "Attention.split")``; without definitions, the whole chapter.
+    """
+    path = chapter_file(name)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for unit in chosen_units(name, wanted):
+        print(f"{path.relative_to(ROOT).as_posix()}, lines {unit.first} to {unit.last}\n")
+        print("\n".join(lines[unit.first - 1 : unit.last]).strip("\n") + "\n")
+        if own := own_version(f"{name}.{unit.name}"):
+            print(own + "\n")
+
+
+def own_version(master: str) -> str:
+    """What you have written of a piece, with its place; empty if there is nothing yet."""
+    piece = PIECES.get(master)
+    path = mine(piece.lesson) if piece else None
+    if path is None or not path.is_file():
+        return ""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        node = defined(ast.parse(text), piece.path)
+    except SyntaxError as error:
+        return f"yours: {path.name}, line {error.lineno}: not Python: {error.msg}"
+    if node is None or "NotImplementedError" in ast.unparse(node):
+        return ""
+    lines = text.splitlines()[node.lineno - 1 : node.end_lineno]
+    return "\n".join([f"yours: {path.name}, lines {node.lineno} to {node.end_lineno}\n", *lines])
 
 
 def figure(name: str, draw: Callable[[Any], Any]) -> None:

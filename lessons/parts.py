@@ -1,6 +1,7 @@
-"""How the course hangs together: its parts, its core, which lesson needs which chapters."""
+"""How the course hangs together: its parts, its core, what needs what, and the book in pieces."""
 
 import ast
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,7 +40,7 @@ NEEDS = {
     11: (10,),
     12: (11,),
     13: (12,),
-    14: (8,),
+    14: (11,),
     15: (9,),
     16: (9,),
     17: (16,),
@@ -71,55 +72,106 @@ def needed(lesson: int) -> set[int]:
     return found
 
 
-# What each lesson reads of ``minisbert/core``: whole chapters, or definitions with the lines
-# between them and the last.
-BOOK: dict[int, dict[str, tuple[str, ...] | None]] = {
-    1: {"__init__": None},
-    2: {"tokenizer": None, "checks": ("check_texts",)},
-    3: {
-        "weights": None,
-        "checks": ("InputError", "one_line", "reading", "read_json"),
-        "encoder": ("read_modules", "read_pooling", "token_limit", "load_bert"),
-    },
-    4: {"bert": ("layer_norm", "LayerNorm", "Embeddings")},
-    5: {"bert": ("attention", "attend", "Attention")},
-    6: {"bert": ("gelu", "FeedForward", "Layer")},
-    7: {"bert": ("Bert",)},
-    8: {"pooling": None, "encoder": ("SentenceEncoder",)},
-    9: {"metrics": None, "encoder": ("normalize", "cosine", "cosine_matrix")},
-    10: {
-        "losses": (
-            "check_vectors",
-            "check_candidates",
-            "mse_loss",
-            "cosine_mse_loss",
-            "softmax_cross_entropy_loss",
-            "triplet_loss",
-            "multiple_negatives_ranking_loss",
-            "simcse_loss",
-        ),
-        "checks": ("check_shape", "check_integer", "check_number", "check_one_of"),
-    },
-    11: {"loop": None, "data": None},
-    15: {"heads": None},
-    29: {"losses": ("contrastive_loss",)},
+# What no lesson steps through: how the files of a folder are read and refused, what pairs need
+# before lesson 15, and the checks of arguments. ``python -m lessons.appendix`` prints it.
+APPENDIX: dict[str, tuple[str, ...]] = {
+    "checks": (
+        "top",
+        "one_line",
+        "read_json",
+        "check_texts",
+        "check_shape",
+        "check_integer",
+        "check_number",
+        "check_one_of",
+    ),
+    "tokenizer": (
+        "cleaned",
+        "backend_ids",
+        "template",
+        "special_tokens",
+        "check_limit",
+        "check_pairs",
+        "Tokenizer.load",
+        "Tokenizer.encode_pairs",
+        "Tokenizer.tokens",
+    ),
+    "weights": (
+        "BertConfig",
+        "canonical",
+        "is_skipped",
+        "read_config",
+        "read_safetensors",
+        "read_tensors",
+    ),
+    "pooling": ("Pooling",),
+    "encoder": ("read_modules", "read_pooling", "token_limit", "SentenceEncoder.similarity"),
+    "losses": ("check_vectors", "check_candidates"),
+    "data": ("padded_tokens", "EncodesTexts"),
 }
 
 
-def passages(lesson: int) -> list[tuple[Path, int, int]]:
-    """The file, the first line and the last of each passage of the book that a lesson reads."""
-    found: list[tuple[Path, int, int]] = []
-    for chapter, wanted in BOOK.get(lesson, {}).items():
-        path = Path(core.__path__[0], f"{chapter}.py")
-        text = path.read_text(encoding="utf-8")
-        body = ast.parse(text).body
-        definitions = [node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-        ends = [node.end_lineno or 0 for node in definitions[:-1]] + [len(text.splitlines())]
-        first = 1
-        for definition, last in zip(definitions or [None], ends, strict=True):
-            if wanted is None or (definition and definition.name in wanted):
-                if found and found[-1][0] == path and found[-1][2] == first - 1:
-                    first = found.pop()[1]  # it follows the passage before
-                found.append((path, first, last))
-            first = last + 1
+class Unit(NamedTuple):
+    """A piece of a chapter that is read at once: a function, a method, or the chapter's top."""
+
+    name: str  # "attention", "Attention.split", "top"
+    first: int  # its lines in the file, the comments above it included
+    last: int
+
+
+def units(chapter: str) -> list[Unit]:
+    """A chapter of the book in pieces, in order: each of its lines is in one of them.
+
+    A class with several methods comes method by method; its head belongs to the first.
+    """
+    text = chapter_file(chapter).read_text(encoding="utf-8")
+    lines = text.splitlines()
+    found: list[Unit] = []
+    for name, start, end in definitions(ast.parse(text)):
+        if not found:  # the chapter's docstring and imports
+            while lines[start - 2].startswith(("#", "@")):
+                start -= 1
+            found.append(Unit("top", 1, start - 1))
+        found.append(Unit(name, found[-1].last + 1, end))
+    if not found:
+        return [Unit("top", 1, len(lines))]
+    found[-1] = found[-1]._replace(last=len(lines))
+    return found
+
+
+def definitions(tree: ast.Module) -> Iterator[tuple[str, int, int]]:
+    """The functions of a file, the methods of its classes, and classes with fewer than two methods.
+
+    By name, with the line where it begins, which for a first method is the class's, and the last.
+    """
+    for node in tree.body:
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef):
+            continue
+        methods = [child for child in node.body if isinstance(child, ast.FunctionDef)]
+        if isinstance(node, ast.FunctionDef) or len(methods) < 2:
+            yield node.name, node.lineno, node.end_lineno or 0
+            continue
+        for method in methods:
+            yield f"{node.name}.{method.name}", node.lineno, method.end_lineno or 0
+
+
+def chapter_file(chapter: str) -> Path:
+    return Path(core.__path__[0], f"{chapter}.py")
+
+
+def chosen_units(chapter: str, names: Sequence[str]) -> list[Unit]:
+    """The units of these names, in the chapter's order; all without a name.
+
+    A class's name stands for its methods. ``ValueError`` for a name that is not there.
+    """
+    everything = units(chapter)
+    if not names:
+        return everything
+    found = []
+    for unit in everything:
+        if unit.name in names or unit.name.split(".")[0] in names:
+            found.append(unit)
+    for name in names:
+        if not any(name in (unit.name, unit.name.split(".")[0]) for unit in found):
+            raise ValueError(f"core/{chapter}.py has no {name}")
     return found

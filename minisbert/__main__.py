@@ -51,11 +51,7 @@ GROUPS = {
         ),
     },
     "serve": {
-        "serve": Command(
-            "serve",
-            "main",
-            "vectors and reranking over HTTP, in the protocol of OpenAI's embeddings",
-        ),
+        "serve": Command("serve", "main", "OpenAI-compatible embeddings and reranking over HTTP"),
         "compile": Command(
             "convert", "to_native_code", "compile a model to native code that is twice as fast"
         ),

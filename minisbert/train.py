@@ -248,7 +248,7 @@ def train(
                     bar.unpause()  # the bar's seconds a step are without the evaluation
                 if callback is not None and callback(step, scores):
                     break
-                if step.number % save_every == 0 and step.number < total:
+                if step.number % save_every == 0 and step.number < total:  # the last is saved below
                     save()
             bar.close()
         finally:
@@ -300,7 +300,8 @@ def run(settings: Settings, loss: Loss | None = None) -> None:
             before = loss.evaluate(model, data.test)
 
         # -----------------------------------------------------------------------------
-        # The training. Its steps and dev scores come back in ``progress``.
+        # The training. Its steps and dev scores come back in ``progress``. The rows are tuples now,
+        # whose scores are divided already: ``train`` takes them as they are.
         progress = Progress()
         try:
             train(

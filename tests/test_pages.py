@@ -169,6 +169,22 @@ def test_the_page_of_commands_gives_defaults_and_no_secret(monkeypatch):
     assert "a-secret" not in command_pages.generated("serve")
 
 
+def without_remark(line: str) -> str:
+    """Return a command of a shell block without the remark behind it, and with single spaces."""
+    return " ".join(line.split(" #")[0].split())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_of_commands_shows_each_example_of_help_once(name):
+    """On GitHub the page has no options, but it has what one can copy."""
+    section = TEXTS["docs/commands.md"].partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+    shown = []
+    for block in re.findall(r"^```bash\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
+        shown += block.splitlines()
+    expected = command_pages.examples(command_pages.parser_of(name))
+    assert [without_remark(line) for line in shown] == [without_remark(line) for line in expected]
+
+
 # ----------------------------------------------------------------------------- objects and examples
 
 
@@ -259,8 +275,14 @@ def test_the_examples_in_python_print_what_the_readme_shows(
 
 
 OPTIONAL = {"sentence_transformers", "faiss", "hnswlib"}  # an example that imports one needs it
-# By integrations/test_engines.py and test_gallery.py.
-RUN_ELSEWHERE = {"docs/engines.md", "docs/gallery.md"}
+# By integrations/test_engines.py, test_gallery.py and test_guides.py.
+RUN_ELSEWHERE = {
+    "docs/engines.md",
+    "docs/gallery.md",
+    "docs/hybrid-search.md",
+    "docs/long-documents.md",
+    "docs/vector-databases.md",
+}
 
 
 @pytest.mark.parametrize(

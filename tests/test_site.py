@@ -236,6 +236,73 @@ def test_the_api_shows_what_is_public(pages):
     } <= shown
 
 
+# What people search for, and the page that treats it.
+SEARCHED = (
+    ("multi gpu", "docs/training"),
+    ("multi node", "docs/training"),
+    ("matryoshka embeddings", "docs/training"),
+    ("distillation", "docs/training"),
+    ("pretraining", "docs/training"),
+    ("large batches", "docs/training"),
+    ("hard negatives", "docs/mine"),
+    ("fine tune", "docs/tutorial-finetune"),
+    ("semantic search", "docs/search"),
+    ("quantization", "docs/search"),
+    ("int8", "docs/search"),
+    ("binary", "docs/search"),
+    ("streaming", "docs/search"),
+    ("sparse vectors", "docs/search"),
+    ("ndcg", "docs/retrieval"),
+    ("mrr", "docs/retrieval"),
+    ("chunking", "docs/long-documents"),
+    ("pdf", "docs/long-documents"),
+    ("hybrid search", "docs/hybrid-search"),
+    ("bm25", "docs/hybrid-search"),
+    ("reciprocal rank fusion", "docs/hybrid-search"),
+    ("pgvector", "docs/vector-databases"),
+    ("qdrant", "docs/vector-databases"),
+    ("chroma", "docs/vector-databases"),
+    ("elasticsearch", "docs/vector-databases"),
+    ("faiss", "docs/vector-databases"),
+    ("openai compatible", "docs/http"),
+    ("docker", "docs/http"),
+    ("onnx runtime", "docs/serving"),
+    ("threads", "docs/serving"),
+    ("rerank", "docs/gallery"),
+    ("clustering", "docs/gallery"),
+    ("rag", "docs/gallery"),
+    ("langchain", "docs/use-it-in"),
+    ("splade", "docs/models"),
+    ("colbert", "docs/models"),
+    ("commercially", "docs/faq"),
+    ("semicolons", "docs/faq"),
+)
+
+
+@pytest.fixture(scope="module")
+def search_index(pages) -> dict[str, Any]:
+    """What the site's search reads: for each stem of a word the numbers of its pages."""
+    text = (SITE / "searchindex.js").read_text(encoding="utf-8")
+    return json.loads(text[text.index("(") + 1 : text.rindex(")")])
+
+
+@pytest.mark.site
+@pytest.mark.parametrize(("query", "page"), SEARCHED)
+def test_the_search_finds_the_words_of_the_field_in_the_headings_of_their_page(
+    query, page, search_index
+):
+    """The search lists pages with a word in a heading before those that only mention it."""
+    from sphinx.search.en import SearchEnglish
+
+    stemmer = SearchEnglish({})
+    number = search_index["docnames"].index(page)
+    for word in query.split():
+        found = search_index["titleterms"].get(stemmer.stem(word), [])
+        if isinstance(found, int):  # the only page is not in a list
+            found = [found]
+        assert number in found, word
+
+
 @pytest.mark.site
 def test_every_internal_link_leads_to_a_file_and_an_anchor(pages):
     broken = []

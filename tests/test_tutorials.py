@@ -119,7 +119,7 @@ def test_fine_tune_on_a_csv(tiny, tmp_path):
     printed = [shell.run(block) for block, _ in blocks("finetune")]
     inspected = next(text for text in printed if text.startswith("train.csv: 24 rows, 1 skipped"))
     assert "             line 26\n" in inspected
-    assert inspected.count("0 rows are in train.csv") == 2
+    assert inspected.count("0 rows are also in train.csv") == 2
     scores = next(text for text in printed if "accuracy@1" in text)
     names = [line.split()[0] for line in scores.splitlines() if "->" in line]
     assert names == ["accuracy@1", "recall@10", "mrr@10", "ndcg@10", "map@100"]

@@ -1,4 +1,4 @@
-"""What the site adds to docs/commands.md: examples and options of each command.
+"""What the site adds to docs/commands.md: the options of each command.
 
 A Sphinx extension. Everything comes from the parsers, so that the page says what ``--help`` says.
 """
@@ -108,24 +108,22 @@ def as_markdown(text: str) -> str:
 
 
 def generated(name: str) -> str:
-    """Return what the page has below the heading of a command."""
+    """Return what the site adds to the section of a command: its options, folded."""
     parser = parser_of(name)
-    first = (parser.description or "").strip().partition("\n\n")[0]
-    lines = [as_markdown(first), ""]
-    if examples(parser):
-        lines += ["```bash", *examples(parser), "```", ""]
-    lines += [f":::{{dropdown}} All options of {name}", ":class-container: options", *table(parser)]
+    lines = [f":::{{dropdown}} All options of {name}", ":class-container: options", *table(parser)]
     return "\n".join([*lines, ":::", ""])
 
 
 def add_options(app: "Sphinx", page: str, source: list[str]) -> None:
-    """Put the generated part of each command below its heading."""
+    """Put the options of each command at the end of its section."""
     if page == PAGE:
         for name in COMMANDS:
-            heading = f"## {name}\n"
-            if f"\n{heading}" not in source[0]:
-                raise ValueError(f"{PAGE}.md has no heading {heading!r}")
-            source[0] = source[0].replace(f"\n{heading}", f"\n{heading}\n{generated(name)}", 1)
+            before, heading, section = source[0].partition(f"\n## {name}\n")
+            if not heading:
+                raise ValueError(f"{PAGE}.md has no heading {name!r}")
+            section, next_heading, after = section.partition("\n## ")
+            section = f"{section}\n{generated(name)}"
+            source[0] = before + heading + section + next_heading + after
 
 
 def note_parsers(app: "Sphinx", env: object, *_: object) -> list[str]:

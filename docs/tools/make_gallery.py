@@ -126,6 +126,22 @@ def clusters(names: dict[str, Any], title: str, alt: str) -> Pen:
     return pen
 
 
+def topics(names: dict[str, Any], title: str, alt: str) -> Pen:
+    """Write the reviews of each topic into a box, the most typical one in bold."""
+    pen = Pen(WIDTH, 292, title, alt)
+    topic = np.asarray(names["topic"])
+    cosines = np.asarray(names["cosines"])
+    for k, look in enumerate("abc"):
+        top = 10 + 94 * k
+        pen.box(10, top, 400, 84, look=look)
+        members = np.flatnonzero(topic == k)
+        typical = members[cosines[members, k].argmax()]
+        for line, row in enumerate(members):
+            weight = "small bold" if row == typical else "small"
+            pen.text(22, top + 25 + 24 * line, names["reviews"][row], weight, "start")
+    return pen
+
+
 def classify(names: dict[str, Any], title: str, alt: str) -> Pen:
     pen = Pen(WIDTH, 228, title, alt)
     classes = list(names["known"])

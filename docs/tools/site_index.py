@@ -1,4 +1,4 @@
-"""What the site makes of docs/index.md: each page's kind, a list of all, links to the source.
+"""What the site makes of docs/index.md: cards, kinds of pages, a list of all, links to the source.
 
 A Sphinx extension. The groups of the index are the kinds: tutorial, how-to, reference, explanation.
 """
@@ -18,6 +18,8 @@ API = "docs/api"
 COURSE = "lessons/README"  # the lessons stand below it
 GROUP = re.compile(r"^## (.+)\n\n((?:- \[.*\n)+)", re.MULTILINE)
 LINK = re.compile(r"^- \[(.+?)\]\(([^)]+)\)", re.MULTILINE)
+# GitHub shows headings with lists below them, the site a grid of cards.
+CARDS = re.compile(r"^<!-- cards -->\n(.*?)^<!-- end of cards -->\n", re.MULTILINE | re.DOTALL)
 # What GitHub hides as a comment: directives of Sphinx.
 DIRECTIVES = re.compile(r"<!-- api\n(.*?)\n-->", re.DOTALL)
 BADGES = re.compile(r"<!-- badges -->.*?<!-- /badges -->\n", re.DOTALL)
@@ -167,12 +169,22 @@ def write_versions(app: "Sphinx", error: Exception | None) -> None:
     (out.parent / "index.html").write_text("\n".join(lines), encoding="utf-8")
 
 
+def as_grid(cards: re.Match) -> str:
+    """Make a card of each heading and what is below it: one column on a phone, else three."""
+    lines = ["::::{grid} 1 1 3 3", ":gutter: 3", ""]
+    for card in re.split(r"^### ", cards[1], flags=re.MULTILINE)[1:]:
+        heading, _, text = card.partition("\n")
+        lines += [f":::{{grid-item-card}} {heading}", text.strip(), ":::", ""]
+    return "\n".join([*lines, "::::", ""])
+
+
 def mark(app: "Sphinx", name: str, source: list[str]) -> None:
     """Name a page's kind before its first line, and make the lists of contents.
 
     GitHub would show them as they are.
     """
     if name == INDEX:
+        source[0] = CARDS.sub(as_grid, source[0])
         for caption, pages in groups_of(Path(app.srcdir)):
             entries = "\n".join(f"{text} </{page}>" for text, page in pages)
             source[0] += f"\n```{{toctree}}\n:caption: {caption}\n:hidden:\n\n{entries}\n```\n"

@@ -1,14 +1,14 @@
 """Hand examples and traps: how they are written, and how two results of any kind are compared.
 
 The cases themselves are in ``cases_text.py``, ``cases_encoder.py``, ``cases_scores.py``,
-``cases_losses.py``, ``cases_loop.py``, ``cases_small.py``, ``cases_search.py``, ``cases_modern.py``
-and ``cases_by_hand.py``. They call the package, in which the learner's function has replaced the
-master.
+``cases_losses.py``, ``cases_loop.py``, ``cases_small.py``, ``cases_search.py``,
+``cases_modern.py``, ``cases_by_hand.py`` and ``cases_sheets.py``. They call the package, in which
+the learner's function has replaced the master.
 """
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ class Case:
     name: str
     run: Callable[[], Any]
     expected: Any
+    results: tuple[str, ...] = ()  # what the parts of its result are, if it has several
 
 
 def example(name: str, expected: Any, function: Callable, *args: Any, **kwargs: Any) -> Case:
@@ -37,7 +38,36 @@ def trap(name: str, expected: Any, function: Callable, *args: Any, **kwargs: Any
     return Case("traps", name, partial(function, *args, **kwargs), expected)
 
 
+def with_results(case: Case, *names: str) -> Case:
+    """The case, with names for the parts of its result."""
+    return replace(case, results=names)
+
+
 ORDINALS = ["first", "second", "third", "fourth"]
+# What a piece returns, by master's name, if it returns several things.
+RESULTS: dict[str, tuple[str, ...]] = {
+    "tokenizer.pad_batch": ("the ids", "the mask"),
+    "bert.attention": ("the context", "the probabilities"),
+    "bert.Attention.forward": ("attention's output", "the probabilities"),
+    "bert.Layer.forward": ("the layer's output", "the probabilities"),
+    "backward.dense_gelu_backward": (
+        "the gradient of x",
+        "the gradient of the weight",
+        "the gradient of the bias",
+    ),
+    "loop.adamw_step": ("the parameter", "m", "v"),
+    "paired.paired_gain": (
+        "the gain",
+        "its error",
+        "the interval's lower end",
+        "the interval's upper end",
+    ),
+    "dense.top_k": ("the scores", "the indices"),
+    "quantized.rescore": ("the scores", "the rows"),
+    "masked.mask_tokens": ("the inputs", "the words to be guessed"),
+    "graph.walk": ("the nodes", "the number of nodes that were read"),
+    "gradient_cache.vectors_in_parts": ("the vectors", "the random states"),
+}
 CASES: dict[str, Callable[[], Iterator[Case]]] = {}  # by master's name
 
 # By master's name: what the lesson does not teach, as a pattern that is searched in the names of
@@ -49,6 +79,8 @@ BONUS: dict[str, str] = {
     "pooling.mean_pool": "NaN",
     "pooling.attention_pool": "NaN",
     "losses.matryoshka_loss": "zeros",
+    "encoder.SentenceEncoder.encode": "no texts",
+    "weights.tensor_names": "no layer",
     "tokenizer.split_words": "中|ΟΔΟΣ|x00",
     "tokenizer.word_pieces": "101 letters|another name",
     "loop.linear_schedule": "nothing but warm-up",
@@ -130,14 +162,17 @@ def number(value: Any) -> bool:
     )
 
 
-def describe(ours: Any, expected: Any, tolerance: float) -> str:
-    """Empty if both are equal, otherwise where and by how much they differ."""
+def describe(ours: Any, expected: Any, tolerance: float, results: tuple[str, ...] = ()) -> str:
+    """Empty if both are equal, otherwise where and by how much they differ.
+
+    ``results`` are the names of the parts, if both are tuples.
+    """
     if equal(ours, expected, tolerance):
         return ""
     if isinstance(expected, tuple) and isinstance(ours, tuple) and len(ours) == len(expected):
         texts = [describe(one, other, tolerance) for one, other in zip(ours, expected, strict=True)]
         at = next(i for i, text in enumerate(texts) if text)
-        return f"the {ORDINALS[at]} of its {len(ours)} results: {texts[at]}"
+        return f"{part_name(at, len(ours), results)}: {texts[at]}"
     if isinstance(ours, np.ndarray) and isinstance(expected, np.ndarray):
         ours = as_tensor(ours)
         expected = as_tensor(expected)
@@ -146,7 +181,8 @@ def describe(ours: Any, expected: Any, tolerance: float) -> str:
     if isinstance(expected, list) and isinstance(ours, list):
         return different_item(ours, expected)
     if not isinstance(ours, Tensor) or not isinstance(expected, Tensor):
-        return "yours {}, expected {}".format(*both(ours, expected)) + float32(ours, expected)
+        texts = "yours {}, expected {}".format(*both(ours, expected))
+        return texts + pattern(ours, expected, tolerance)
     if expected.dtype == torch.bool and not expected.ndim:
         return "this is not true of your function"  # a fact, which the name of the check states
     if ours.shape != expected.shape:
@@ -167,7 +203,14 @@ def describe(ours: Any, expected: Any, tolerance: float) -> str:
         else "not a number"
     )
     pair = "yours {}, reference {}".format(*both(ours[at].item(), expected[at].item()))
-    return f"{largest}{place}: {pair}{float32(ours, expected)}{share}"
+    return f"{largest}{place}: {pair}{share}{pattern(ours, expected, tolerance)}"
+
+
+def part_name(at: int, count: int, results: tuple[str, ...]) -> str:
+    """What a part of a result is called: ``the mask``."""
+    if len(results) == count:
+        return results[at]
+    return f"the {ORDINALS[at]} of its {count} results"
 
 
 def named(at: tuple[int, ...]) -> str:
@@ -183,9 +226,13 @@ def named(at: tuple[int, ...]) -> str:
 
 def different_entry(ours: dict, expected: dict) -> str:
     """The first key of two different dicts at which they differ."""
-    if missing := [key for key in expected if key not in ours]:
+    missing = [key for key in expected if key not in ours]
+    extra = [key for key in ours if key not in expected]
+    if missing and extra:
+        return f"{missing[0]!r} is missing, and {extra[0]!r} should not be there"
+    if missing:
         return f"{missing[0]!r} is missing; {len(ours)} entries, expected {len(expected)}"
-    if extra := [key for key in ours if key not in expected]:
+    if extra:
         return f"{extra[0]!r} should not be there; {len(ours)} entries, expected {len(expected)}"
     key = next((key for key in expected if not equal(ours[key], expected[key], 0.0)), None)
     return f"{key!r}: " + "yours {}, expected {}".format(*both(ours.get(key), expected.get(key)))
@@ -211,23 +258,97 @@ def both(ours: Any, expected: Any) -> list[str]:
     return texts if texts[0] != texts[1] else [repr(ours)[:240], repr(expected)[:240]]
 
 
-def float32(ours: Any, expected: Any) -> str:
-    """A question, if float64 numbers differ as float32 rounds.
+# ------------------------------------------------------------------- what the difference looks like
 
-    Most differ by about 1e-8 of their size, none by much more.
+
+def pattern(ours: Any, expected: Any, tolerance: float) -> str:
+    """What the whole difference looks like, after a semicolon; empty if it looks like nothing.
+
+    Three patterns need no list of mistakes: a constant ratio, the size of float32's rounding, and
+    exchanged axes.
     """
-    if not (is_float64(ours) and is_float64(expected)):
+    if isinstance(ours, Tensor) and isinstance(expected, Tensor):
+        if not (ours.is_floating_point() and expected.is_floating_point()):
+            return ""
+        ours = ours.detach().double()
+        expected = expected.detach().double()
+    elif number(ours) and number(expected):
+        ours = torch.tensor(float(ours), dtype=torch.float64)
+        expected = torch.tensor(float(expected), dtype=torch.float64)
+    else:
         return ""
-    ours = torch.as_tensor(ours).detach()
-    expected = torch.as_tensor(expected).detach()
+    if not (ours.isfinite().all() and expected.isfinite().all()):
+        return ""
+    for look in (constant_ratio, exchanged_axes, float32):
+        if text := look(ours, expected, tolerance):
+            return f"; {text}"
+    return ""
+
+
+def constant_ratio(ours: Tensor, expected: Tensor, tolerance: float) -> str:
+    """``yours is twice the reference everywhere``.
+
+    One number alone has a ratio whatever is wrong with it: then only a simple one says anything.
+    """
+    share = 1e-4 if tolerance > 1e-6 else 1e-9  # hand examples have five digits
+    zero = expected.abs() <= tolerance
+    if zero.all() or (ours[zero].abs() > tolerance).any():
+        return ""
+    ratios = ours[~zero] / expected[~zero]
+    ratio = ratios.median().item()
+    if abs(ratio - 1) < 1e-6 or abs(ratio) < 1e-6:  # equal, or no ratio that one could divide by
+        return ""
+    if ((ratios - ratio).abs() > 4 * share * abs(ratio)).any():
+        return ""
+    words = in_words(ratio, share)
+    if len(ratios) == 1:
+        simple = words and (share < 1e-6 or ratio in (2.0, 0.5, -1.0))
+        return f"yours is {words} the reference" if simple else ""
+    return f"yours is {words or f'{ratio:.6g} times'} the reference everywhere"
+
+
+def in_words(ratio: float, share: float) -> str:
+    """``twice``, ``half``, ``minus``, ``1/3 of``, ``sqrt(3) times``; empty for any other ratio."""
+
+    def is_about(value: float) -> bool:
+        return abs(ratio - value) <= 4 * share * abs(value)
+
+    for value, words in ((2.0, "twice"), (0.5, "half"), (-1.0, "minus")):
+        if is_about(value):
+            return words
+    for n in range(2, 65):
+        for value, words in (
+            (float(n), f"{n} times"),
+            (1 / n, f"1/{n} of"),
+            (math.sqrt(n), f"{math.sqrt(n):.4g} = sqrt({n}) times"),
+            (1 / math.sqrt(n), f"{1 / math.sqrt(n):.4g} = 1/sqrt({n}) times"),
+        ):
+            if is_about(value):
+                return words
+    return ""
+
+
+def exchanged_axes(ours: Tensor, expected: Tensor, tolerance: float) -> str:
+    """Is it the reference with two axes exchanged?"""
+    for first in range(ours.ndim):
+        for second in range(first + 1, ours.ndim):
+            turned = ours.transpose(first, second)
+            if turned.shape == expected.shape and right(turned, expected, tolerance).all():
+                return f"equal once axes {first} and {second} are exchanged"
+    return ""
+
+
+def float32(ours: Tensor, expected: Tensor, tolerance: float) -> str:
+    """Do the numbers differ as float32 rounds, by about 1e-8 of their size, and none by more?"""
+    if tolerance > 1e-6:  # hand examples are in float32 themselves
+        return ""
     share = ((ours - expected).abs() / expected.abs().clamp_min(1e-3)).flatten()
-    # one number alone may be off by as little for many reasons
-    rounded = len(share) > 1 and 1e-9 < share.median() < 1e-7 and share.max() < 1e-6
-    return " (is something computed in float32?)" if rounded else ""
-
-
-def is_float64(x: Any) -> bool:
-    return isinstance(x, float) or (isinstance(x, Tensor) and x.dtype == torch.float64)
+    if len(share) > 1 and 1e-9 < share.median() < 1e-7 and share.max() < 1e-6:
+        return "is something computed in float32?"
+    # One number alone may be off by as little for other reasons.
+    if len(share) == 1 and 1e-9 < share.item() < 1e-7:
+        return "that is about what rounding to float32 does; is something computed in float32?"
+    return ""
 
 
 def shown(value: Any) -> str:
@@ -238,14 +359,17 @@ def shown(value: Any) -> str:
     return repr(value) if isinstance(value, str) else str(value)[:240]
 
 
-def form_problem(result: Any, expected: Any) -> str:
-    """Empty if a result has the very type and shape that the master returns; no subclasses."""
+def form_problem(result: Any, expected: Any, results: tuple[str, ...] = ()) -> str:
+    """Empty if a result has the very type and shape that the master returns; no subclasses.
+
+    ``results`` are the names of its parts, if there are several.
+    """
     if isinstance(expected, tuple):
         if type(result) is not tuple or len(result) != len(expected):
             return f"returns {kind(result)}, not {len(expected)} results"
         for at, (ours, theirs) in enumerate(zip(result, expected, strict=True)):
             if problem := form_problem(ours, theirs):
-                return f"the {ORDINALS[at]} of its {len(expected)} results: {problem}"
+                return f"{part_name(at, len(expected), results)}: {problem}"
         return ""
     if isinstance(expected, float):
         return "" if number(result) else f"returns {kind(result)}, not a number (a Python float)"
@@ -259,12 +383,17 @@ def array_problem(result: Any, expected: Tensor | np.ndarray) -> str:
     if type(result) not in (type(expected), nn.Parameter):
         return f"returns {kind(result)}, not {kind(expected)}"
     if tuple(result.shape) != tuple(expected.shape):
-        return f"returns the shape {tuple(result.shape)}, not {tuple(expected.shape)}"
+        problem = f"returns the shape {tuple(result.shape)}, not {tuple(expected.shape)}"
+        if isinstance(result, Tensor) and result.dtype == expected.dtype:
+            turned = exchanged_axes(result.detach(), expected.detach(), 1e-6)
+            if turned:
+                problem += f"; {turned}"
+        return problem
     if result.dtype == expected.dtype:
         return ""
     problem = f"returns {result.dtype}, not {expected.dtype}"
     if result.dtype == torch.float32:
-        problem += " (made by torch.zeros? give it dtype=u.dtype, u being an argument)"
+        problem += " (by torch.zeros or .float()? give it dtype=u.dtype, u being an argument)"
     return problem
 
 

@@ -1,9 +1,11 @@
-"""Hand examples and traps of ``lessons/by_hand``: merges, gradients, costs, a gain in pairs."""
+"""Hand examples and traps of ``lessons/by_hand``: merges, gradients, costs, a gain in pairs, and
+where two models part.
+"""
 
 import numpy as np
 import torch
 
-from lessons.by_hand import backward, paired, sheet, vocabulary
+from lessons.by_hand import backward, divergence, paired, sheet, vocabulary
 from lessons.grader.cases import cases, d, example, t, trap
 from minisbert.core.weights import BertConfig
 
@@ -51,6 +53,29 @@ def _():
     )
 
 
+@cases("backward.measured_gradient")
+def _():
+    measure = backward.measured_gradient
+
+    def squares(x: torch.Tensor) -> torch.Tensor:
+        return (x * x).sum()
+
+    def products(x: torch.Tensor) -> torch.Tensor:
+        """x0^2 + 3 x0 x1: the slopes are 2 x0 + 3 x1 and 3 x0."""
+        return x[0] * x[0] + 3 * x[0] * x[1]
+
+    # with any h: the difference of a square to both sides is exact
+    yield example(
+        "the sum of squares at [1, 3], h = 1/2", t(2.0, 6.0), measure, squares, t(1.0, 3.0), 0.5
+    )
+    yield example(
+        "x0^2 + 3 x0 x1 at [1, 2], h = 1/4", t(8.0, 3.0), measure, products, t(1.0, 2.0), 0.25
+    )
+    matrix = d([1.0, -2.0], [0.5, 4.0])
+    yield trap("a matrix", 2 * matrix, measure, squares, matrix, 0.5)
+    yield trap("a single number", d(6.0)[0], measure, squares, d(3.0)[0], 0.5)
+
+
 def costs(forward: int, weights: int, probabilities: int) -> dict[str, int]:
     """All six, by hand from three."""
     found = {"forward": forward, "backward": 2 * forward, "weights": weights, "gradients": weights}
@@ -87,3 +112,28 @@ def _():
     a = np.array([5.0, 3.0, 4.0])
     yield trap("every run ahead by 2: no doubt", (2.0, 0.0, 2.0, 2.0), gain, a, a - 2)
     yield trap("two pairs, once ahead, once behind", (0.0, 1.0, -2.0, 2.0), gain, [1, 0], [0, 1])
+
+
+@cases("divergence.first_divergence")
+def _():
+    def found(*theirs: tuple[str, list], tolerance: float = 0.1) -> str:
+        """Two texts of two tokens, of which the last is a pad, against ours: first 1, then 2."""
+        mask = torch.tensor([[True, True], [True, False]])
+        ours = {"embeddings": torch.ones(2, 2, 1), "layers.0": torch.full((2, 2, 1), 2.0)}
+        tensors = {name: torch.tensor(values).reshape(2, 2, 1) for name, values in theirs}
+        return divergence.first_divergence(ours, tensors, mask, tolerance)
+
+    first = ("embeddings", [1.0, 1.0, 1.0, 1.0])
+    second = ("layers.0", [2.0, 2.0, 2.0, 2.0])
+    yield example("both equal", "", found, first, second)
+    yield example("by .05, tolerance .1", "", found, first, ("layers.0", [2.0, 2.05, 2.0, 2.0]))
+    wrong = ("layers.0", [2.0, 2.5, 2.0, 2.0])
+    yield example("the second by .5", "layers.0", found, first, wrong)
+    both = ("embeddings", [1.0, 1.0, 0.5, 1.0])
+    yield example("both by .5", "embeddings", found, both, wrong)
+    yield trap("ours decides the order", "embeddings", found, wrong, both)
+    yield trap("a pad of 100", "", found, ("embeddings", [1.0, 1.0, 1.0, 100.0]), second)
+    nan = float("nan")
+    yield trap("NaN at a token", "layers.0", found, first, ("layers.0", [2.0, nan, 2.0, 2.0]))
+    yield trap("NaN at a pad", "", found, first, ("layers.0", [2.0, 2.0, 2.0, nan]))
+    yield trap("theirs has no embeddings", "layers.0", found, wrong)

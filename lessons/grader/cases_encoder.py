@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -41,6 +42,51 @@ def _():
     x = normal(2, 3).detach() + 1e5
     expected = functional.layer_norm(x, (3,), ones, bias, 1e-12)
     yield trap("numbers around 1e5", expected, bert.layer_norm, x, ones, bias, 1e-12)
+
+
+def shapes(module: torch.nn.Module) -> dict[str, str]:
+    """Every parameter of a module by name, with its shape in words."""
+    found = {}
+    for name, parameter in module.named_parameters():
+        found[name] = " x ".join(str(size) for size in parameter.shape)
+    return found
+
+
+def dropped_share(module: torch.nn.Module, *inputs: Any) -> float:
+    """The share of zeros in what a module gives in train mode, to one digit."""
+    torch.manual_seed(0)
+    result = module.train()(*inputs)
+    if isinstance(result, tuple):
+        result = result[0]
+    return round((result == 0).double().mean().item(), 1)
+
+
+@cases("bert.Embeddings.__init__")
+def _():
+    expected = {
+        "word.weight": "3 x 2",
+        "position.weight": "4 x 2",
+        "token_type.weight": "5 x 2",
+        "norm.weight": "2",
+        "norm.bias": "2",
+    }
+    make = lambda: shapes(bert.Embeddings(replace(TWO, type_vocab_size=5)))  # noqa: E731
+    yield example("3 words, 4 positions, 5 token types, width 2", expected, make)
+
+    def with_eps() -> torch.Tensor:
+        module = with_weights(
+            bert.Embeddings(replace(TWO, layer_norm_eps=0.75)), word__weight=[[1.0, 0.0]] * 3
+        )
+        return module(torch.tensor([[1]]), None)
+
+    # deviations of 1/2, variance 1/4
+    yield trap("[1, 0] with layer_norm_eps = 3/4", t([[0.5, -0.5]]), with_eps)
+
+    def share() -> float:
+        module = randomised(bert.Embeddings(replace(CONFIG, hidden_dropout_prob=0.7)))
+        return dropped_share(module, torch.arange(9).repeat(50, 1), None)
+
+    yield trap("hidden_dropout_prob = 0.7: the share of zeros in training", 0.7, share)
 
 
 @cases("bert.Embeddings.forward")
@@ -111,6 +157,28 @@ APART = [[[[1.0, 2.0], [5.0, 6.0], [9.0, 10.0]], [[3.0, 4.0], [7.0, 8.0], [11.0,
 HEADS = bert.Attention(4, 2)  # width 4, two heads of width 2
 
 
+@cases("bert.Attention.__init__")
+def _():
+    expected = {}
+    for part in ("query", "key", "value", "output"):
+        expected |= {f"{part}.weight": "6 x 6", f"{part}.bias": "6"}
+    yield example("width 6, three heads", expected, lambda: shapes(bert.Attention(6, 3)))
+
+    def heads() -> tuple[int, ...]:
+        module = randomised(bert.Attention(6, 3))
+        return tuple(module(normal(1, 4, 6).detach(), None)[1].shape)
+
+    yield trap("the shape of the probabilities of one text, four tokens", (1, 3, 4, 4), heads)
+
+    def in_training(dropout: float) -> bool:
+        module = randomised(bert.Attention(6, 3, dropout)).train()
+        x = normal(1, 4, 6).detach()
+        return torch.equal(module(x, None)[0], module(x, None)[0])
+
+    yield trap("a dropout of .5: two calls in training are equal", False, in_training, 0.5)
+    yield trap("a dropout of 0: two calls in training are equal", True, in_training, 0.0)
+
+
 @cases("bert.Attention.split")
 def _():
     yield example("three tokens, two heads", torch.tensor(APART), HEADS.split, torch.tensor(TOKENS))
@@ -165,6 +233,24 @@ def _():
     )
 
 
+@cases("bert.FeedForward.__init__")
+def _():
+    expected = {
+        "up.weight": "5 x 2",
+        "up.bias": "5",
+        "down.weight": "2 x 5",
+        "down.bias": "2",
+    }
+    make = lambda: shapes(bert.FeedForward(replace(TWO, intermediate_size=5)))  # noqa: E731
+    yield example("2 columns, 5 in the middle", expected, make)
+
+    def used() -> torch.Tensor:
+        module = with_weights(bert.FeedForward(TWO), up__weight=EYE, down__weight=EYE)
+        return module.double()(d([1.0, 0.0]))
+
+    yield trap("gelu stands between them", d([math.erf(0.5**0.5) / 2 + 0.5, 0.0]), used)
+
+
 @cases("bert.FeedForward.forward")
 def _():
     weights = {
@@ -182,6 +268,51 @@ def _():
     module = randomised(bert.FeedForward(CONFIG))
     x = normal(1, 1, 12).detach()
     yield trap("one text of one token", torch_feed_forward(module, x), module, x)
+
+
+@cases("bert.Layer.__init__")
+def _():
+    expected = {}
+    for part in ("query", "key", "value", "output"):
+        expected |= {f"attention.{part}.weight": "6 x 6", f"attention.{part}.bias": "6"}
+    expected |= {
+        "attention_norm.weight": "6",
+        "attention_norm.bias": "6",
+        "feed_forward.up.weight": "5 x 6",
+        "feed_forward.up.bias": "5",
+        "feed_forward.down.weight": "6 x 5",
+        "feed_forward.down.bias": "6",
+        "feed_forward_norm.weight": "6",
+        "feed_forward_norm.bias": "6",
+    }
+    config = BertConfig(9, 6, 1, 3, 5, 4)
+    yield example("width 6, 5 in the middle", expected, lambda: shapes(bert.Layer(config)))
+
+    def attention_alone(attention: float, hidden: float) -> bool:
+        rates = {"attention_probs_dropout_prob": attention, "hidden_dropout_prob": hidden}
+        module = randomised(bert.Layer(replace(config, **rates))).train()
+        x = normal(1, 4, 6).detach()
+        return torch.equal(module.attention(x, None)[0], module.attention(x, None)[0])
+
+    name = "attention_probs_dropout_prob = {}, hidden_dropout_prob = {}: attention is always equal"
+    yield trap(name.format(0, 0.5), True, attention_alone, 0.0, 0.5)
+    yield trap(name.format(0.5, 0), False, attention_alone, 0.5, 0.0)
+
+    def whole_layer(hidden: float) -> bool:
+        rates = {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": hidden}
+        module = randomised(bert.Layer(replace(config, **rates))).train()
+        x = normal(1, 4, 6).detach()
+        return torch.equal(module(x, None)[0], module(x, None)[0])
+
+    name = "attention_probs_dropout_prob = 0, hidden_dropout_prob = .5: the layer is always equal"
+    yield trap(name, False, whole_layer, 0.5)
+
+    def with_eps() -> torch.Tensor:
+        module = with_weights(bert.Layer(replace(TWO, layer_norm_eps=0.75)))
+        return module(t([[0.5, -0.5]]), None)[0]
+
+    # variance 1/4: [.5, -.5] again, and again
+    yield trap("[.5, -.5] twice with layer_norm_eps = 3/4", t([[0.5, -0.5]]), with_eps)
 
 
 @cases("bert.Layer.forward")
@@ -204,6 +335,51 @@ def _():
         x,
         mask[:, None, None],
     )
+
+
+@cases("bert.Bert.__init__")
+def _():
+    config = replace(TWO, num_hidden_layers=2)
+
+    def counts(pooler: bool) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for name, parameter in bert.Bert(config, pooler).named_parameters():
+            part = ".".join(name.split(".")[: 2 if name.startswith("layers") else 1])
+            found[part] = found.get(part, 0) + parameter.numel()
+        return found
+
+    # tables (3 + 4 + 2) * 2 and a norm; four and two matrices of 2 x 2 with biases, two norms
+    expected = {"embeddings": 22, "layers.0": 24 + 12 + 8, "layers.1": 24 + 12 + 8}
+    name = "numbers in each part, two layers of width 2"
+    yield example(f"{name}, no pooler", expected, counts, False)
+    yield example(f"{name}, and the pooler", expected | {"pooler": 6}, counts, True)
+
+    def no_pooler() -> bool:
+        return bert.Bert(config, pooler=False).pooler is None
+
+    yield trap("without a pooler self.pooler is None", True, no_pooler)
+    yield trap("its config is kept", config, lambda: bert.Bert(config).config)
+
+    def spread() -> list[float]:
+        torch.manual_seed(0)
+        model = bert.Bert(BertConfig(500, 80, 1, 2, 90, 60, initializer_range=0.05))
+        tensors = (
+            model.embeddings.word.weight,
+            model.layers[0].attention.query.weight,
+            model.layers[0].feed_forward.down.weight,
+            model.pooler.weight,
+        )
+        return [round(tensor.std().item(), 2) for tensor in tensors]
+
+    name = "initializer_range = .05: the spread of a table, of two matrices and of the pooler"
+    yield trap(name, [0.05] * 4, spread)
+
+    def largest_bias() -> float:
+        model = bert.Bert(config)
+        biases = [x for name, x in model.named_parameters() if name.endswith("bias")]
+        return max(bias.abs().max().item() for bias in biases)
+
+    yield trap("the largest new bias", 0.0, largest_bias)
 
 
 @cases("bert.Bert.forward")

@@ -1,4 +1,4 @@
-"""Hand examples and traps of lesson 13: the training loop.
+"""Hand examples and traps of lessons 11 and 13: the training loop, and when to end it.
 
 The model is one weight w that should be 1: its row x is mapped to w x, which should be x. The loss
 of a batch is the mean of (w x - x)^2, and its gradient the mean of 2 (w - 1) x^2. For w = 3 and the
@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lessons.grader.cases import cases, d, example, trap
+from lessons.by_hand import patience
+from lessons.grader.cases import Case, cases, d, example, trap, with_results
 from minisbert.core import loop
 
 PAIR = [1.0, 2.0]
@@ -66,20 +67,24 @@ def steps(
     return tuple(map(list, zip(*found, strict=True)))
 
 
+def by_steps(case: Case) -> Case:
+    """A case of ``steps``, whose result has three parts."""
+    return with_results(case, "Step.number", "Step.loss", "the weight after each step")
+
+
 @cases("loop.fit")
 def _():
-    yield example(
-        "w = 3: two steps at lr 0.1", ([1, 2], [10.0, 2.5], [2.0, 1.5]), steps, [PAIR, PAIR]
-    )
+    expected = ([1, 2], [10.0, 2.5], [2.0, 1.5])
+    yield by_steps(example("w = 3: two steps at lr 0.1", expected, steps, [PAIR, PAIR]))
     expected = ([1, 2, 3], [10.0, 10.0, 5.625], [3.0, 2.5, 1.75])
-    yield example("the multipliers 0, 0.5, 1", expected, steps, [PAIR] * 3, up)
-    yield example(
-        "clipped to 5", ([1, 2], [10.0, 5.625], [2.5, 2.0]), steps, [PAIR, PAIR], clip=5.0
-    )
+    yield by_steps(example("the multipliers 0, 0.5, 1", expected, steps, [PAIR] * 3, up))
+    expected = ([1, 2], [10.0, 5.625], [2.5, 2.0])
+    yield by_steps(example("clipped to 5", expected, steps, [PAIR, PAIR], clip=5.0))
     cut = {"micro_batches": lambda rows: [rows[:2], rows[2:]]}
     # (4 + 16 + 36) / 3; the gradient is 2 * 2 * (1 + 4 + 9) / 3
     expected = ([1], [56 / 3], [3 - 0.1 * 56 / 3])
-    yield example("rows 1, 2 and 3 as 1, 2 and then 3", expected, steps, [[1.0, 2.0, 3.0]], **cut)
+    name = "rows 1, 2 and 3 as 1, 2 and then 3"
+    yield by_steps(example(name, expected, steps, [[1.0, 2.0, 3.0]], **cut))
 
     def once(log: Callable[[Weight], object]) -> object:
         def batches() -> Iterator[list[float]]:
@@ -130,7 +135,12 @@ def _():
         same = all(step.batch is batch for step, batch in zip(found, batches, strict=True))
         return same, [step.number for step in found], [step.multiplier for step in found]
 
-    yield trap("start=1: batches, numbers, multipliers", (True, [2, 3], [0.5, 1.0]), reported)
+    yield with_results(
+        trap("start=1: batches, numbers, multipliers", (True, [2, 3], [0.5, 1.0]), reported),
+        "whether Step.batch is the batch",
+        "Step.number",
+        "Step.multiplier",
+    )
 
     def rates() -> list:
         model = Weight()
@@ -148,18 +158,23 @@ def _():
         return model.training
 
     yield trap("eval mode stays", False, mode)
+    yield from spoiled_batches()
+
+
+def spoiled_batches() -> Iterator[Case]:
+    """A loss or a gradient that is not finite, in the second step."""
     # after the first, good step w is 2, and there it must stay
-    yield trap("a loss of NaN", ("Diverged", 2.0), ended, lambda loss: loss * math.nan)
-    yield trap(
-        "an infinite loss with a finite gradient",
-        ("Diverged", 2.0),
-        ended,
-        lambda loss: loss + math.inf,
-    )
-    yield trap("a gradient of NaN", ("Diverged", 2.0), ended, lambda loss: loss + (loss * 0).sqrt())
-    yield trap(
-        "a loss of NaN in one of two", ("Diverged", 2.0), ended, lambda loss: loss * math.nan, 2
-    )
+    for name, spoil, micro_batches in (
+        ("a loss of NaN", lambda loss: loss * math.nan, 1),
+        ("an infinite loss with a finite gradient", lambda loss: loss + math.inf, 1),
+        ("a gradient of NaN", lambda loss: loss + (loss * 0).sqrt(), 1),
+        ("a loss of NaN in one of two", lambda loss: loss * math.nan, 2),
+    ):
+        yield with_results(
+            trap(name, ("Diverged", 2.0), ended, spoil, micro_batches),
+            "what the second step raises",
+            "the weight then",
+        )
 
 
 def ended(loss: Callable, micro_batches: int = 1) -> tuple[str, float]:
@@ -177,3 +192,91 @@ def ended(loss: Callable, micro_batches: int = 1) -> tuple[str, float]:
     except loop.Diverged:
         return "Diverged", model.w.item()
     return "nothing", model.w.item()
+
+
+# ------------------------------------------------------------------------------- when to end it
+
+
+def counted(scores: Sequence[float], every: int, patience_: int) -> tuple[list, float, int, bool]:
+    """A model whose weight is the number of its steps, judged by these scores, one after another.
+
+    Returns the scores, the weight at the end, the steps that were made, and the mode at the end.
+    """
+    model = Weight(start=0.0)
+    made = []
+
+    def steps() -> Iterator[int]:
+        for number in range(1, 101):
+            with torch.no_grad():
+                model.w += 1
+            made.append(number)
+            yield number
+
+    values = iter(scores)
+    found = patience.train_with_patience(model, steps(), lambda _: next(values), every, patience_)
+    return found, model.w.item(), len(made), model.training
+
+
+def by_counts(case: Case) -> Case:
+    return with_results(
+        case,
+        "the scores",
+        "the weight at the end (step n makes it n)",
+        "the steps that were made",
+        "whether it ends in train mode",
+    )
+
+
+@cases("patience.train_with_patience")
+def _():
+    scores = [1.0, 5.0, 4.0, 3.0]
+    expected = (scores, 1.0, 3, False)
+    yield by_counts(example("1, then 5, 4, 3; patience 2", expected, counted, scores, 1, 2))
+    scores = [0.0, 1.0, 0.5, 2.0, 1.0, 1.0]
+    expected = (scores, 6.0, 10, False)
+    yield by_counts(example("0 1 .5 2 1 1; every 2 steps", expected, counted, scores, 2, 2))
+    scores = [9.0, 1.0, 2.0]
+    expected = (scores, 0.0, 2, False)
+    yield by_counts(trap("training only hurts", expected, counted, scores, 1, 2))
+    scores = [1.0, 2.0, 2.0, 2.0]
+    expected = (scores, 1.0, 3, False)
+    yield by_counts(trap("as good as the best is not better", expected, counted, scores, 1, 2))
+
+    def modes() -> list[bool]:
+        model = Weight().eval()
+        found = []
+
+        def steps() -> Iterator[int]:
+            for number in range(2):
+                found.append(model.training)
+                yield number
+
+        def score(model: nn.Module) -> float:
+            found.append(model.training)
+            return float(len(found))
+
+        patience.train_with_patience(model, steps(), score, 1, 1)
+        return found
+
+    expected = [False, True, False, True, False]
+    yield trap("train mode at score, step, score, step, score", expected, modes)
+
+    def short() -> tuple[list, float]:
+        """The steps end before patience does."""
+        model = Weight(start=0.0)
+        seen = iter([1.0, 3.0, 2.0])
+
+        def steps() -> Iterator[int]:
+            for number in range(1, 3):
+                with torch.no_grad():
+                    model.w += 1
+                yield number
+
+        found = patience.train_with_patience(model, steps(), lambda _: next(seen), 1, 5)
+        return found, model.w.item()
+
+    yield with_results(
+        trap("the steps end first", ([1.0, 3.0, 2.0], 1.0), short),
+        "the scores",
+        "the weight at the end",
+    )

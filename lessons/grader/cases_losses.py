@@ -71,6 +71,9 @@ def _():
 
     yield trap("the gradient where anchor equals positive", d([0.0, 1.0]), slope)
     yield trap("a distance of 0 is 0", s(4.5), losses.triplet_loss, a, a, n, margin=9.0)
+    # 5 - 4.5 + 1 = 1.5, and 3 - 9 + 1 = -5, which counts as 0
+    pair = d([0.0, 0.0], [0.0, 0.0]), d([3.0, 4.0], [0.0, 3.0]), d([0.0, 4.5], [0.0, 9.0])
+    yield trap("one breaks the margin, one keeps it by far", s(0.75), losses.triplet_loss, *pair)
 
 
 @cases("losses.cosent_loss")

@@ -132,6 +132,7 @@ def kept(count: int, layers: list[int]) -> tuple[str, list[float], Callable]:
 def _():
     yield example(*kept(6, [0, 3, 5]))
     yield example(*kept(3, [1]))
+    yield trap(*kept(4, [3, 0, 2]))
 
     def teacher_after() -> list[float]:
         teacher = numbered(4)

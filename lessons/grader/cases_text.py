@@ -1,11 +1,17 @@
-"""Hand examples and traps of lessons 1 to 3, 13 and 14: vectors, text, names, batches, search."""
+"""Hand examples and traps of lessons 1 to 3, 8, 16, 25: vectors, text, names, batches, search."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from lessons.grader.cases import cases, d, example, t, trap
-from minisbert.core import data, encoder, tokenizer, weights
+from lessons.grader.pieces import ROOT
+from minisbert.core import bert, data, encoder, pooling, tokenizer, weights
 from minisbert.search import dense as search
+
+TINY = ROOT / "weights" / "tiny"
 
 # ------------------------------------------------------------------------------------------ vectors
 
@@ -33,6 +39,97 @@ def _():
     yield trap(
         "vectors of length 2e-4", d([0.8]), encoder.cosine_matrix, 4e-5 * one, 2e-4 * d([0.0, 1.0])
     )
+
+
+# --------------------------------------------------------------------------------- texts to vectors
+
+
+class Letters(nn.Module):
+    """An encoder of letters: a is 1, b is 2; a text's vector is the sum and the number of letters.
+
+    The pads are 50, and ``batches`` keeps the shape of each batch and its number of pads.
+    """
+
+    width = 2
+
+    def __init__(self):
+        super().__init__()
+        self.tokenizer = self
+        self.pad_id = 50
+        self.embeddings = nn.Module()
+        self.embeddings.word = nn.Embedding(1, 1)  # its dtype is that of the vectors
+        self.bert = nn.Module()
+        self.bert.embeddings = self.embeddings
+        self.batches: list[tuple[int, int, int]] = []
+
+    def encode(self, texts: Sequence[str]) -> tokenizer.Encoded:
+        ids = [[ord(letter) - 96 for letter in text] for text in texts]
+        return tokenizer.Encoded(ids, [[0] * len(row) for row in ids], [False] * len(ids))
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        real = torch.ones_like(ids) if mask is None else mask.long()
+        self.batches.append((*ids.shape, int((real == 0).sum())))
+        vectors = torch.stack([(ids * real).sum(1), real.sum(1)], dim=1)
+        return vectors.float()
+
+
+@cases("encoder.SentenceEncoder.encode")
+def _():
+    def encode(texts: list[str], batch_size: int) -> np.ndarray:
+        return encoder.SentenceEncoder.encode(Letters(), texts, batch_size)
+
+    expected = np.array([[6, 3], [1, 1], [3, 2]], dtype=np.float32)
+    yield example("abc, a, ab; two in a batch", expected, encode, ["abc", "a", "ab"], 2)
+    expected = np.array([[4, 2], [4, 2], [10, 4], [2, 1]], dtype=np.float32)
+    yield example("bb, bb, abcd, b; one batch", expected, encode, ["bb", "bb", "abcd", "b"], 32)
+
+    def batches() -> list[tuple[int, int, int]]:
+        letters = Letters()
+        texts = ["aaaa", "a", "aaaa", "a", "aaaa"]
+        encoder.SentenceEncoder.encode(letters, texts, 2)
+        return sorted(letters.batches)
+
+    expected = [(1, 4, 0), (2, 1, 0), (2, 4, 0)]
+    name = "lengths 4, 1, 4, 1, 4 by two: rows, tokens and pads of each batch, shortest first"
+    yield trap(name, expected, batches)
+
+    def gradient() -> bool:
+        model = encoder.SentenceEncoder.load(TINY)
+        before = torch.is_grad_enabled()
+        vectors = model.encode(["a cat"])
+        return isinstance(vectors, np.ndarray) and torch.is_grad_enabled() == before
+
+    yield trap("a real model: an array, and gradients are as before", True, gradient)
+
+    def double() -> str:
+        return str(encoder.SentenceEncoder.load(TINY).double().encode(["a cat"]).dtype)
+
+    yield trap("after double(): the type of the vectors", "float64", double)
+    yield trap("no texts: the shape", (0, 2), lambda: encode([], 2).shape)
+
+
+@cases("encoder.SentenceEncoder.forward")
+def _():
+    def model(mode: str, normalize: bool) -> encoder.SentenceEncoder:
+        """Its encoder is the word table: id i has the state [i, 2 i]."""
+        config = weights.BertConfig(6, 2, 1, 1, 2, 4)
+        network = bert.Bert(config, pooler=False)
+        made = encoder.SentenceEncoder(None, network, pooling.Pooling(mode), normalize)
+        table = torch.arange(6.0)[:, None] * t(1.0, 2.0)
+
+        def states(ids: Tensor, mask: Tensor | None = None) -> Tensor:
+            return table[ids]
+
+        network.forward = states
+        return made.eval()
+
+    ids = torch.tensor([[1, 3, 5]])
+    mask = torch.tensor([[True, True, False]])
+    yield example("the mean of [1, 2] and [3, 6]", t([2.0, 4.0]), model("mean", False), ids, mask)
+    unit = t([0.44721, 0.89443])
+    yield example("scaled to length 1", unit, model("mean", True), ids, mask)
+    yield trap("no mask: all three are real", t([3.0, 6.0]), model("mean", False), ids)
+    yield trap("another pooling: max", t([3.0, 6.0]), model("max", False), ids, mask)
 
 
 # --------------------------------------------------------------------------------------------- text
@@ -204,6 +301,16 @@ def _():
         search.top_k,
         0 * query,
         corpus,
+        2,
+    )
+    # Cosines 1 and 1 - 5e-11: in float64 the second row is the better one.
+    close = np.array([[1.0, 1e-5], [1.0, 0.0]])
+    yield trap(
+        "equal once rounded to float32: the lower index first",
+        best([[1, 1]], [[0, 1]]),
+        search.top_k,
+        np.array([[1.0, 0.0]]),
+        close,
         2,
     )
     many = np.tile([0.0, 1.0], (3000, 1))

@@ -28,14 +28,25 @@ from lessons.grader import (  # noqa: F401 (their cases)
     cases_modern,
     cases_scores,
     cases_search,
+    cases_sheets,
     cases_small,
     cases_text,
 )
-from lessons.grader.cases import BONUS, CASES, Case, converted, describe, equal, form_problem, right
+from lessons.grader.cases import (
+    BONUS,
+    CASES,
+    RESULTS,
+    Case,
+    converted,
+    describe,
+    equal,
+    form_problem,
+    right,
+)
 from lessons.grader.guard import Refused, refusing
 from lessons.grader.pieces import Piece
 from lessons.grader.result import RUNGS, Result
-from lessons.mistakes import MISTAKES
+from lessons.grader.slips import known_mistakes
 from lessons.mistakes.planting import planted, replaced
 from minisbert.core import InputError, one_line
 from minisbert.diagnosis.tracing import unfused
@@ -99,7 +110,7 @@ def checks_of(piece: Piece) -> Iterator[tuple[str, str, Callable[[], Iterator[Fi
         if case.rung == "traps":
             yield from golden
             golden = []
-        yield case.rung, case.name, partial(from_case, case)
+        yield case.rung, case.name, partial(from_case, case, piece.master)
     yield from golden
 
 
@@ -130,9 +141,10 @@ def attempt(rung: str, name: str, run: Callable[[], Iterator[Finding]]) -> list[
     return found
 
 
-def from_case(case: Case) -> Iterator[Finding]:
+def from_case(case: Case, master: str) -> Iterator[Finding]:
     ours = case.run()
-    problem = describe(ours, case.expected, 6e-5 if case.rung == "example" else 1e-9)
+    tolerance = 6e-5 if case.rung == "example" else 1e-9
+    problem = describe(ours, case.expected, tolerance, case.results or RESULTS.get(master, ()))
     yield Finding(
         case.rung, case.name, not problem, f"{case.name}: {problem}" if problem else "", ours
     )
@@ -163,46 +175,75 @@ def watched(
         if inside:  # of a function that calls itself the outer call is watched
             return function(*args, **kwargs)
         calls.append(None)
-        before = kept([*args, *kwargs.values()])
-        with torch.no_grad():
-            state = torch.get_rng_state()
-            expected = piece.original(
-                *map(copied, args), **{name: copied(value) for name, value in kwargs.items()}
-            )
-            torch.set_rng_state(state)
+        # An __init__ gets an object that has nothing yet: it is meant to be changed.
+        inputs = args[1:] if piece.is_init else args
+        # An iterator can be read once, and is the learner's: there is no second answer to compare,
+        # and a model that comes with it is there to be trained.
+        used_up = any(isinstance(value, Iterator) for value in args)
+        if used_up:
+            inputs = ()
+        before = kept([*inputs, *kwargs.values()])
+        expected = None
+        if not (piece.is_init or used_up):
+            expected = answer_of_the_master(piece, args, kwargs)
         inside = True
         try:
-            with refusing(piece.refused, piece.original) if guard else contextlib.nullcontext():
-                result = function(*args, **kwargs)
-        except (NotImplementedError, Trouble):  # of another piece, which has said it already
-            raise
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            in_place = isinstance(error, RuntimeError) and "in-place" in str(error)
-            text = told(error, function)
-            raise (
-                Trouble(f"an argument is changed in place ({text})", "inputs")
-                if in_place
-                else Trouble(text)
-            ) from error
+            result = guarded_call(piece, function, args, kwargs, guard)
         finally:
             inside = False
         if inspect.isgenerator(result):
             result = steps_of(result, piece, function, guard)
-        after = kept([*args, *kwargs.values()])
-        names = [*list(inspect.signature(piece.original).parameters)[: len(args)], *kwargs]
+        after = kept([*inputs, *kwargs.values()])
+        names = list(inspect.signature(piece.original).parameters)[: len(args)]
+        names = [*names[len(args) - len(inputs) :], *kwargs]
         for name, one, other in zip(names, before, after, strict=False):
             if not equal(one, other, 0.0):
                 text = f"the argument {name} is not what it was before the call"
                 found.append(Finding("inputs", "inputs", False, text))
-        if problem := form_problem(result, expected):
-            result = converted(result, expected)
-            if result is None:
-                raise Trouble(problem)
-            # Its numbers may still tell what is wrong.
-            found.append(Finding("runs", "dtype", False, problem))
-        return result
+        if used_up:
+            return result
+        return in_form(result, expected, piece, found)
 
     return call
+
+
+def in_form(result: Any, expected: Any, piece: Piece, found: list[Finding]) -> Any:
+    """The result with the expected dtype; ``Trouble`` if its type or shape is another one."""
+    problem = form_problem(result, expected, RESULTS.get(piece.master, ()))
+    if not problem:
+        return result
+    result = converted(result, expected)
+    if result is None:
+        raise Trouble(problem)
+    # Its numbers may still tell what is wrong.
+    found.append(Finding("runs", "dtype", False, problem))
+    return result
+
+
+def guarded_call(
+    piece: Piece, function: Callable, args: tuple, kwargs: dict[str, Any], guard: bool
+) -> Any:
+    """What the learner's function returns; ``Trouble`` if it ends in any other way."""
+    try:
+        with refusing(piece.refused, piece.original) if guard else contextlib.nullcontext():
+            return function(*args, **kwargs)
+    except (NotImplementedError, Trouble):  # of another piece, which has said it already
+        raise
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        text = told(error, function)
+        if isinstance(error, RuntimeError) and "in-place" in str(error):
+            raise Trouble(f"an argument is changed in place ({text})", "inputs") from error
+        raise Trouble(text) from error
+
+
+def answer_of_the_master(piece: Piece, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """What the package's function returns, without any effect on the arguments or on chance."""
+    copies = {name: copied(value) for name, value in kwargs.items()}
+    with torch.no_grad():
+        state = torch.get_rng_state()
+        expected = piece.original(*map(copied, args), **copies)
+        torch.set_rng_state(state)
+    return expected
 
 
 def steps_of(generator: Iterator, piece: Piece, function: Callable, guard: bool) -> Iterator:
@@ -288,7 +329,7 @@ def climb(piece: Piece, function: Callable, guard: bool = True) -> Result:
             result.status = "passed" if rung == "bonus" else "failed"
             result.rungs.append((title, False, wrong[0].detail))
             result.mistakes, result.unexplained = fingerprints(piece, found)
-            result.meanings = [MISTAKES[name].meaning for name in result.mistakes]
+            result.meanings = [known_mistakes()[name].meaning for name in result.mistakes]
             break
         if here or rung in ("runs", "inputs"):
             result.rungs.append((title, True, f"{len(here)} of {len(here)}" if here else ""))
@@ -301,13 +342,14 @@ def fingerprints(piece: Piece, found: list[Finding]) -> tuple[list[str], str]:
     On the first rung with wrong numbers a mistake must give the first of them. Of several, those
     that explain most are named, and of these, if there are any, those that agree on everything else
     as well. Numbers that many mistakes could give (NaN, whole numbers, yes or no) prove nothing
-    alone: there the mistake must agree on the whole rung, in traps on everything. And a mistake
-    that would fail a hand example otherwise was not made.
+    alone: there the mistake must agree on the whole rung, in traps on everything, and so it must
+    if nothing but hand examples fail. And a mistake that would fail a hand example otherwise was
+    not made.
     """
     rung = next(
         (
             r
-            for r in ("golden", "gradient", "traps", "bonus")
+            for r in ("golden", "gradient", "traps", "bonus", "example")
             if any(f.rung == r and not f.ok for f in found)
         ),
         None,
@@ -315,7 +357,7 @@ def fingerprints(piece: Piece, found: list[Finding]) -> tuple[list[str], str]:
     wrong = [finding for finding in found if finding.rung == rung and not finding.ok]
     ours = numbers(found)
     explained: dict[str, list[Finding]] = {}
-    for name, mistake in MISTAKES.items() if wrong else ():
+    for name, mistake in known_mistakes().items() if wrong else ():
         if mistake.target == piece.master or mistake.target in piece.parts:
             seen = look_at_mistake(name, piece)
             theirs = numbers(seen)
@@ -324,7 +366,7 @@ def fingerprints(piece: Piece, found: list[Finding]) -> tuple[list[str], str]:
             alike = [
                 finding for finding in wrong if same(finding.ours, theirs.get((rung, finding.name)))
             ]
-            weak = rung == "traps" or not any(map(telling, alike))
+            weak = rung in ("traps", "example") or not any(map(telling, alike))
             if wrong[0] in alike and not (
                 weak and (len(alike) < len(wrong) or not agree(ours, theirs, rung))
             ):
@@ -332,8 +374,8 @@ def fingerprints(piece: Piece, found: list[Finding]) -> tuple[list[str], str]:
     most = max(map(len, explained.values()), default=0)
     best = [name for name, alike in explained.items() if len(alike) == most]
     whole = [name for name in best if agree(numbers(look_at_mistake(name, piece)), ours)]
-    names = whole if whole or rung == "traps" else best
-    names = [name for name in names if MISTAKES[name].target == piece.master] or names
+    names = whole if whole or rung in ("traps", "example") else best
+    names = [name for name in names if known_mistakes()[name].target == piece.master] or names
     left = (
         [finding.name for finding in wrong if finding not in explained[names[0]]] if names else []
     )
@@ -379,7 +421,7 @@ def same(one: Any, other: Any) -> bool:
 @cache
 def look_at_mistake(name: str, piece: Piece) -> list[Finding]:
     """The findings for a piece with a known mistake in it, or in one of its parts."""
-    mistake = MISTAKES[name]
+    mistake = known_mistakes()[name]
     if mistake.target == piece.master:
         return look_at(piece, mistake.stand_in, guard=False)
     with planted(mistake):

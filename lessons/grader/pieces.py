@@ -80,6 +80,11 @@ class Piece:
         return self.master.split(".")[1:]
 
     @property
+    def is_init(self) -> bool:
+        """Is it the __init__ of a module, which gives a new object its parts?"""
+        return self.path[-1] == "__init__"
+
+    @property
     def source(self) -> Path:
         """The file with the master copy: the first of that name that defines it."""
         files = [ROOT / place / f"{self.module}.py" for place in PLACES]
@@ -96,10 +101,16 @@ class Piece:
         return ".".join(self.source.relative_to(ROOT).with_suffix("").parts)
 
     @cached_property
+    def original_module(self) -> Any:
+        """The module that defines it."""
+        return importlib.import_module(self.home)
+
+    @cached_property
     def owner(self) -> Any:
         """The module or class that defines it."""
-        module = importlib.import_module(self.home)
-        return getattr(module, self.path[0]) if len(self.path) == 2 else module
+        if len(self.path) == 2:
+            return getattr(self.original_module, self.path[0])
+        return self.original_module
 
     @cached_property
     def original(self) -> Callable:

@@ -5,15 +5,18 @@ piece. A piece that takes too long, or ends the process, has failed; the next on
 process.
 """
 
+import ast
 import contextlib
 import inspect
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +25,7 @@ from typing import Any
 
 from lessons.grader.pieces import PIECES, ROOT, Piece, mine, pieces_of
 from lessons.grader.result import RUNS, Result
-from lessons.grader.stubs import attributes_of
+from lessons.grader.stubs import attributes_of, own_class_cells
 
 SECONDS = 20.0  # for one piece, the search for the mistake included; it takes far less than one
 START_SECONDS = 120.0  # until torch is imported, even on a slow disk
@@ -135,34 +138,107 @@ def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -
     tell(busy=FILE)
     objections: dict[str, str] = {}
     space: dict[str, Any] = {}
+    broken: dict[str, str] = {}
     reason = ""
     try:
         # Some editors begin a file with a byte-order mark.
-        text = path.read_text(encoding="utf-8-sig")
+        text, broken = without_broken_blocks(path.read_text(encoding="utf-8-sig"), path.name)
         objections = look(text, pieces)
-        space = load(path, text, pieces) if len(objections) < len(pieces) else {}
+        if len(objections) < len(pieces):
+            space = load_without_failing_imports(path, text, pieces)
     except SyntaxError as error:
-        reason = f"line {error.lineno}: not Python: {error.msg}"
+        reason = f"{path.name}, line {error.lineno}: not Python: {error.msg}"
     except Refused as refused:
         objections = dict.fromkeys(masters, str(refused))
     except (Exception, SystemExit, KeyboardInterrupt) as error:
-        reason = f"the file cannot be loaded: {type(error).__name__}: {error}"
+        reason = f"{path.name} cannot be loaded: {told_at(error, path)}"
     written = dict(space)
-    masters_of = {piece.path[0]: piece.original for piece in pieces if len(piece.path) == 1}
+    # Each piece is graded alone, with the package's versions of the lesson's others.
+    masters_of = {
+        piece.path[0]: piece.original if len(piece.path) == 1 else piece.owner for piece in pieces
+    }
     for piece in (PIECES[master] for master in masters):
         tell(busy=piece.master)
         function, problem = find(written, piece, path) if not reason else (None, reason)
         if piece.master in objections:
             result = Result(piece.master, "refused", [("refused", False, objections[piece.master])])
         elif function is None:
+            problem = broken.get(piece.path[-1], problem) if not reason else problem
             result = Result(piece.master, "failed", [(RUNS, False, problem)])
         else:
-            # Each piece is graded alone, with the package's versions of the lesson's others.
             space.update(masters_of | ({piece.path[0]: function} if len(piece.path) == 1 else {}))
             with lent(written, piece):
                 result = climb(piece, function)
             result.line = inspect.unwrap(function).__code__.co_firstlineno
         tell(result=asdict(result))
+
+
+BLOCK = re.compile(r"( *)(?:def|class|async def)\b\s*(\w*)")
+
+
+def without_broken_blocks(text: str, name: str) -> tuple[str, dict[str, str]]:
+    """A file without its functions that are not Python, and for each of them why, with the line.
+
+    A half-written function must not take the others of its file with it. ``SyntaxError`` if what is
+    wrong stands outside all functions.
+    """
+    lines = text.split("\n")
+    broken: dict[str, str] = {}
+    while True:
+        try:
+            ast.parse("\n".join(lines))
+            return "\n".join(lines), broken
+        except SyntaxError as error:
+            # "expected an indented block after function definition on line 3" is found on line 4
+            named = re.search(r"on line (\d+)", error.msg or "")
+            number = int(named[1]) if named else error.lineno or 1
+            start = min(number, len(lines)) - 1
+            while start >= 0 and not BLOCK.match(lines[start]):
+                start -= 1
+            block = BLOCK.match(lines[start]) if start >= 0 else None
+            if block is None or lines[start].lstrip().startswith("class"):
+                raise
+            depth = len(block[1])
+            end = start + 1
+            while end < len(lines) and not ends_block(lines[end], depth):
+                end += 1
+            broken.setdefault(block[2], f"{name}, line {number}: not Python: {error.msg}")
+            blank = [f"{block[1]}pass"] + [""] * (end - start - 1)  # the numbers of the lines stay
+            lines[start:end] = blank
+
+
+def ends_block(line: str, depth: int) -> bool:
+    """Does this line begin something that is no part of a function that stands this deep?"""
+    started = BLOCK.match(line) or line.startswith(("@", "import ", "from "))
+    return bool(started) and len(line) - len(line.lstrip()) <= depth
+
+
+def line_of(error: BaseException, path: Path) -> int:
+    """The line of a file at which an exception left it; 0 if it never was there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path) and frame.lineno]
+    return lines[-1] if lines else 0
+
+
+def told_at(error: BaseException, path: Path) -> str:
+    """An exception that ended the loading of a file, with the file's line."""
+    line = line_of(error, path)
+    where = f"line {line}: " if line else ""
+    return f"{where}{type(error).__name__}: {error}"
+
+
+def load_without_failing_imports(path: Path, text: str, pieces: list[Piece]) -> dict[str, Any]:
+    """What the learner's file defines; an import that fails is said, and costs who needs it."""
+    lines = text.split("\n")
+    while True:
+        try:
+            return load(path, "\n".join(lines), pieces)
+        except ImportError as error:
+            at = line_of(error, path) - 1
+            if at < 0 or not lines[at].startswith(("import ", "from ")):
+                raise
+            print(f"{path.name}, {told_at(error, path)}; graded without this line")
+            lines[at] = ""
 
 
 def load(path: Path, text: str, pieces: list[Piece]) -> dict[str, Any]:
@@ -191,6 +267,10 @@ def lent(space: dict[str, Any], piece: Piece) -> Iterator[None]:
     if len(piece.path) == 1 or not isinstance(theirs, type):
         yield
         return
+    # ``super()`` asks for the class in whose body it stands, and gets the package's, too.
+    cells = own_class_cells(theirs)
+    for cell in cells:
+        cell.cell_contents = piece.owner
     taken = {
         line.removeprefix("self.").split()[0]
         for line in attributes_of(piece)
@@ -209,6 +289,8 @@ def lent(space: dict[str, Any], piece: Piece) -> Iterator[None]:
     finally:
         for name in names:
             delattr(piece.owner, name)
+        for cell in cells:
+            cell.cell_contents = theirs
 
 
 def find(space: dict[str, Any], piece: Piece, path: Path) -> tuple[Callable | None, str]:

@@ -8,12 +8,14 @@ not pieces of the same lesson, and for a method the attributes of its object.
 
 import ast
 import copy
+import inspect
 import io
 import re
 import textwrap
 import tokenize
 from functools import cache
 from pathlib import Path
+from types import CellType, FunctionType
 
 from lessons.grader.pieces import LESSONS, PIECES, ROOT, Piece, pieces_of
 from lessons.grader.result import place
@@ -88,6 +90,9 @@ def names_used(piece: Piece) -> set[str]:
         elif not (isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise)):
             body.append(node)
     used = names_in(*body, *function.args.defaults)
+    if piece.is_init:  # of the class's line
+        used |= names_in(*source_of(piece.source).find(piece.path[:1]).bases)
+    used |= set(piece.needs)
     return used | ({"torch"} if "Tensor" in names_in(function.args) else set())
 
 
@@ -114,6 +119,17 @@ def stub(piece: Piece) -> str:
     for text in (where, piece.note, f"Not to be called: {refused}." if refused else ""):
         lines += textwrap.wrap(text, WIDTH, initial_indent="    # ", subsequent_indent="    # ")
     return "\n".join([*lines, unwritten])
+
+
+def own_class_cells(cls: type) -> list[CellType]:
+    """Where the methods of a class keep that class for ``super()``."""
+    cells = []
+    for value in vars(cls).values():
+        function = inspect.unwrap(value) if callable(value) else value
+        if isinstance(function, FunctionType) and "__class__" in function.__code__.co_freevars:
+            at = function.__code__.co_freevars.index("__class__")
+            cells.append(function.__closure__[at])
+    return cells
 
 
 # --------------------------------------------------------------------------------- a lesson's file
@@ -143,13 +159,16 @@ def heading_of_class(piece: Piece) -> str:
     doc = textwrap.fill(
         (ast.get_docstring(node) or "").splitlines()[0], WIDTH - 8, subsequent_indent="    "
     )
+    methods = [other for other in pieces_of(piece.lesson) if other.path[:-1] == piece.path[:1]]
+    if any(other.is_init for other in methods):  # the learner's __init__ says what they have
+        bases = ", ".join(ast.unparse(base) for base in node.bases)
+        return f'class {node.name}({bases}):\n    """{doc}"""'
     lines = [
         f"class {node.name}:",
         f'    """{doc}"""',
         "",
         "    # what its objects have, in the package:",
     ]
-    methods = [other for other in pieces_of(piece.lesson) if other.path[:-1] == piece.path[:1]]
     hidden = set()
     used = set()
     for other in methods:

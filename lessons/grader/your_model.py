@@ -323,7 +323,8 @@ def your_model(lesson: int | None, sentences: Sequence[str], chapter: str | None
             for master, lines in own.items()
             if master.split(".")[0] == name
         }
-        print(f"  {name:<10}{sum(parts.values()):>4} lines  {', '.join(parts)}")
+        lines = [owner for owner in owners(assembly.chapters[name]) if owner != "-"]
+        print(f"  {name:<10}{sum(parts.values()):>4} of {len(lines):>3}  {', '.join(parts)}")
     scored = f"they score {best:.2f}" if best else f"what they score: {RUN} mine 09"
     print(f"\n{own.total()} of {len(code):,} lines are yours; {scored}.")
     print(f"Where the published ones differ: {RUN} mine --diff; in one chapter only: --diff bert")

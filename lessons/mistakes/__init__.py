@@ -2,9 +2,9 @@
 
 ``by_hand`` (merges, gradients, costs), ``compression`` (int8, bits), ``distillation``, ``forward``
 (what vectors do not show), ``heads``, ``losses``, ``pipeline`` (text, names, batches), ``scores``
-(metrics), ``search`` (top_k, BM25, ranks, MaxSim, an index), ``training`` and ``vectors`` (of the
-forward pass) fill it. ``planted`` puts a mistake into the running package; ``hunt`` names one by
-its numbers.
+(metrics), ``search`` (top_k, BM25, ranks, MaxSim, an index), ``sheets`` (boards, prompts, budgets),
+``training`` and ``vectors`` (of the forward pass) fill it. ``planted`` puts a mistake into the
+running package; ``hunt`` names one by its numbers.
 """
 
 from lessons.mistakes import (  # noqa: F401 (they fill the table)
@@ -17,6 +17,7 @@ from lessons.mistakes import (  # noqa: F401 (they fill the table)
     pipeline,
     scores,
     search,
+    sheets,
     training,
     vectors,
 )

@@ -170,7 +170,9 @@ billed(
     backward=0.5,
 )
 billed(
-    "back as dear as forth", "one product backward for each product forward, not two", backward=0.5
+    "backward counted like forward",
+    "one product backward for each product forward, not two",
+    backward=0.5,
 )
 billed("one moment", "AdamW keeps two numbers for each parameter, and one is counted", moments=0.5)
 billed(

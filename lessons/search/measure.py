@@ -1,5 +1,7 @@
 """How good a ranking is if each query has one right document, and how sure that is."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from minisbert.evaluation.metrics import dcg
@@ -28,4 +30,20 @@ def interval(values: np.ndarray, seed: int = 0) -> tuple[float, float]:
     """
     rows = np.random.default_rng(seed).integers(len(values), size=(DRAWS, len(values)))
     low, high = np.percentile(values[rows].mean(axis=1), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def interval_over_groups(
+    values: np.ndarray, groups: Sequence[str], seed: int = 0
+) -> tuple[float, float]:
+    """The same if whole groups of queries are drawn again: ``groups`` (Q,) names each one's.
+
+    Queries of one module are hard or easy together, so this interval is the wider one (lesson 18).
+    """
+    _, group = np.unique(groups, return_inverse=True)  # (Q,), numbers from 0
+    sums = np.bincount(group, weights=values)
+    counts = np.bincount(group)
+    draws = np.random.default_rng(seed).integers(len(sums), size=(DRAWS, len(sums)))
+    means = sums[draws].sum(axis=1) / counts[draws].sum(axis=1)
+    low, high = np.percentile(means, [2.5, 97.5])
     return float(low), float(high)

@@ -7,7 +7,6 @@ python -m lessons.speedrun --search ~/notes    # over a folder of yours
 """
 
 import argparse
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -25,10 +24,11 @@ from lessons import engine
 from lessons.search import docstrings
 from lessons.search.fusion import reciprocal_ranks
 from lessons.speedrun import paired_table
+from lessons.speedrun.data import read_data
 from lessons.speedrun.judge import Judge, Likeness, unit
 from lessons.speedrun.paired_table import LIMIT, Table
 from lessons.speedrun.three_tables import SIZES, Tables
-from lessons.speedrun.verify import read_data
+from lessons.speedrun.verify import commit
 from minisbert.core import InputError
 from minisbert.core.loop import Step
 from minisbert.core.tokenizer import Tokenizer
@@ -125,15 +125,6 @@ def report(scores: dict[str, dict[str, float]], about: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def commit() -> str:
-    """This checkout's commit, with a mark if files have changed; "unknown" without git."""
-    command = ["git", "-C", str(OUT.parents[2]), "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
 def run(minutes: int, seed: int, out: Path) -> None:
     """Opponents, tables under a clock, the joined engine, and a report with a plot."""
     print("reading docstrings, and judging the opponents", flush=True)
@@ -153,6 +144,10 @@ def run(minutes: int, seed: int, out: Path) -> None:
         for split, cosines in mine.items():
             ranks[split] = reciprocal_ranks(cosines) + reciprocal_ranks(likeness[split])
         scores[f"yours and {name}, reciprocal ranks"] = judge.ndcg(ranks)
+    each = judge.ndcg_of_each(mine)
+    gains = []
+    for name, likeness in rivals.items():
+        gains.append(f"yours - {name} on test: {judge.gain(each, judge.ndcg_of_each(likeness))}")
     if "MiniLM" in rivals:  # whose cosines are of the same kind
         added = {}
         for split, cosines in mine.items():
@@ -161,7 +156,7 @@ def run(minutes: int, seed: int, out: Path) -> None:
     cpu = machine.cpu()
     about = f"{cpu['cpu']}, {cpu['cores']} cores; commit {commit()}; seed {seed}; "
     about += f"{took:.0f} CPU seconds"
-    text = report(scores, about)
+    text = report(scores, about) + "\n" + "\n".join(gains) + "\n"
     (out / "report.md").write_text(text, encoding="utf-8")
     draw(curve, scores, out)
     print(f"\n{text}\n{out} has the tables, this report and the curve")

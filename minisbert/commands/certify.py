@@ -1,6 +1,6 @@
 """Compare another engine's vectors with the model's own, and name the cause if they differ.
 
-``minisbert trace`` does the same for code whose inner results you have.
+For code whose inner results you have, ``minisbert trace`` does the same.
 Exit codes: 0 equal, or different by rounding alone; 1 not equal; 2 bad input.
 
 Examples:

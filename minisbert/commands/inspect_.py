@@ -75,7 +75,8 @@ def report(content: dict[str, Any]) -> Iterator[str]:
         yield from report_of_file(file)
         yield ""
     for row in content["shared"]:
-        yield f"{row['file']}: {row['rows']:,} rows are in {row['with']}"
+        shared = "1 row is" if row["rows"] == 1 else f"{row['rows']:,} rows are"
+        yield f"{row['file']}: {shared} also in {row['with']}"
     if content["command"] is not None:
         yield f"Train with:\n  {content['command']}"
 

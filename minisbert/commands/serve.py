@@ -1,4 +1,4 @@
-"""Serve vectors over HTTP in the protocol of OpenAI's embeddings, and rerank with --reranker.
+"""An OpenAI-compatible embeddings server; it reranks, too, with --reranker.
 
 Every client of OpenAI's API can call the server: set its base URL to http://127.0.0.1:8000/v1.
 Needs the serve extra.
@@ -6,7 +6,7 @@ Needs the serve extra.
 Examples:
   minisbert serve all-MiniLM-L6-v2
   minisbert serve all-MiniLM-L6-v2 --compiled --reranker cross-encoder/ms-marco-MiniLM-L6-v2
-  curl http://127.0.0.1:8000/v1/embeddings --json '{"input": "A cat sits."}'
+  curl --fail 127.0.0.1:8000/v1/embeddings -H 'Content-Type: application/json' -d '{"input": "A"}'
 """
 
 import argparse

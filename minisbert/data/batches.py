@@ -42,11 +42,13 @@ def unique_batches(
         rows = sorted(waiting + order[:fresh], key=lambda row: lengths[row])
         order = order[fresh:]
 
-        # If most rows are waiting, a text is so frequent that waiting longer would only cost time.
-        most = len(rows)
+        # A window fills so many batches, and what is left over waits for the next one. In the last
+        # window each row gets a batch; also if most rows are waiting, for then a text is so
+        # frequent that waiting longer would only cost time.
+        most_batches = len(rows)
         if order and 2 * len(waiting) < len(rows):
-            most = window
-        filled, waiting = fill_batches(rows, keys, batch_size, most)
+            most_batches = window
+        filled, waiting = fill_batches(rows, keys, batch_size, most_batches)
         batches += filled
 
     join_alone(batches, keys, batch_size)
@@ -55,22 +57,22 @@ def unique_batches(
 
 
 def fill_batches(
-    rows: list[int], keys: Sequence[Sequence[Hashable]], batch_size: int, most: int
+    rows: list[int], keys: Sequence[Sequence[Hashable]], batch_size: int, most_batches: int
 ) -> tuple[list[list[int]], list[int]]:
     """Put each row into the first batch with room after those that have its texts.
 
-    Returns at most ``most`` batches, and the rows that are left over.
+    Returns at most ``most_batches`` batches, and the rows that are left over.
     With a batch size of 2, rows a, b, a, c, a of one text each give [a, b], [a, c], [a].
     """
-    batches: list[list[int]] = [[] for _ in range(most)]
+    batches: list[list[int]] = [[] for _ in range(most_batches)]
     left_over = []
     after: dict[Hashable, int] = {}  # key -> the first batch behind all that have it
     for row in rows:
         at = max((after.get(key, 0) for key in keys[row]), default=0)
         # the rows of a window fill at most 50 batches, so few are passed
-        while at < most and len(batches[at]) == batch_size:
+        while at < most_batches and len(batches[at]) == batch_size:
             at += 1
-        if at == most:
+        if at == most_batches:
             left_over.append(row)
             continue
         batches[at].append(row)

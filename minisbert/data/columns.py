@@ -17,7 +17,7 @@ from itertools import islice, pairwise
 
 from minisbert.core import InputError, one_line
 from minisbert.data.records import Record, Records
-from minisbert.data.values import number
+from minisbert.data.values import as_number
 
 # ------------------------------------------------------------------------------ the table of names
 # These are the names in the files of sentence-transformers, Hugging Face, GLUE, SICK, SimCSE,
@@ -68,7 +68,7 @@ LABELS = (
     "is_duplicate",
 )
 
-# how messages name what is needed
+# how messages name what is needed; more than three texts are "4 texts"
 TEXTS_IN_WORDS = {1: "a text", 2: "two texts", 3: "three texts"}
 LABEL_IN_WORDS = {"score": "a score", "binary": "a label of 0 or 1", "class": "a class"}
 SAMPLE_SIZE = 20  # records that a message looks at before it proposes columns
@@ -111,7 +111,7 @@ class Columns:
 
     def __str__(self) -> str:
         """``two texts and a score``."""
-        words = TEXTS_IN_WORDS[self.texts]
+        words = texts_in_words(self.texts)
         if self.more_texts:
             words += " or more"
         if self.label:
@@ -126,6 +126,14 @@ class Columns:
         if self.more_texts:
             return texts >= self.texts
         return texts == self.texts
+
+
+PAIRS = Columns(2, more_texts=True)  # anchor, positive, and any number of negatives
+
+
+def texts_in_words(count: int) -> str:
+    """``two texts``, ``4 texts``."""
+    return TEXTS_IN_WORDS.get(count, f"{count} texts")
 
 
 @dataclass(frozen=True)
@@ -174,12 +182,12 @@ def choose_columns(records: Records, needs: Sequence[Columns], names: str | None
 
         # A later need may fit without a doubt. If none does, the first doubt is what is told.
         if first_doubt is None and len(ways) > 1:
-            first_doubt = several_ways(records, need, ways, unread)
+            first_doubt = several_ways_error(records, need, ways, unread)
         elif first_doubt is None:
-            first_doubt = unread_column(records, need, way, unread)
+            first_doubt = unread_column_error(records, need, way, unread)
     if first_doubt is not None:
         raise first_doubt
-    raise missing(records, needs)
+    raise missing_column_error(records, needs)
 
 
 def choice_of(need: Columns, names: list[str], is_named: bool = False) -> Choice:
@@ -243,10 +251,10 @@ def unread_with_role(
     return [name for name in columns if name not in way]
 
 
-def several_ways(
+def several_ways_error(
     records: Records, need: Columns, ways: list[list[str]], unread: list[str]
 ) -> InputError:
-    """Columns have the names of one need in several ways."""
+    """The error: columns have the names of one need in several ways."""
     first = proposal(records.unit, ways[0])
     second = proposal(records.unit, ways[1])
     return InputError(
@@ -255,8 +263,10 @@ def several_ways(
     )
 
 
-def unread_column(records: Records, need: Columns, way: list[str], unread: list[str]) -> InputError:
-    """A column that would not be read may change what the rows mean."""
+def unread_column_error(
+    records: Records, need: Columns, way: list[str], unread: list[str]
+) -> InputError:
+    """The error: a column that would not be read may change what the rows mean."""
     if need.label:
         *texts, label = way
         whole = [*texts, *unread, label]
@@ -273,7 +283,7 @@ def unread_column(records: Records, need: Columns, way: list[str], unread: list[
 def words_for(names: Sequence[str]) -> str:
     """What these columns are, in words: ``two texts and a label``."""
     texts = [name for name in names if role_of(name) != "label"]
-    words = TEXTS_IN_WORDS.get(len(texts), f"{len(texts)} texts")
+    words = texts_in_words(len(texts))
     if len(texts) < len(names):
         words += " and a label"
     return words
@@ -314,10 +324,10 @@ def has_columns(records: Records, names: str) -> bool:
 
 def named_columns(records: Records, needs: Sequence[Columns], wanted: list[str]) -> Choice:
     """The columns that the user names, for the first need that has as many."""
-    asked = proposal(records.unit, wanted)
+    option = proposal(records.unit, wanted)
     fitting = [need for need in needs if need.fits(len(wanted))]
     if not fitting:
-        raise InputError(f"{records.name}: {asked} names {len(wanted)}; needed: {either(needs)}")
+        raise InputError(f"{records.name}: {option} names {len(wanted)}; needed: {either(needs)}")
 
     by_lower_name: dict[str, str] = {}
     for name in records.names:
@@ -331,14 +341,14 @@ def named_columns(records: Records, needs: Sequence[Columns], wanted: list[str])
             )
         chosen.append(by_lower_name[name.lower()])
     if len(set(chosen)) < len(chosen):
-        raise InputError(f"{records.name}: {asked} names a column twice")
+        raise InputError(f"{records.name}: {option} names a column twice")
     check_names_differ(records, chosen)
 
     # Three columns may be two texts and a score, or a triplet. A column that has the name of a
     # text is no score.
     need = fitting[0]
     if role_of(chosen[-1]) in ("first", "second", "more"):
-        unlabelled = [need for need in fitting if need.label is None]
+        unlabelled = [fit for fit in fitting if fit.label is None]
         if unlabelled:
             need = unlabelled[0]
     if need.label:
@@ -374,8 +384,11 @@ def check_label_is_last(records: Records, chosen: Sequence[str]) -> None:
 # ----------------------------------------------------------------------------- what would do
 
 
-def missing(records: Records, needs: Sequence[Columns]) -> InputError:
-    """No column has the name of something that is needed; propose columns by what they hold."""
+def missing_column_error(records: Records, needs: Sequence[Columns]) -> InputError:
+    """The error: no column has the name of something that is needed.
+
+    It proposes columns by what they hold.
+    """
     header = f"its columns are {listed_names(records.names)}"
     if records.separator == ";":
         header += ", separated by semicolons"
@@ -443,7 +456,7 @@ def proposed_columns(
     values = {}
     texts = []
     numbers = []
-    for name in dict.fromkeys(all_names):
+    for name in dict.fromkeys(all_names):  # a header may have a name twice
         column = [record.get(name) for record in sample]
         column = [value for value in column if value not in (None, "")]
         values[name] = column
@@ -472,7 +485,7 @@ def proposed_columns(
 
 
 def holds_numbers(column: Sequence[object]) -> bool:
-    return bool(column) and all(number(value, comma=True) is not None for value in column)
+    return bool(column) and all(as_number(value, comma=True) is not None for value in column)
 
 
 def holds_texts(column: Sequence[object]) -> bool:
@@ -490,7 +503,7 @@ def is_running(column: Sequence[object]) -> bool:
     """Whether values count the rows, as an id does: ``is_running(["7", "8", "9"])``."""
     values = []
     for value in column:
-        parsed = number(value, comma=True)
+        parsed = as_number(value, comma=True)
         if parsed is None:
             return False
         values.append(parsed)
@@ -498,11 +511,11 @@ def is_running(column: Sequence[object]) -> bool:
     return steps == {1.0}
 
 
-def listed_names(names: Collection[str], most: int = 8) -> str:
+def listed_names(names: Collection[str], limit: int = 8) -> str:
     """The first few names as they stand there: ``id, text and 3 more``."""
-    listed = ", ".join(plain_name(name) for name in islice(names, most))
-    if len(names) > most:
-        listed += f" and {len(names) - most:,} more"
+    listed = ", ".join(plain_name(name) for name in islice(names, limit))
+    if len(names) > limit:
+        listed += f" and {len(names) - limit:,} more"
     return listed
 
 

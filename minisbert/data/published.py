@@ -58,9 +58,13 @@ def is_published(data: object) -> bool:
 
 def check_no_asset(name: str | Path) -> None:
     """Raise ``InputError`` for the name of a model, or of a data set of another kind."""
-    if name == "":  # a variable of the shell that is not set
-        raise InputError("--data, --dev or --test is empty: name a file or a data set")
     if str(name) in assets() and not Path(name).exists():
         raise InputError(
             f"{name} is no data set of rows; those that have a name are {', '.join(PUBLISHED)}"
         )
+
+
+def check_has_name(source: object) -> None:
+    """Raise ``InputError`` for an empty name, which a variable of the shell has that is not set."""
+    if source == "":
+        raise InputError("--data, --dev or --test is empty: name a file or a data set")

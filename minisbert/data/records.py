@@ -83,8 +83,8 @@ def object_records(
     The first is read at once, because its keys are the names of the columns.
     """
     refuse = refuse or refusal(name, unit)
-    names: list[str] = []  # of Records: grows as records with other keys are met
-    known: set[str] = set()  # the same, to look up
+    names: list[str] = []  # The records share this list: it grows as other keys are met.
+    known: set[str] = set()  # the same names, to look up
 
     def items() -> Iterator[tuple[int, Record]]:
         for number, value in values:
@@ -124,7 +124,7 @@ def python_records(rows: Any, name: str) -> Records:
         )
     if isinstance(rows, Set):
         raise InputError(f"{name}: a list of tuples is needed, not a set, which has no order")
-    if getattr(rows, "column_names", None) and hasattr(rows, "features"):
+    if getattr(rows, "column_names", None) and hasattr(rows, "features"):  # a datasets.Dataset
         return dataset_records(rows, name, unit="index")
     rows = rows_of_table(rows, name)
     if not isinstance(rows, Iterable):
@@ -146,15 +146,18 @@ def python_records(rows: Any, name: str) -> Records:
 
 
 def rows_of_table(rows: Any, name: str) -> Any:
-    """The rows of a DataFrame of pandas or polars, or of a table of pyarrow; others as they are."""
+    """The rows of a DataFrame of pandas or polars, or of a table of pyarrow; others as they are.
+
+    None of these packages need be installed, so they are known by their methods.
+    """
     if hasattr(rows, "to_dicts"):  # polars
         return rows.to_dicts()
     if hasattr(rows, "to_pylist") and hasattr(rows, "column_names"):  # pyarrow
         return rows.to_pylist()
     if not (hasattr(rows, "to_dict") and hasattr(rows, "columns")):
         return rows
-    for column, count in Counter(rows.columns).items():
-        if count > 1:  # pandas would leave out all but one of them
+    for column, count in Counter(rows.columns).items():  # pandas
+        if count > 1:  # it would leave out all but one of them
             raise InputError(
                 f"{name}: two columns are called {one_line(column)}: give each a name of its own"
             )
@@ -264,5 +267,7 @@ def saved_dataset(path: str | Path, split: str = "") -> Records:
     for name in dataset:
         if split and split in (name, split_name(name)):
             return dataset_records(dataset[name], f"{path}/{name}")
-    wanted = f"no split {split}" if split else "no split is chosen"
+    wanted = "no split is chosen"
+    if split:
+        wanted = f"no split {split}"
     raise InputError(f"{path}: {wanted}; it has {', '.join(map(str, dataset))}")

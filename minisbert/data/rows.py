@@ -24,7 +24,7 @@ from minisbert.data.columns import (
     listed_names,
     proposal,
 )
-from minisbert.data.published import PUBLISHED, check_no_asset, open_published
+from minisbert.data.published import PUBLISHED, check_has_name, check_no_asset, open_published
 from minisbert.data.records import (
     Record,
     Records,
@@ -61,7 +61,8 @@ class Table:
     places: list[int] = field(default_factory=list)  # the number of each row's line in the file
     unit: str = "line"  # what ``places`` count: line, item of an array, row, Python's index
     names: list[str] = field(default_factory=list)  # of the columns that were read
-    unread: list[str] = field(default_factory=list)  # of the columns that were not
+    # of the columns that were not, and in words the negatives that were not
+    unread: list[str] = field(default_factory=list)
     skipped: list[int] = field(default_factory=list)  # places: an empty text, or no label
     remarks: list[str] = field(default_factory=list)  # what else the line says
     scale: float | None = None  # what the scores were divided by
@@ -78,9 +79,9 @@ class Table:
         count += " rows"
         if self.skipped:
             count += f", {len(self.skipped):,} skipped (an empty text or no label)"
-        return "; ".join([count, *self.described()])
+        return "; ".join([count, *self.details()])
 
-    def described(self) -> list[str]:
+    def details(self) -> list[str]:
         """What the line says behind the number of rows."""
         parts = []
         if self.names:
@@ -110,9 +111,9 @@ class Table:
         """The names of the classes, sorted."""
         return sorted({row[-1] for row in self.rows})
 
-    def limited(self, most: int | None) -> "Table":
+    def limited(self, limit: int | None) -> "Table":
         """The table with its first rows only."""
-        return replace(self, rows=self.rows[:most], places=self.places[:most])
+        return replace(self, rows=self.rows[:limit], places=self.places[:limit])
 
 
 # ---------------------------------------------------------------------------------------- reading
@@ -184,6 +185,7 @@ def read_file(
     names_may_lack: bool,
 ) -> Table:
     """Read one file, as ``read_rows`` says."""
+    check_has_name(path)
     check_no_asset(path)
     records = open_records(
         path,
@@ -251,17 +253,18 @@ def as_rows(
     needs = as_needs(columns)
     records = python_records(rows, name)
     if records.is_numbered:
-        # Tuples have no names: their columns are taken in order, and the first tuple that has all
-        # values says which of the needs they are.
+        # Tuples have no names: their columns are taken in order.
+        names = ",".join(records.names)
+
+        # Which of the needs they are is said by their last value, a text or a label. Of the tuples
+        # that are looked at only the last may have one. They are rows too, so they are read again.
         looked_at = []
-        whole: tuple = ()
         for number, record in records.items:
             looked_at.append((number, record))
-            whole = tuple(record.values())
-            if not is_missing(whole[-1]):
+            if not is_missing(record[records.names[-1]]):
                 break
-        needs = [need_of_tuple(records, looked_at[-1][0], whole, needs)]
-        names = ",".join(records.names)
+        index, record = looked_at[-1]
+        needs = [need_of_tuple(records, index, tuple(record.values()), needs)]
         records = replace(records, items=chain(looked_at, records.items))
     elif names is not None and names_may_lack and not has_columns(records, names):
         names = None
@@ -286,6 +289,7 @@ def need_of_tuple(records: Records, index: int, row: tuple, needs: Sequence[Colu
 
 
 def as_needs(columns: Columns | Sequence[Columns]) -> Sequence[Columns]:
+    """A list of needs, where one or several were given."""
     if isinstance(columns, Columns):
         return [columns]
     return columns
@@ -305,6 +309,7 @@ def rows_of(
     table = Table(records.name, choice.columns, [], unit=records.unit, names=choice.names)
     table.is_named = choice.is_named
 
+    # The records of other splits are passed over while the table is filled.
     split_column = None
     if split:
         split_column = split_column_of(records, choice)
@@ -367,15 +372,15 @@ def split_column_of(records: Records, choice: Choice) -> str | None:
 
 
 def items_of_split(
-    items: Iterable[tuple[int, Record]], column: str, split: str, others: Counter[str]
+    items: Iterable[tuple[int, Record]], column: str, split: str, other_splits: Counter[str]
 ) -> Iterator[tuple[int, Record]]:
-    """The records of a split; ``others`` counts those of the others."""
+    """The records of a split; ``other_splits`` counts those of the others."""
     for number, record in items:
         name = split_name(record.get(column))
         if name == split:
             yield number, record
         else:
-            others[name] += 1
+            other_splits[name] += 1
 
 
 def describe(table: Table, records: Records, choice: Choice, split_column: str | None) -> None:
@@ -452,6 +457,7 @@ def read_record(record: Record, choice: Choice, parse_label: Callable[[Any], Any
     except KeyError as error:
         raise ValueError(f"no {error}; the keys are {listed_names(record)}") from error
 
+    # JSON may hold several positives or negatives of an anchor in a list.
     if choice.label is None and len(values) > 1 and any(type(value) is list for value in values):
         return read_lists(values)
 
@@ -476,16 +482,16 @@ def read_lists(values: list[Any]) -> list[tuple]:
         if not isinstance(value, list):
             value = [value]
         lists.append([parse_text(item) for item in value])
-    anchors, positives, *others = lists
+    anchors, positives, *lists_of_negatives = lists
     if len(anchors) != 1:
         raise ValueError(f"one anchor is needed, not {len(anchors)}")
     negatives = []
-    for texts in others:
+    for texts in lists_of_negatives:
         negatives += texts
     rows = []
     for positive in positives:
         row = (anchors[0], positive, *negatives)
-        if all(row):
+        if all(row):  # no text is empty
             rows.append(row)
     return rows
 
@@ -550,15 +556,22 @@ def choose_scale(scores: Iterable[float], name: str = "rows", unit: str = "line"
             return float(scale)
     raise InputError(
         f"{name}: the highest score is {highest:g}, and a scale above 100 must be given, such as "
-        f"{scale_option(unit)}{highest:g}"
+        f"{scale_setting(unit, highest)}"
     )
 
 
 def scale_option(unit: str) -> str:
-    """How a user gives the scale of rows that are counted by this unit."""
+    """What a user calls the scale of rows that are counted by this unit."""
     if unit == "index":
-        return "scale="
-    return "--scale "
+        return "scale"
+    return "--scale"
+
+
+def scale_setting(unit: str, scale: float) -> str:
+    """``--scale 5``, or in Python ``scale=5``."""
+    if unit == "index":
+        return f"scale={scale:g}"
+    return f"--scale {scale:g}"
 
 
 def divide_scores(table: Table, scale: float) -> Table:
@@ -568,14 +581,14 @@ def divide_scores(table: Table, scale: float) -> Table:
     """
     if not 0 < scale < math.inf:
         raise InputError(
-            f"{scale_option(table.unit)}{scale:g}: the highest score is needed, a number above 0"
+            f"{scale_setting(table.unit, scale)}: the highest score is needed, a number above 0"
         )
     rows = []
     for index, row in enumerate(table.rows):
         if abs(row[-1]) > scale:
             raise InputError(
                 f"{table.place(index)}: the score {row[-1]:g} is beyond the scale of {scale:g}, "
-                f"which holds for train, dev and test: give {scale_option(table.unit).strip(' =')}"
+                f"which holds for train, dev and test: give {scale_option(table.unit)}"
             )
         rows.append((*row[:-1], row[-1] / scale))
     return replace(table, rows=rows, scale=scale)
@@ -684,7 +697,7 @@ def every_text(
     parse_label = label_parser(choice, records)
 
     count = 0
-    is_empty = True
+    has_text = False
     for number, record in records.items:
         try:
             rows = read_record(record, choice, parse_label)
@@ -697,11 +710,11 @@ def every_text(
             records.fail(number, "an empty line has no text to encode; remove it")
         count += 1
         if text:
-            is_empty = False
+            has_text = True
         yield text
-    if is_empty:
+    if not has_text:
         raise InputError(f"{records.name} is empty: it holds no text")
     if not records.is_text and not is_told:
         table = Table(records.name, choice.columns, [], unit=records.unit, names=choice.names)
         describe(table, records, choice, None)
-        say("; ".join([f"{records.name}: {count:,} rows", *table.described()]))
+        say("; ".join([f"{records.name}: {count:,} rows", *table.details()]))

@@ -15,15 +15,15 @@ import torch
 
 from minisbert.core import InputError, one_line
 from minisbert.data.columns import Columns, listed_names
-from minisbert.data.published import PUBLISHED, is_published
+from minisbert.data.published import PUBLISHED, check_has_name, is_published
 from minisbert.data.rows import Table, as_needs, choose_scale, divide_scores, read_rows
 
 # the sizes of dev and test that are held out by default
-SHARE = 0.1  # of the rows
-FEWEST = 50  # rows: fewer say nothing about a gain
-MOST = 2000  # rows: more say little more, and take time at each evaluation
-ENOUGH = 4 * FEWEST  # rows of the file: when both are held out, half is left to train on
-ENOUGH_FREE = 3 * FEWEST  # of these rows share no text with the others
+DEFAULT_SHARE = 0.1  # of the rows
+FEWEST_HELD_OUT = 50  # rows: fewer say nothing about a gain
+MOST_HELD_OUT = 2000  # rows: more say little more, and take time at each evaluation
+ENOUGH_ROWS = 4 * FEWEST_HELD_OUT  # of the file: when both are held out, half is left to train on
+ENOUGH_FREE_ROWS = 3 * FEWEST_HELD_OUT  # so many of them share no text with the others
 MOST_OF_SMALL_DEV = 20  # rows, where there are not enough for a test
 LEAST_OF_SMALL_DEV = 2  # rows: a single one has no order that could be right or wrong
 
@@ -84,9 +84,10 @@ def read_splits(
     scores; without ``judges_itself`` they may not be rows like the training's. ``limit`` takes the
     first training rows, ``seed`` chooses the rows that are held out.
     """
+    # before any file is read, which may take long
     for source in (data, dev, test):
-        if isinstance(source, str) and not source:  # a variable of the shell that is not set
-            raise InputError("--data, --dev or --test is empty: name a file or a data set")
+        if isinstance(source, str):
+            check_has_name(source)
     table = training_table(data, columns, names, scale, quotes, limit)
 
     # Dev and test may hold what the training rows hold, or what else they are judged by. A text
@@ -175,10 +176,10 @@ def training_table(
     """The training rows before some are held out, their scores divided by the scale."""
     needs = as_needs(columns)
     has_scores = needs[0].label == "score"
-    # the highest score of all rows decides on the scale, also of a few of them
-    table = read_rows(
-        data, needs, names, split="train", quotes=quotes, limit=None if has_scores else limit
-    )
+    read_limit = limit
+    if has_scores:
+        read_limit = None  # the highest score of all rows decides on the scale, also of a few
+    table = read_rows(data, needs, names, split="train", quotes=quotes, limit=read_limit)
     table = ready_to_train(table, scale)
     if has_scores:
         table = table.limited(limit)
@@ -237,27 +238,28 @@ def held_out_share(source: Any) -> float | None:
 
 
 def checked_like(table: Table, train: Table, split: str = "") -> Table:
-    """Rows of dev or test on the scale of training. Messages begin with the ``split``, if it is
-    not the name of the table.
+    """Rows of dev or test on the scale of training.
 
     Raises ``InputError`` for classes that training lacks, and for scores that are all the same.
+    Its messages begin with the ``split``; rows from Python need none, their table is called dev.
     """
-    begin = f"{split} {table.name}".strip()
+    start = ""
+    if split:
+        start = f"{split} "
     label = table.columns.label
     if label == "score":
         if train.scale is not None:
             table = divide_scores(table, train.scale)
         if len({row[-1] for row in table.rows}) < 2:
             raise InputError(
-                f"{begin}: a correlation needs at least two rows with different scores"
+                f"{start}{table.name}: a correlation needs at least two rows with different scores"
             )
     if label == "class" and train.columns.label == "class":
         classes = train.classes()
         for index, row in enumerate(table.rows):
             if row[-1] not in classes:
                 raise InputError(
-                    f"{split} {table.place(index)}".strip()
-                    + f": the class {one_line(row[-1])} is not one of "
+                    f"{start}{table.place(index)}: the class {one_line(row[-1])} is not one of "
                     f"{listed_names(classes)}, as in the training rows"
                 )
     return table
@@ -323,7 +325,7 @@ def take_held_out(
 def too_few(count: int, free: int, missing: Sequence[str]) -> str:
     """What to say if dev, test or both could not be held out."""
     wanted = " and ".join(f"a {split}" for split in missing)
-    if count >= ENOUGH:
+    if count >= ENOUGH_ROWS:
         text = f"{free:,} of {count:,} rows share no text, too few to hold out {wanted}: "
     else:
         text = f"{count:,} rows are too few to hold out {wanted}: "
@@ -331,10 +333,10 @@ def too_few(count: int, free: int, missing: Sequence[str]) -> str:
         text += "the last weights are the model, and nothing tells if they are better"
     else:
         text += "a gain on dev, which chooses the step, cannot be told from chance"
-    if count >= ENOUGH:
-        text += f"; {ENOUGH_FREE} of them would do"
+    if count >= ENOUGH_ROWS:
+        text += f"; {ENOUGH_FREE_ROWS} of them would do"
     else:
-        text += f"; {ENOUGH} rows would do"
+        text += f"; {ENOUGH_ROWS} rows would do"
     for split in missing:
         text += f", or --{split} FILE"
     return text
@@ -364,8 +366,8 @@ def held_out_sizes(
             part = free // (2 + len(shares))
             fewest = max(1, min(MOST_OF_SMALL_DEV, part))
             sizes[split] = max(round(share * free), fewest)
-        elif count >= ENOUGH and free >= ENOUGH_FREE:
-            sizes[split] = min(max(round(SHARE * free), FEWEST), MOST)
+        elif count >= ENOUGH_ROWS and free >= ENOUGH_FREE_ROWS:
+            sizes[split] = min(max(round(DEFAULT_SHARE * free), FEWEST_HELD_OUT), MOST_HELD_OUT)
         elif split == "dev" and free // 3 >= LEAST_OF_SMALL_DEV:
             sizes[split] = min(MOST_OF_SMALL_DEV, free // 3)
     return sizes
@@ -444,11 +446,11 @@ def linked_rows(rows: Sequence[tuple], is_labelled: bool = False) -> list[list[t
         return text
 
     for row in rows:
-        first, *others = texts_of(row, is_labelled)
+        first, *rest = texts_of(row, is_labelled)
         parent.setdefault(first, first)
-        for other in others:
-            parent.setdefault(other, other)
-            parent[root(other)] = root(first)
+        for text in rest:
+            parent.setdefault(text, text)
+            parent[root(text)] = root(first)
 
     groups: dict[str, list[tuple]] = {}
     for row in rows:

@@ -99,13 +99,15 @@ def open_records(
     ending = ending_of(path)
     if ending == ".parquet":
         return parquet_records(path)
+
+    # A .json that begins with a bracket is one array; any other has an object in each line.
     stream, name = open_stream(path, split)
     if ending == ".json" and ARRAY_START.match(stream.peek(512).decode(errors="replace")):
         return object_records(name, array_values(stream, name), "item", refuse)
 
     # The first line that is not blank says what the file holds.
     lines = read_lines(stream, name)
-    first_number, first_line = first_of(lines, name)
+    first_number, first_line = first_line_of(lines, name)
     lines = all_lines(first_number, first_line, lines)
 
     is_table = ending in TABLE_ENDINGS
@@ -114,6 +116,7 @@ def open_records(
     if is_text and not is_table:
         return text_records(name, lines)
 
+    # What is left is a table.
     separator = separator_of(first_line, quotes)
     rows = table_rows(lines, separator, name, quotes, strict)
     refuse = refuse or refusal(name)
@@ -130,7 +133,7 @@ def ending_of(path: str | Path) -> str:
     return name.suffix
 
 
-def first_of(lines: Lines, name: str) -> tuple[int, str]:
+def first_line_of(lines: Lines, name: str) -> tuple[int, str]:
     """The first line that is not blank, and its number; ``InputError`` if there is none."""
     for number, line in lines:
         if line.strip(" \t"):
@@ -185,6 +188,7 @@ def open_stream(path: str | Path, split: str = "") -> tuple[Any, str]:
         start = stream.peek(64).lower()
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise damaged(name, error) from error
+
     for mark, meaning in NO_TEXTS.items():
         if start.startswith(mark):
             raise InputError(f"{name} is {meaning}")
@@ -194,12 +198,14 @@ def open_stream(path: str | Path, split: str = "") -> tuple[Any, str]:
 def open_member(stream: Any, name: str, split: str) -> tuple[Any, str]:
     """Open the file of a split in an NLI archive: ``snli_1.0/snli_1.0_dev.jsonl``."""
     archive = zipfile.ZipFile(stream)
+
     # subtle: the NLI archives were made on a Mac, so every file has a twin,
     # __MACOSX/snli_1.0/._snli_1.0_dev.jsonl
     files = []
     for member in archive.namelist():
         if not member.startswith("__MACOSX/") and not member.endswith("/"):
             files.append(member)
+
     endings = [f"_{split}.jsonl"]
     if split in TWO_DEVS:
         endings.append(f"_{TWO_DEVS[split]}.jsonl")
@@ -209,12 +215,14 @@ def open_member(stream: Any, name: str, split: str) -> tuple[Any, str]:
             f"{name} has {listed(files, 5)}, not one file of a split {one_line(split)}: unpack it, "
             f"and give one of them"
         )
-    name = f"{name}/{chosen[0]}"
+
     # No more bytes than the archive says are read.
+    name = f"{name}/{chosen[0]}"
     sizes = archive.getinfo(chosen[0])
     limit = max(UNCHECKED_GROWTH, LARGEST_GROWTH * sizes.compress_size)
     if sizes.file_size > limit:
         raise grown(name, sizes.file_size, sizes.compress_size)
+
     try:
         opened: Any = archive.open(chosen[0])
     except (RuntimeError, NotImplementedError) as error:  # a password, or an unusual compression
@@ -240,9 +248,11 @@ def read_lines(stream: Any, name: str, longest: int = LONGEST_LINE) -> Lines:
                 total += len(content)
                 if total > UNCHECKED_GROWTH:
                     check_growth(stream, total, name)
+
                 # few lines have one of these, and most of those are no error
                 if b"\0" in content or len(content) > longest or b"\r" in content[:-2]:
                     check_line(content, place_of(name, "line", number), number, longest)
+
                 line = decode(content, name, number).removesuffix("\n").rstrip("\r")
                 # a byte order mark may also stand where one file was appended to another
                 yield number, line.lstrip("\ufeff")

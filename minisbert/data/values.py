@@ -1,7 +1,7 @@
 """What a cell or a JSON value may be: a text, a score, 0 or 1, a class.
 
-Each function returns None (for a text "") if there is nothing, as in an empty cell, and raises
-``ValueError`` for what cannot be used.
+Each ``parse_`` function returns None (for a text "") if there is nothing, as in an empty cell, and
+raises ``ValueError`` for what cannot be used.
 """
 
 import math
@@ -60,10 +60,10 @@ def is_empty(value: Any) -> bool:
     return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
-def number(value: Any, comma: bool = False) -> float | None:
-    """A cell or a JSON value as a finite number, if it is one: ``number("4.5") = 4.5``, else None.
+def as_number(value: Any, comma: bool = False) -> float | None:
+    """A cell or a JSON value as a finite number, ``as_number("4.5") = 4.5``; None if it is none.
 
-    With ``comma`` also ``number("4,5", comma=True) = 4.5``.
+    With ``comma`` also ``as_number("4,5", comma=True) = 4.5``.
     """
     if isinstance(value, str):
         # The length comes first: a cell of a million digits would take long to read. ``float`` also
@@ -90,7 +90,7 @@ def parse_score(value: Any, comma: bool = False) -> float | None:
     """
     if is_empty(value):
         return None
-    score = number(value, comma)
+    score = as_number(value, comma)
     if score is None:
         raise ValueError(f"the score {one_line(value)} is not a number, such as 4.5")
     return score
@@ -104,7 +104,7 @@ def parse_binary(value: Any) -> int | None:
         return 1
     if str(value).lower() == "false":
         return 0
-    label = number(value)
+    label = as_number(value)
     if label not in (0.0, 1.0):
         raise ValueError(f"the label {one_line(value)} is not 0 or 1")
     return int(label)
@@ -114,7 +114,7 @@ def parse_class(value: Any) -> str | None:
     """The name of a class: ``parse_class(3.0) = "3"``. "-" is SNLI's for no agreement, so none."""
     if is_missing(value) or (isinstance(value, str) and value == "-"):
         return None
-    whole = number(value)
+    whole = as_number(value)
     if isinstance(value, str) and whole is None:
         return value.strip()
     if whole is None or whole % 1:

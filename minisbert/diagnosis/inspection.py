@@ -16,19 +16,18 @@ import numpy as np
 
 from minisbert.checkpoints.model_tokenizer import ModelTokenizer
 from minisbert.core import InputError, one_line
-from minisbert.data.columns import Columns, choose_columns, last_number
+from minisbert.data.columns import PAIRS, Columns, choose_columns, last_number
 from minisbert.data.records import Records, Refuse
-from minisbert.data.rows import Table, check_table, choose_scale, divide_scores, rows_of
-from minisbert.data.splits import check_classes, shared_rows
+from minisbert.data.rows import Table, check_table, rows_of
+from minisbert.data.splits import ready_to_train, shared_rows
 from minisbert.data.tables import open_records
-from minisbert.data.values import number
+from minisbert.data.values import as_number
 from minisbert.models.batching import chunks
 
 # Of fewer rows than this one epoch is too few steps to learn: docs/training.md.
-FEW = 500
+FEW_ROWS = 500
 MOST_PROBLEMS = 10_000  # rows that cannot be read, before the file is not read further
 TEXTS = Columns(1)
-PAIRS = Columns(2, more_texts=True)
 # what the label of two texts is -> the options of the command that is suggested
 LOSSES = {
     "score": ["--loss", "cosine"],
@@ -55,18 +54,24 @@ class InspectedFile:
 
     @property
     def rows(self) -> list[tuple]:
-        return self.table.rows if self.table else []
+        if self.table is None:
+            return []
+        return self.table.rows
 
     @property
     def label(self) -> str | None:
         """What the label of a row is: score, binary, class or None."""
-        return self.table.columns.label if self.table else None
+        if self.table is None:
+            return None
+        return self.table.columns.label
 
     @property
     def texts(self) -> list[str]:
         texts: list[str] = []
         for row in self.rows:
-            texts += row[:-1] if self.label else row
+            if self.label is not None:
+                row = row[:-1]
+            texts += row
         return texts
 
     @property
@@ -81,7 +86,7 @@ class InspectedFile:
         read = None
         unread: list[str] = []
         skipped: list[str] = []
-        if self.table:
+        if self.table is not None:
             read = self.table.note()
             unread = self.table.unread
             skipped = [f"{self.table.unit} {place}" for place in self.table.skipped]
@@ -144,7 +149,8 @@ def inspect(
     file = InspectedFile(path, columns, scale, quotes, role)
     try:
         # The file is gone through twice: what its labels are can only be said after the last one.
-        needs = needs_of(open_file(file, pass_over), columns)
+        records = open_file(file, pass_over)
+        needs = needs_of(records, columns)
         file.table = read_all(file, needs)
         note_repeated(file, file.table)
         if not file.problems:
@@ -203,15 +209,19 @@ def count_tokens(file: InspectedFile, tokenizer: ModelTokenizer) -> None:
 def needs_of(records: Records, columns: str | None) -> list[Columns]:
     """What the rows of a file may be; the values of a label say what kind of label it is."""
     try:
+        # whatever the label is: each can be the name of a class
         choice = choose_columns(records, [Columns(2, "class"), PAIRS, TEXTS], columns)
     except InputError:
-        return [Columns(2, "score"), PAIRS, TEXTS]  # reading the rows says what is wrong
+        # A file with a text in each line has no columns. For any other, reading the rows says what
+        # is wrong.
+        return [Columns(2, "score"), PAIRS, TEXTS]
     if choice.label is None:
         return [choice.columns]
     name = choice.label.lower()
     if "score" in name or "similarity" in name:
         return [Columns(2, "score")]
-    return [Columns(2, kind_of_labels(labels_of(records, choice.label)))]
+    labels = labels_of(records, choice.label)
+    return [Columns(2, kind_of_labels(labels))]
 
 
 def labels_of(records: Records, column: str) -> set[str]:
@@ -232,7 +242,7 @@ def kind_of_labels(labels: set[str]) -> str:
     numbers = set()
     words = 0
     for label in labels:
-        value = number(label, comma=True)
+        value = as_number(label, comma=True)
         if value is None:
             words += 1
         else:
@@ -249,19 +259,16 @@ def check_whole(file: InspectedFile, table: Table) -> None:
     check_table(table)
     if len(table.rows) == 1 and file.role == "train":
         raise InputError(f"{table.name}: one row is too few to train on: give more")
-    if table.columns.label == "class":
-        check_classes(table)
-    if table.columns.label == "score":
-        scale = file.scale
-        if scale is None:
-            scale = choose_scale(file.scores, table.name)
-        divide_scores(table, scale)  # for its errors: the scores are shown as they are
-        table.scale = scale
-        if len(set(file.scores)) < 2:
-            raise InputError(
-                f"{table.name}: all rows have the score {file.scores[0]:g}, and a correlation "
-                f"needs different ones: give more rows"
-            )
+
+    # It is called for its errors and for the scale: the scores are shown as the file has them.
+    ready = ready_to_train(table, file.scale)
+    table.scale = ready.scale
+
+    if table.columns.label == "score" and len(set(file.scores)) < 2:
+        raise InputError(
+            f"{table.name}: all rows have the score {file.scores[0]:g}, and a correlation "
+            f"needs different ones: give more rows"
+        )
     if table.columns.label is None and table.columns.texts > 1 and file.role == "train":
         check_negatives(table)
 
@@ -314,7 +321,7 @@ def training_command(
         words += ["--columns", first.columns]
     if not first.quotes:
         words.append("--no-quotes")
-    if len(first.rows) < FEW:
+    if len(first.rows) < FEW_ROWS:
         words += ["--epochs", "8"]
     if first.scale is not None:
         words += ["--scale", f"{first.scale:g}"]

@@ -101,7 +101,7 @@ def inputs_of(encoder: SentenceEncoder, texts: list[str]) -> dict[str, Tensor]:
 
 
 def huggingface(folder: Path, inputs: dict[str, Tensor], double: bool) -> dict[str, Tensor]:
-    """Compute the tensors with transformers, by ``reference_states.py`` in a process of its own."""
+    """Compute the tensors with transformers, in a process of its own."""
     advice = "or compare with a file: --against FILE"
     if importlib.util.find_spec("transformers") is None:
         needs = "--against hf needs transformers: pip install -e '.[reference]'"
@@ -112,9 +112,10 @@ def huggingface(folder: Path, inputs: dict[str, Tensor], double: bool) -> dict[s
         states_file = Path(place) / "states.safetensors"
         write_safetensors(inputs, inputs_file)
 
-        # subtle: -P, or the script's neighbours (tracing.py, inspection.py, ...) could be imported
-        # as top-level modules
-        script = Path(__file__).with_name("reference_states.py")
+        # The script is run and not imported: this room lies below the integrations.
+        # subtle: -P, or the script itself and its neighbours would be imported in place of the
+        # libraries that they are named after
+        script = Path(__file__).parents[1] / "integrations" / "transformers.py"
         command: list[str | Path] = [sys.executable, "-P", script]
         command += [folder.resolve(), inputs_file, states_file]
         if double:

@@ -147,7 +147,7 @@ class Evaluator:
         raise NotImplementedError
 
 
-def columns(texts: Mapping[str, Sequence[str]], **numbers: Sequence) -> list[list]:
+def checked_columns(texts: Mapping[str, Sequence[str]], **numbers: Sequence) -> list[list]:
     """Return columns of texts, then those of numbers, as lists.
 
     ``InputError`` for what is no text or no list, and for columns of different lengths, which it
@@ -176,8 +176,9 @@ def numbers_of(name: str, values: Sequence) -> list:
     parse = PARSERS[name]
     numbers: list = []
     # an array or a tensor has numbers of its own, which ``tolist`` turns into Python's
-    plain = values.tolist() if hasattr(values, "tolist") else values
-    for i, value in enumerate(plain):
+    if hasattr(values, "tolist"):
+        values = values.tolist()
+    for i, value in enumerate(values):
         try:
             number = parse(value)
         except ValueError as error:
@@ -208,7 +209,7 @@ class EmbeddingSimilarityEvaluator(Evaluator):
     ) -> None:
         super().__init__(**options)
         texts = {"sentences1": sentences1, "sentences2": sentences2}
-        self.sentences1, self.sentences2, self.scores = columns(texts, scores=scores)
+        self.sentences1, self.sentences2, self.scores = checked_columns(texts, scores=scores)
 
     def compute_metrics(
         self, model: TextEncoder, names: Sequence[str]
@@ -242,7 +243,7 @@ class BinaryClassificationEvaluator(Evaluator):
     ) -> None:
         super().__init__(**options)
         texts = {"sentences1": sentences1, "sentences2": sentences2}
-        self.sentences1, self.sentences2, self.labels = columns(texts, labels=labels)
+        self.sentences1, self.sentences2, self.labels = checked_columns(texts, labels=labels)
         if 1 not in self.labels:
             raise InputError("no label is 1, so F1 is not defined: give pairs with label 1")
 
@@ -295,7 +296,8 @@ class TripletEvaluator(Evaluator):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.texts = columns({"anchors": anchors, "positives": positives, "negatives": negatives})
+        texts = {"anchors": anchors, "positives": positives, "negatives": negatives}
+        self.texts = checked_columns(texts)
 
     def compute_metrics(
         self, model: TextEncoder, names: Sequence[str]

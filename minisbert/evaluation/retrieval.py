@@ -5,7 +5,7 @@ judgements, called qrels, as .tsv. The formulas are in ``metrics``; the command 
 evaluate``.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from minisbert.core import InputError, one_line
-from minisbert.data.columns import Columns
+from minisbert.data.columns import PAIRS
 from minisbert.data.records import Record
 from minisbert.data.rows import as_rows
 from minisbert.data.tables import file_lines, open_records
-from minisbert.data.values import number
+from minisbert.data.values import as_number
 from minisbert.evaluation.metrics import METRICS
 from minisbert.models.pair_model import PairScorer
 from minisbert.models.text_encoder import TextEncoder
@@ -29,7 +29,6 @@ from minisbert.system.reading import reading
 # queries, corpus, k, progress -> scores and indices, (Q, k) each
 Search = Callable[..., tuple[np.ndarray, np.ndarray]]
 CUTOFFS = (1, 3, 5, 10, 100)
-PAIRS = Columns(2, more_texts=True)  # anchor, positive, and maybe negatives
 REPORTED = ("accuracy@1", "recall@10", "mrr@10", "ndcg@10", "map@100")  # of a training run
 QRELS = ("query-id", "corpus-id", "score")
 # The keys of a text and its id: BEIR's, then Anserini's and LangChain's.
@@ -67,30 +66,30 @@ def load_retrieval(
     file, a repeated id, a judgement on an unknown query, an empty corpus, and if no document is
     relevant.
     """
-    texts = texts_by_id(queries)
+    query_texts = texts_by_id(queries)
     documents = texts_by_id(corpus)
+    judgements = read_qrels(qrels, query_texts)
     rows = {identity: row for row, identity in enumerate(documents)}
-    grades = read_qrels(qrels, texts, rows)
 
-    # read_qrels has given documents that the corpus lacks rows after it, where no search finds them
+    # Judged documents that the corpus lacks get the rows after it, where no search finds them.
+    for of_query in judgements.values():
+        for document in of_query:
+            rows.setdefault(document, len(rows))
     missing = len(rows) - len(documents)
-    found = {row for of_query in grades.values() for row in of_query if row < len(documents)}
-    if missing and not found:
-        raise InputError(
-            f"{qrels}: none of the {missing:,} judged documents is in {corpus}: their ids must be "
-            f"those of the corpus"
-        )
     if missing:
+        check_some_in_corpus(judgements, documents, missing, str(qrels), str(corpus))
         warn(
             f"{qrels}: {missing:,} judged documents are not in the corpus; they count as never "
             f"found, as in trec_eval"
         )
 
     judged = []
-    for identity in texts:
-        of_query = grades.get(identity, {})
+    grades = []
+    for identity in query_texts:
+        of_query = judgements.get(identity, {})
         if any(grade > 0 for grade in of_query.values()):
             judged.append(identity)
+            grades.append({rows[document]: grade for document, grade in of_query.items()})
     if not judged:
         raise InputError(f"{qrels}: no query has a relevant document (a score above 0)")
 
@@ -98,11 +97,28 @@ def load_retrieval(
     if ignore_identical_ids:
         skipped = [rows.get(identity) for identity in judged]
     return Retrieval(
-        queries=[texts[identity] for identity in judged],
+        queries=[query_texts[identity] for identity in judged],
         corpus=list(documents.values()),
-        grades=[grades[identity] for identity in judged],
+        grades=grades,
         skipped=skipped,
-        unjudged=len(texts) - len(judged),
+        unjudged=len(query_texts) - len(judged),
+    )
+
+
+def check_some_in_corpus(
+    judgements: Mapping[str, Collection[str]],
+    documents: Collection[str],
+    missing: int,
+    qrels: str,
+    corpus: str,
+) -> None:
+    """Raise ``InputError`` if all judged documents are missing from the corpus."""
+    for of_query in judgements.values():
+        if any(document in documents for document in of_query):
+            return
+    raise InputError(
+        f"{qrels}: none of the {missing:,} judged documents is in {corpus}: their ids must be "
+        f"those of the corpus"
     )
 
 
@@ -130,7 +146,8 @@ def retrieval_from_pairs(pairs: Any) -> Retrieval:
     """
     corpus: dict[str, int] = {}
     grades: dict[str, dict[int, int]] = {}
-    for anchor, positive, *_ in as_rows(pairs, PAIRS, name="pairs").rows:
+    table = as_rows(pairs, PAIRS, name="pairs")
+    for anchor, positive, *_ in table.rows:
         row = corpus.setdefault(positive, len(corpus))
         grades.setdefault(anchor, {})[row] = 1
     return Retrieval(list(grades), list(corpus), list(grades.values()), [None] * len(grades))
@@ -176,14 +193,9 @@ def first_value(fields: Record, keys: Sequence[str]) -> Any:
     return None
 
 
-def read_qrels(
-    path: str | Path, queries: Collection[str], rows: dict[str, int]
-) -> dict[str, dict[int, int]]:
-    """Read the grades of the judged documents of each query, by their ``rows`` in the corpus.
-
-    Documents that ``rows`` lacks are added to it: they get the rows after the corpus.
-    """
-    grades: dict[str, dict[int, int]] = {}
+def read_qrels(path: str | Path, queries: Collection[str]) -> dict[str, dict[str, int]]:
+    """Read the judgements on each query: the grades of its documents, all by their ids."""
+    judgements: dict[str, dict[str, int]] = {}
     is_first = True
     width = 0  # of the lines: 3, or 4 in TREC's files
     with reading(path) as at:
@@ -191,23 +203,20 @@ def read_qrels(
             if not line.strip(" "):
                 continue
             cells = cells_of_judgement(line)
-            if len(cells) not in (3, 4):
-                raise ValueError(no_judgement(cells))
-            if width and len(cells) != width:
-                raise ValueError(f"{len(cells)} columns; the lines before have {width}")
+            check_width(cells, width)
             width = len(cells)
-            query, *iteration, document, score = cells
-            if iteration and iteration != ["Q0"] and number(iteration[0]) is None:
+            query, *iteration, document, score = cells  # TREC alone has the iteration
+            if iteration and iteration != ["Q0"] and as_number(iteration[0]) is None:
                 raise ValueError(
                     f"the second of four columns is {one_line(iteration[0])}: TREC's qrels have 0 "
                     f"or Q0 there and no header; else {', '.join(QRELS)} are needed"
                 )
-            grade = number(score)
-            if is_first and grade is None:
-                check_header(cells)
+            grade = as_number(score)
+            if is_first:
                 is_first = False
-                continue
-            is_first = False
+                if grade is None:
+                    check_header(cells)
+                    continue
 
             if grade is None or grade % 1 or abs(grade) >= 2**31:
                 raise ValueError(
@@ -215,13 +224,13 @@ def read_qrels(
                 )
             if query not in queries:
                 raise ValueError(f"{one_line(query)} is not an _id of the queries")
-            row = rows.setdefault(document, len(rows))
-            if row in grades.setdefault(query, {}):
+            of_query = judgements.setdefault(query, {})
+            if document in of_query:
                 raise ValueError(
                     f"the document {one_line(document)} is judged twice for this query"
                 )
-            grades[query][row] = int(grade)
-    return grades
+            of_query[document] = int(grade)
+    return judgements
 
 
 def cells_of_judgement(line: str) -> list[str]:
@@ -238,19 +247,25 @@ def check_header(cells: Sequence[str]) -> None:
         raise ValueError(f"the header {names} must be {', '.join(QRELS)}")
 
 
-def no_judgement(cells: Sequence[str]) -> str:
-    """What is wrong with a line of qrels that has neither three cells nor four."""
-    needed = f"{', '.join(QRELS)} are needed, separated by tabs"
-    if len(cells) == 2:
-        needed += "; an id and a text are queries, as in MS MARCO's queries.tsv"
-    return f"{len(cells)} columns; {needed}"
+def check_width(cells: Sequence[str], width: int) -> None:
+    """Raise ``ValueError`` unless a line has three cells or four, and as many as those before it.
+
+    ``width`` is the number of theirs, or 0.
+    """
+    if len(cells) not in (3, 4):
+        needed = f"{', '.join(QRELS)} are needed, separated by tabs"
+        if len(cells) == 2:
+            needed += "; an id and a text are queries, as in MS MARCO's queries.tsv"
+        raise ValueError(f"{len(cells)} columns; {needed}")
+    if width and len(cells) != width:
+        raise ValueError(f"{len(cells)} columns; the lines before have {width}")
 
 
 def retrieval_scores(
     encoder: TextEncoder,
     task: Retrieval,
     show_progress_bar: bool = True,
-    search: Callable | None = None,
+    search: Search | None = None,
     cutoffs: Sequence[int] = CUTOFFS,
     **options: Any,
 ) -> dict[str, float]:
@@ -294,21 +309,21 @@ def ranked_grades(
     queries: np.ndarray,
     corpus: np.ndarray,
     progress: bool = False,
-    search: Callable = top_k,
-    most: int = max(CUTOFFS),
+    search: Search = top_k,
+    depth: int = max(CUTOFFS),
 ) -> np.ndarray:
-    """Return the grades of the ``most`` best documents of each query, best first.
+    """Return the grades of the ``depth`` best documents of each query, best first.
 
-    (Q, most), or (Q, N) if the corpus has fewer.
+    (Q, depth), or (Q, N) if the corpus has fewer.
     """
-    count = most
+    count = depth
     if any(row is not None for row in task.skipped):
         count += 1  # because one document may be excluded
     _, indices = search(queries, corpus, min(count, len(corpus)), progress)  # (Q, k)
     ranked = []
     for rows, grades, skipped in zip(indices.tolist(), task.grades, task.skipped, strict=True):
         row_grades = [grades.get(row, 0) for row in rows if row != skipped]
-        ranked.append(row_grades[:most])
+        ranked.append(row_grades[:depth])
     return padded(ranked)
 
 
@@ -338,7 +353,9 @@ def rerank(
         raise InputError("reranking needs a model with one score for a pair, not one of classes")
     scores = scores.reshape(indices.shape)
     order = np.argsort(-scores, axis=1, kind="stable")
-    return np.take_along_axis(scores, order, axis=1), np.take_along_axis(indices, order, axis=1)
+    scores = np.take_along_axis(scores, order, axis=1)
+    indices = np.take_along_axis(indices, order, axis=1)
+    return scores, indices
 
 
 def two_stage_search(
@@ -349,7 +366,7 @@ def two_stage_search(
     The others follow.
     """
 
-    def both(
+    def search_and_rerank(
         query_vectors: np.ndarray, corpus: np.ndarray, k: int, progress: bool
     ) -> tuple[np.ndarray, np.ndarray]:
         """Search, then sort the first columns of the result."""
@@ -359,4 +376,4 @@ def two_stage_search(
         indices[:, :candidates] = best_indices
         return scores, indices
 
-    return both
+    return search_and_rerank

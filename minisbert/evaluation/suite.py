@@ -37,7 +37,7 @@ SICK_FILES = {
 }
 AVERAGED = (*YEARS, "STS-B", "SICK-R")  # the tasks of SimCSE's table, in its order
 # the name of a task -> the asset with its files
-SOURCES = {
+TASK_ASSETS = {
     "STS12": "sts12",
     "STS13": "sts13",
     "STS14": "sts14",
@@ -79,18 +79,18 @@ def load_suite() -> tuple[list[Task], dict[str, str]]:
     tasks: list[Task] = []
     missing: dict[str, str] = {}
     for name in AVERAGED:
-        source = SOURCES[name]
-        folder = asset(source).folder
+        asset_name = TASK_ASSETS[name]
+        folder = asset(asset_name).folder
         if not folder.exists():
             try:
-                ensure(source)
+                ensure(asset_name)
             except InputError as error:
                 reason = str(error).splitlines()[0]  # ensure has printed the rest
                 missing[name] = reason.removesuffix(":")
                 continue
         # A changed file would give another score without a word, so every hash is compared.
-        if wrong := problems(asset(source)):
-            raise InputError(f"{wrong[0]}; fetch it again: minisbert assets fetch {source}")
+        if wrong := problems(asset(asset_name)):
+            raise InputError(f"{wrong[0]}; fetch it again: minisbert assets fetch {asset_name}")
         tasks += load_task(name, folder)
     return tasks, missing
 
@@ -134,7 +134,7 @@ def read_pairs(
     rows = [line.split("\t") for _, line in file_lines(path)]
     if gold is not None:
         scores = [line for _, line in file_lines(gold)]
-        with reading(path):
+        with reading(path):  # ``strict`` raises ValueError if a line has no score
             rows = [[score, *cells] for score, cells in zip(scores, rows, strict=True)]
 
     pairs = []
@@ -170,15 +170,15 @@ def evaluate_suite(
         for pair in task.pairs:
             firsts.append(pair.sentence1)
             seconds.append(pair.sentence2)
-    name = encoder.similarity_fn_name
+    similarity = encoder.similarity_fn_name
     u, v = encode_pairs(encoder, firsts, seconds, show_progress_bar=progress)
-    values = row_scores(encoder, u, v, name)  # (N,), those of one task after those of another
+    values = row_scores(encoder, u, v, similarity)  # (N,), those of one task after those of another
 
     lines = []
     start = 0
     for task in tasks:
         end = start + len(task.pairs)
-        lines.append(task_scores(task, values[start:end], name))
+        lines.append(task_scores(task, values[start:end], similarity))
         start = end
     return lines
 

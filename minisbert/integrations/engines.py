@@ -19,9 +19,21 @@ import torch
 
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
+from minisbert.integrations.opening import (
+    EMBEDDER_OPTIONS,
+    Files,
+    FrozenOptions,
+    check_named,
+    freeze,
+    list_files,
+    split_options,
+    thaw,
+)
 from minisbert.loading import Encoder, load_encoder
 from minisbert.system.devices import use_threads
 
+# A column of texts has one prompt for all.
+ENGINE_OPTIONS = (*EMBEDDER_OPTIONS, "default_prompt_name", "prompt", "prompt_name")
 MOST_MODELS = 3  # a worker keeps so many in memory, as Spark's predict_batch_udf does
 # The process that has imported this file. A forked process has another number, and does not import
 # again: so it finds out that it is one.
@@ -34,13 +46,11 @@ class WorkerSettings:
 
     model: str
     workers: int | None
-    pooling: str | None
-    device: str
-    max_seq_length: int | None
+    options: FrozenOptions  # of ``load``
     # The path, size and time of each file in the model's folder. They change when a new model is
     # saved there. Then workers do not take the old one, which they have in memory, nor ``datasets``
     # the old vectors from its cache, which knows a function by its pickled bytes.
-    files: tuple[tuple[str, int, int], ...]
+    files: Files
 
 
 class EncodeBatch:
@@ -58,49 +68,38 @@ class EncodeBatch:
               all cores. A forked process, as ``datasets`` starts them, always computes with one
               thread
 
-    The other settings are those of ``SentenceEncoder.load`` and ``encode``. Raises ``InputError``
-    for a number of workers below 1, and at the first batch as ``load`` and ``encode`` do.
+    ``options`` are those of ``load`` and ``encode``: pooling, device (by default the CPU),
+    max_seq_length, truncate_dim, prompts, prompt, prompt_name, dtype, batch_size,
+    normalize_embeddings. Raises ``InputError`` for a number of workers below 1, and at the first
+    batch as ``load`` and ``encode`` do.
     """
 
     def __init__(
         self,
-        model: str | Path,
+        model: str | Path = "all-MiniLM-L6-v2",
         *,
         text: str = "text",
         vector: str = "vector",
         workers: int | None = None,
-        pooling: str | None = None,
-        device: str = "cpu",
-        max_seq_length: int | None = None,
-        dtype: str | None = None,
-        normalize_embeddings: bool = False,
-        truncate_dim: int | None = None,
-        prompt: str | None = None,
-        prompt_name: str | None = None,
+        **options: Any,
     ):
         if workers is not None and (type(workers) is not int or workers < 1):
             raise InputError(f"workers must be an integer from 1, not {workers!r}")
+        check_named("EncodeBatch", model)
+        load_options, encode_options = split_options(
+            "EncodeBatch", model, options, ENGINE_OPTIONS, ("model", "text", "vector", "workers")
+        )
+        load_options.setdefault("device", "cpu")
         self.text = text
         self.vector = vector
-        self.options: dict[str, Any] = {
-            "dtype": dtype,
-            "truncate_dim": truncate_dim,
-            "prompt": prompt,
-            "prompt_name": prompt_name,
-            "normalize_embeddings": normalize_embeddings,
-        }
+        self.options = encode_options
         name = str(model)
-        files: tuple[tuple[str, int, int], ...] = ()
+        files: Files = ()
         if os.path.isdir(model):
             name = os.path.abspath(model)  # workers may start elsewhere
             files = list_files(Path(name))
         self.settings = WorkerSettings(
-            model=name,
-            workers=workers,
-            pooling=pooling,
-            device=device,
-            max_seq_length=max_seq_length,
-            files=files,
+            model=name, workers=workers, options=freeze(load_options), files=files
         )
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,16 +145,6 @@ class EncodeBatch:
             )
 
 
-def list_files(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """List path, size and time of change of each file below a folder."""
-    files = []
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            status = path.stat()
-            files.append((str(path), status.st_size, status.st_mtime_ns))
-    return tuple(files)
-
-
 @lru_cache(MOST_MODELS)
 def worker_encoder(process: int, settings: WorkerSettings) -> Encoder:
     """Load the encoder of this process for these settings, once, and set the process's threads.
@@ -164,12 +153,7 @@ def worker_encoder(process: int, settings: WorkerSettings) -> Encoder:
     parent's cache, but needs other threads.
     """
     use_threads(worker_threads(settings.workers))
-    return load_encoder(
-        settings.model,
-        pooling=settings.pooling,
-        device=settings.device,
-        max_seq_length=settings.max_seq_length,
-    )
+    return load_encoder(settings.model, **thaw(settings.options))
 
 
 def worker_threads(workers: int | None) -> int:

@@ -127,8 +127,8 @@ def local_path(model: str) -> Path:
 def ensure(wanted: str | Asset) -> Path:
     """Return the folder of an asset, or of its name, and fetch it first unless it is complete.
 
-    Raises ``InputError`` if no source can serve it, or if ``MINISBERT_OFFLINE=1`` forbids the
-    download.
+    Raises ``InputError`` if no source can serve it, or if downloads are forbidden (``offline``) and
+    the Hub's cache does not have it.
     """
     if isinstance(wanted, str):
         wanted = asset(wanted)
@@ -169,14 +169,14 @@ def file_hash(path: str | Path) -> str:
 def fetch(wanted: Asset) -> None:
     """Download an asset from the first source that serves it.
 
-    Files of the asset that are there are replaced.
+    Files of the asset that are there are replaced. Where downloads are forbidden, the only source
+    is the Hub's cache.
     """
     names = [file.name for file in wanted.files]
-    if offline():
-        raise InputError(
-            f"{wanted.name} is {wanted.state()} and MINISBERT_OFFLINE forbids fetching it; "
-            f"put {', '.join(names)} into {wanted.folder}"
-        )
+    sources = wanted.sources
+    forbidding = offline()
+    if forbidding:
+        sources = [source for source in wanted.sources if "hub" in source]
     failures = []
     folder = Path(os.path.realpath(wanted.folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -184,16 +184,23 @@ def fetch(wanted: Asset) -> None:
         naming(folder),
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary,
     ):
-        for source in wanted.sources:
+        for source in sources:
             kind = next(iter(source))  # the first key
             address = f"{kind} {source[kind]}"
-            warn(f"fetching {wanted.name} ({address}) to {wanted.folder}")
+            if not forbidding:
+                warn(f"fetching {wanted.name} ({address}) to {wanted.folder}")
             failure = try_source(source, wanted, Path(temporary))
             if not failure:
                 move_files(names, Path(temporary), folder)
                 return
-            warn(f"  {failure}")
+            if not forbidding:
+                warn(f"  {failure}")
             failures.append(f"  {address}: {failure}")
+    if forbidding:
+        raise InputError(
+            f"{wanted.name} is {wanted.state()} and {forbidding} forbids fetching it; "
+            f"put {', '.join(names)} into {wanted.folder}"
+        )
     lines = [
         f"{wanted.name} could not be fetched:",
         *failures,
@@ -351,9 +358,18 @@ def is_hub_name(model: str) -> bool:
     return re.fullmatch(r"\w[\w.-]*/\w[\w.-]*(@.+)?", model, re.ASCII) is not None
 
 
-def offline() -> bool:
-    """Return whether ``MINISBERT_OFFLINE`` forbids downloads."""
-    return os.environ.get("MINISBERT_OFFLINE", "0") not in ("", "0")
+def offline() -> str:
+    """Return the environment variable that forbids downloads of any kind; "" if none does."""
+    if os.environ.get("MINISBERT_OFFLINE", "0") not in ("", "0"):
+        return "MINISBERT_OFFLINE"
+    from huggingface_hub import constants  # this import takes .2 s
+
+    # Who sets one of these wants no download, from a package index neither. The library reads both.
+    if constants.HF_HUB_OFFLINE:
+        if os.environ.get("HF_HUB_OFFLINE"):
+            return "HF_HUB_OFFLINE"
+        return "TRANSFORMERS_OFFLINE"
+    return ""
 
 
 def download_model(name: str, revision: str | None = None) -> Path:
@@ -392,7 +408,7 @@ def snapshot(name: str, revision: str | None, files: Sequence[str]) -> Path:
             super().__init__(*arguments, **options)
 
     # The hub is asked first: behind a firewall that answers nothing the download tries for minutes.
-    cache_only = constants.HF_HUB_OFFLINE or offline()
+    cache_only = offline() != ""
     failure = None
     if not cache_only:
         try:
@@ -402,6 +418,7 @@ def snapshot(name: str, revision: str | None, files: Sequence[str]) -> Path:
             failure = error
 
     try:
+        cached = cached_blobs(name)
         folder = snapshot_download(
             name,
             revision=revision,
@@ -412,9 +429,43 @@ def snapshot(name: str, revision: str | None, files: Sequence[str]) -> Path:
         )
     except Exception as error:
         raise InputError(explain_failure(name, revision, failure or error)) from error
+    check_downloaded(name, Path(folder), cached)
     if failure:  # what is in the cache may be an old revision
         warn(f"{constants.ENDPOINT} cannot serve {name} ({first_line(failure)}); using {folder}")
     return Path(folder)
+
+
+def cached_blobs(name: str) -> set[str]:
+    """Return the names of the files that the cache has of a repository, in any revision."""
+    from huggingface_hub import constants, file_download
+
+    repository = file_download.repo_folder_name(repo_id=name, repo_type="model")
+    blobs = Path(constants.HF_HUB_CACHE) / repository / "blobs"
+    if not blobs.is_dir():
+        return set()
+    return set(os.listdir(blobs))
+
+
+def check_downloaded(name: str, folder: Path, cached: set[str]) -> None:
+    """Raise ``InputError``, and delete the file, if a download has other bytes than the hub states.
+
+    The library compares lengths only. A large file in its cache, such as weights, is called by the
+    sha256 that the hub states. ``cached`` are the files that were there before.
+    """
+    for path in sorted(folder.rglob("*")):
+        # Where the disk has no links, such as some of Windows', there is no such name.
+        blob = path.resolve()
+        if blob.name in cached or not re.fullmatch("[0-9a-f]{64}", blob.name):
+            continue
+        sha256 = file_hash(blob)
+        if sha256 != blob.name:
+            path.unlink()
+            blob.unlink(missing_ok=True)
+            file = path.relative_to(folder)
+            raise InputError(
+                f"{name}: {file} arrived with sha256 {sha256}, not {blob.name}, and was deleted: "
+                f"load it again, and ask whose hub or proxy this is if that does not help"
+            )
 
 
 def explain_failure(name: str, revision: str | None, error: Exception) -> str:
@@ -444,15 +495,55 @@ def explain_failure(name: str, revision: str | None, error: Exception) -> str:
             f"{name} does not fit into {cache} ({error.strerror}): free some space, or set HF_HOME "
             f"to another disk"
         )
-    if constants.HF_HUB_OFFLINE or offline():
+    if offline():
         return (
             f"{name} is not in {cache}, or not all of it, and downloads are switched off "
             f"(offline mode)"
         )
     return (
-        f"{name} is neither a local folder nor (completely) in {cache}, and {hub} cannot be "
-        f"reached ({first_line(error)}): set HTTPS_PROXY behind a proxy, HF_ENDPOINT for a mirror"
+        f"{name} is neither a local folder nor (completely) in {cache}, and {explain_answer(error)}"
     )
+
+
+def explain_answer(error: Exception) -> str:
+    """Say what the hub did, and what the user can do about it."""
+    from huggingface_hub import constants
+
+    hub = constants.ENDPOINT
+    reason = first_line(error)
+    status = status_of(error)
+    if status == 429:
+        return f"{hub} has had too many requests ({reason}): wait a while, or set HF_TOKEN"
+    if status is not None and status >= 500:
+        return f"{hub} has a fault of its own ({reason}): try again later"
+    if status is not None:
+        return f"{hub} refuses it ({reason}): set HF_TOKEN if the model is private"
+    # An answer of another form, or of another length than was announced.
+    if isinstance(error, ValueError | TypeError | LookupError) or is_inconsistent(error):
+        return (
+            f"{hub} does not answer as a hub does ({reason}): log in to this network if it "
+            f"asks for that, check HF_ENDPOINT if it is set, or try again"
+        )
+    return (
+        f"{hub} cannot be reached ({reason}): set HTTPS_PROXY behind a proxy, HF_ENDPOINT for a "
+        f"mirror"
+    )
+
+
+def status_of(error: BaseException | None) -> int | None:
+    """Return the HTTP status that an error, or the one that it was raised from, is about."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        if response is not None:
+            return response.status_code
+        error = error.__cause__
+    return None
+
+
+def is_inconsistent(error: Exception) -> bool:
+    """Return whether this is the library's error for a file of another length than announced."""
+    # It is a bare OSError. The system's own have a number.
+    return type(error) is OSError and error.errno is None
 
 
 def first_line(error: BaseException) -> str:

@@ -293,7 +293,14 @@ class StderrHandler(logging.Handler):
 
 @contextmanager
 def messages_on_stderr() -> Iterator[None]:
-    """Print all messages of the library on stderr, as a command does."""
+    """Print all messages of the library on stderr, as a command does.
+
+    A command may be run by another one, as ``minisbert train`` runs the trainer's: the outer one
+    prints.
+    """
+    if any(isinstance(handler, StderrHandler) for handler in LOGGER.handlers):
+        yield
+        return
     handler = StderrHandler()
     level = LOGGER.level
     propagate = LOGGER.propagate

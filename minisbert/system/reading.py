@@ -52,7 +52,7 @@ def reading(path: str | Path) -> Iterator[SimpleNamespace]:
     except InputError:
         raise
     except PARSING_ERRORS as error:
-        raise InputError(damage(path, at.line, error)) from error
+        raise InputError(damage(path, at.line, error) + cache_advice(path, error)) from error
     except BaseException as error:
         # The tokenizers library raises a bare Exception, and panics at damaged tables. The class of
         # a panic cannot be imported.
@@ -83,6 +83,17 @@ def damage(path: str | Path, line: int, error: BaseException) -> str:
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     quoted = one_line(reason, 200)
     return f"{place}: {quoted[1:-1]}"  # without the quotation marks
+
+
+def cache_advice(path: str | Path, error: Exception) -> str:
+    """Say which file to delete if a damaged one is in the Hub's cache; "" for any other error."""
+    if isinstance(error, SafetensorError | json.JSONDecodeError | UnicodeDecodeError):
+        with suppress(OSError, ValueError):  # the path may be a description
+            # The file itself, and not the link to it, which a download would only make again.
+            file = Path(path).resolve()
+            if any(part.startswith("models--") for part in file.parts):
+                return f"; delete {file}, and the next load downloads it again"
+    return ""
 
 
 def printable(text: str, limit: int = 200) -> str:

@@ -23,7 +23,7 @@ from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.loop import Diverged
 from minisbert.core.tokenizer import Encoded
 from minisbert.data.batches import unique_batches
-from minisbert.data.columns import Columns
+from minisbert.data.columns import PAIRS, Columns
 from minisbert.data.rows import Table, as_needs, as_rows
 from minisbert.data.splits import checked_like, ready_to_train
 from minisbert.evaluation.retrieval import Retrieval
@@ -40,7 +40,6 @@ from minisbert.training.schedules import SCHEDULES
 from minisbert.training.scores import Evaluation, evaluate_encoder
 
 Network = Callable[[Sequence[int]], Tensor]  # a ``RowNetwork``, or what is wrapped around it
-PAIRS = Columns(2, more_texts=True)  # anchor, positive and any number of negatives
 SCORED = Columns(2, "score")
 # A loss is identified by its attributes of these types, which are its settings. Tensors and
 # modules are none.
@@ -200,17 +199,20 @@ class EncoderLoss(Loss):
     def batch_loss(self, network: Network, batch: Sequence[int]) -> Tensor:
         # The targets are taken before the network runs: a GPU gets the row numbers while it has no
         # other work.
-        targets = []  # one tensor (B,), or none
+        targets = None
         if self.targets is not None:
-            targets.append(self.targets[batch])
+            targets = self.targets[batch]  # (B,)
         vectors = network(batch).unbind(dim=1)  # n of (B, D)
 
-        def loss_of(*inputs: Tensor) -> Tensor:
-            return self.formula(*inputs, *targets)
+        def formula_with_targets(*inputs: Tensor) -> Tensor:
+            """The formula of vectors, and of the targets if there are any."""
+            if targets is None:
+                return self.formula(*inputs)
+            return self.formula(*inputs, targets)
 
         if not self.widths:
-            return loss_of(*vectors)
-        return matryoshka_loss(loss_of, *vectors, dims=self.widths)
+            return formula_with_targets(*vectors)
+        return matryoshka_loss(formula_with_targets, *vectors, dims=self.widths)
 
     def evaluate(self, model: Any, rows: Any) -> Evaluation:
         return evaluate_encoder(model, rows, self.matryoshka)
@@ -326,8 +328,7 @@ def read_dev(dev: Any, loss: Loss, train: Table, columns: str | None = None) -> 
         return []
     if isinstance(dev, Retrieval):
         return dev
-    # ``columns`` of a loss may be one form of rows or several: ``as_needs`` gives a list. A text
-    # alone says nothing of what it should be near to.
+    # A text alone says nothing of what it should be near to.
     needs = [*loss.judged_by]
     for need in as_needs(loss.columns):
         if need.texts > 1 or not loss.judged_by:
@@ -384,6 +385,8 @@ def draw_batches(
             break
     if not batches:
         raise InputError(no_batch(loss, rows))
+
+    # Whole epochs count here: a row that ``max_steps`` cuts off could have been used.
     unused = rows_without_batch(batches, len(rows))
     batches = batches[:max_steps]
     total = len(batches)
@@ -415,14 +418,14 @@ def no_batch(loss: Loss, rows: Sequence[tuple]) -> str:
 
 
 def commonest_text(rows: Sequence[tuple], numbers: Iterable[int]) -> str:
-    """The text that most of the rows with these numbers have; of several that of the most rows."""
+    """The text that is in most of the rows with these numbers; a tie is broken by all rows."""
     counts = text_counts(rows[number] for number in numbers)
     counts_in_all = text_counts(rows)
     return max(counts, key=lambda text: (counts[text], counts_in_all[text], text))
 
 
 def text_counts(rows: Iterable[tuple]) -> Counter[str]:
-    """In how many rows each text is."""
+    """How many rows each text is in."""
     counts: Counter[str] = Counter()
     for row in rows:
         counts.update({value for value in row if isinstance(value, str)})

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.core import InputError, losses
-from minisbert.data.columns import Columns
+from minisbert.data.columns import PAIRS, Columns
 from minisbert.training import losses as more_losses
-from minisbert.training.base_loss import PAIRS, SCORED, EncoderLoss, RowNetwork
+from minisbert.training.base_loss import SCORED, EncoderLoss, RowNetwork
 
 __all__ = [
     "CoSENT",

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from minisbert.core import InputError, losses
-from minisbert.data.columns import Columns
+from minisbert.data.columns import PAIRS, Columns
 from minisbert.evaluation import metrics
 from minisbert.evaluation.retrieval import Retrieval
 from minisbert.models.pair_model import PairModel
 from minisbert.training import losses as more_losses
 from minisbert.training.base_loss import (
-    PAIRS,
     SCORED,
     Loss,
     Network,

@@ -46,7 +46,7 @@ def describe_run(settings: Settings, model: Any, data: RunData) -> None:
 def describe_batches(
     loss: Loss, network: RowNetwork, rows: Sequence[tuple], plan: Plan, batch_size: int
 ) -> None:
-    """Say what the batches are not: of all rows, of the size that was asked for, of whole texts."""
+    """Say if rows are in no batch, if most batches are too small, and if texts are cut."""
     if plan.unused:
         warn_once(unused_rows(loss, rows, plan.unused))
 
@@ -120,17 +120,17 @@ def say_end(progress: Progress, out: Path) -> None:
         print(f"no step was better on dev than the untrained model, {score}, in {folder}: {advice}")
 
 
-def print_table(splits: Mapping[str, tuple[dict, dict]], gain: Gain | None) -> None:
+def print_table(table: Mapping[str, tuple[dict, dict]], gain: Gain | None) -> None:
     """Print every score before training and of the best model, and what the gain is worth."""
-    if not splits:
+    if not table:
         return
     header = f"{'x 100':<16}"
-    for split in splits:
+    for split in table:
         header += f"{split:>19}"
     print(f"\n{header}")
-    for metric in metrics_of(splits):
+    for metric in metrics_of(table):
         line = f"{metric:<16}"
-        for before, after in splits.values():
+        for before, after in table.values():
             cell = ""
             if metric in before:
                 cell = f"{100 * before[metric]:.2f} -> {100 * after[metric]:.2f}"
@@ -138,15 +138,15 @@ def print_table(splits: Mapping[str, tuple[dict, dict]], gain: Gain | None) -> N
         meaning = MEANINGS.get(metric, "")
         print(f"{line}   {meaning}".rstrip())
     print()
-    if "dev" in splits:
+    if "dev" in table:
         print("dev chose the step, so its scores are too good")
     if gain is not None:
         print(gain.sentence())
 
 
-def metrics_of(splits: Mapping[str, tuple[dict, dict]]) -> list[str]:
+def metrics_of(table: Mapping[str, tuple[dict, dict]]) -> list[str]:
     """The names of all scores; test may have others than dev, whose rows it need not be like."""
     metrics: list[str] = []
-    for before, _ in splits.values():
+    for before, _ in table.values():
         metrics += [metric for metric in before if metric not in metrics]
     return metrics

@@ -14,13 +14,12 @@ from minisbert.core import InputError
 from minisbert.core.data import TextColumns
 from minisbert.core.encoder import cosine, normalize
 from minisbert.core.heads import ConcatHead
-from minisbert.data.columns import Columns
+from minisbert.data.columns import PAIRS, Columns
 from minisbert.models.batching import BATCH_SIZE
 from minisbert.models.pair_model import TASKS_WITH_LABELS, PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as formulas
 from minisbert.training.base_loss import (
-    PAIRS,
     SCORED,
     Loss,
     Network,

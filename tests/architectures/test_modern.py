@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from minisbert.backends.graphs import VectorGraph
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError
-from minisbert.diagnosis.reference_states import in_double
+from minisbert.integrations.transformers import in_double
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.architectures.tiny import (
     GLOBAL,

@@ -23,7 +23,7 @@ def test_the_report(tiny, tmp_path, capsys):
     assert out.startswith(f"{path}: {read}\n  texts    120, 120 distinct\n")
     assert "the limit of 16 cuts 1 of the texts (0.8 %)" in out
     assert "  label    neutral: 20\n" in out
-    assert f"{again}: 10 rows are in {path}\n" in out
+    assert f"{again}: 10 rows are also in {path}\n" in out
     command = out.rpartition("Train with:\n  ")[2]
     assert command.startswith(f"minisbert train --loss softmax --data {path} --dev {again} ")
     assert command.endswith(f" --model {tiny}\n")

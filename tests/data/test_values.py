@@ -6,7 +6,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from minisbert.data.values import number, parse_binary, parse_class, parse_score, parse_text
+from minisbert.data.values import as_number, parse_binary, parse_class, parse_score, parse_text
 
 
 @pytest.mark.parametrize("value", ["a cat", " a cat\t", "[MASK] is a [token]", "b'c", "4.5"])
@@ -51,7 +51,7 @@ def test_bytes_that_python_printed_are_no_text():
     ],
 )
 def test_a_number(value, expected):
-    assert number(value) == expected
+    assert as_number(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -62,19 +62,19 @@ def test_a_number(value, expected):
     ],
 )
 def test_no_number(value):
-    assert number(value) is None
+    assert as_number(value) is None
 
 
 def test_a_decimal_comma_counts_where_it_may():
     """Between semicolons, as spreadsheets write in half of Europe."""
-    assert number("-4,5", comma=True) == -4.5
-    assert number("1,000,5", comma=True) is None
+    assert as_number("-4,5", comma=True) == -4.5
+    assert as_number("1,000,5", comma=True) is None
 
 
 def test_a_million_digits_are_refused_at_once():
     """A pattern that goes back for each digit needed days."""
     start = time.perf_counter()
-    assert number("7" * 1_000_000 + "x") is None
+    assert as_number("7" * 1_000_000 + "x") is None
     assert time.perf_counter() - start < 5
 
 

@@ -48,9 +48,9 @@ def test_a_ranking_without_its_own_document_still_has_the_largest_cutoff():
     """All documents at one place; the first query is the first of them, the second the last."""
     task = Retrieval(["q", "q"], ["d"] * 4, [{2: 1}, {2: 1}], [0, 3])
     ones = np.ones((4, 2))
-    assert ranked_grades(task, ones[:2], ones, most=2).tolist() == [[0, 1], [0, 0]]
+    assert ranked_grades(task, ones[:2], ones, depth=2).tolist() == [[0, 1], [0, 0]]
     alone = Retrieval(["q"], ["d"], [{0: 1}], [0])  # its only document
-    assert ranked_grades(alone, ones[:1], ones[:1], most=2).tolist() == [[0]]
+    assert ranked_grades(alone, ones[:1], ones[:1], depth=2).tolist() == [[0]]
 
 
 # ---------------------------------------------------------------------------------- files and

@@ -1,6 +1,9 @@
 """The adapters in the real libraries give the vectors of ``encode``, in each's first example."""
 
+import importlib
+import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from minisbert.core import InputError
 from minisbert.core.heads import JointHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -270,6 +274,313 @@ def test_a_sentence_transformer_is_saved_as_a_folder_that_it_opens(model, expect
     as_sentence_transformer(str(model)).save_pretrained(str(tmp_path / "saved"))
     again = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
     assert_close(again.encode_query(TEXTS), expected["query"])
+
+
+# --------------------------------------------------------------- nothing is swallowed
+
+
+@pytest.mark.parametrize(
+    ("library", "adapter", "fields"),
+    [
+        ("langchain", "MinisbertEmbeddings", {}),
+        ("langchain", "MinisbertReranker", {"model": "m"}),
+        ("llama_index", "MinisbertEmbedding", {}),
+        ("llama_index", "MinisbertRerank", {"model_name": "m"}),
+        ("haystack", "MinisbertTextEmbedder", {}),
+        ("haystack", "MinisbertDocumentEmbedder", {}),
+        ("haystack", "MinisbertRanker", {}),
+        ("chroma", "MinisbertEmbeddingFunction", {}),
+        ("sklearn", "MinisbertVectorizer", {}),
+        ("mteb", "MinisbertEncoder", {}),
+    ],
+)
+def test_an_adapter_refuses_an_argument_that_it_does_not_have(library, adapter, fields):
+    """Before any model is opened: a pipeline is built long before it runs."""
+    module = importlib.import_module(f"minisbert.integrations.{library}")
+    with pytest.raises(TypeError, match=f"{adapter} has no argument devise: .*device"):
+        getattr(module, adapter)(**fields, devise="cpu")
+
+
+DEVICE = {"device": "no-such-device"}
+
+
+def test_rerankers_refuse_a_device_that_there_is_not(ranker):
+    """Every one of them was accepted."""
+    haystack = pytest.importorskip("haystack")
+    from minisbert.integrations.haystack import MinisbertRanker
+    from minisbert.integrations.langchain import MinisbertReranker
+    from minisbert.integrations.llama_index import MinisbertRerank
+
+    with pytest.raises(ValueError, match="no-such-device"):  # pydantic's, with our message
+        MinisbertReranker(model=str(ranker), options=DEVICE)
+    with pytest.raises(ValueError, match="no-such-device"):
+        MinisbertRerank(model_name=str(ranker), options=DEVICE)
+    with pytest.raises(InputError, match="no-such-device"):
+        MinisbertRanker(str(ranker), **DEVICE).run("a cat?", [haystack.Document(content="a")])
+
+
+@pytest.mark.parametrize(
+    ("library", "adapter", "fields"),
+    [
+        ("langchain", "MinisbertReranker", {"model": "m"}),
+        ("llama_index", "MinisbertEmbedding", {}),
+        ("llama_index", "MinisbertRerank", {"model_name": "m"}),
+    ],
+)
+def test_a_pydantic_class_says_where_its_options_go(library, adapter, fields):
+    module = importlib.import_module(f"minisbert.integrations.{library}")
+    with pytest.raises(TypeError, match="options="):
+        getattr(module, adapter)(**fields, device="cpu")
+
+
+def test_another_model_of_an_open_llama_index_embedding_is_refused(model):
+    """The vectors would still be the first model's."""
+    pytest.importorskip("llama_index.core")
+    from minisbert.integrations.llama_index import MinisbertEmbedding
+
+    embedding = MinisbertEmbedding(model_name=str(model))
+    with pytest.raises(ValueError, match="frozen"):
+        embedding.model_name = "another"
+
+
+LENGTH_1 = {"truncate_dim": 8, "normalize_embeddings": True, "batch_size": 2}
+
+
+@pytest.fixture
+def of_length_1(expected) -> np.ndarray:
+    """Eight columns of the texts as documents, scaled to length 1."""
+    columns = expected["document"][:, :8]
+    return columns / np.linalg.norm(columns, axis=1, keepdims=True)
+
+
+def test_normalize_embeddings_in_every_library(model, of_length_1):
+    """It is an option of encode, not of load."""
+    haystack = pytest.importorskip("haystack")
+    from minisbert.integrations.chroma import MinisbertEmbeddingFunction
+    from minisbert.integrations.haystack import MinisbertDocumentEmbedder
+    from minisbert.integrations.langchain import MinisbertEmbeddings
+    from minisbert.integrations.llama_index import MinisbertEmbedding
+    from minisbert.integrations.mteb import MinisbertEncoder
+    from minisbert.integrations.sklearn import MinisbertVectorizer
+
+    name = str(model)
+    assert_close(MinisbertEmbeddings(name, **LENGTH_1).embed_documents(TEXTS), of_length_1)
+    embedding = MinisbertEmbedding(model_name=name, options=LENGTH_1)
+    assert_close(embedding.get_text_embedding_batch(TEXTS), of_length_1)
+    assert_close(MinisbertEmbeddingFunction(name, **LENGTH_1)(TEXTS), of_length_1)
+    documents = [haystack.Document(content=text) for text in TEXTS]
+    embedded = MinisbertDocumentEmbedder(name, **LENGTH_1).run(documents)["documents"]
+    assert_close([document.embedding for document in embedded], of_length_1)
+    vectorizer = MinisbertVectorizer(name, prompt_name="document", **LENGTH_1)
+    assert_close(vectorizer.transform(TEXTS), of_length_1)
+    encoder = MinisbertEncoder(name, **LENGTH_1)
+    assert_close(encoder.encode([{"text": TEXTS}], prompt_type="document"), of_length_1)
+
+
+def test_haystack_embeds_meta_fields_before_the_content(model):
+    """A title or a date often decides which document is meant."""
+    haystack = pytest.importorskip("haystack")
+    from minisbert.integrations.haystack import MinisbertDocumentEmbedder
+
+    embedder = MinisbertDocumentEmbedder(
+        str(model), meta_fields_to_embed=["title", "year"], embedding_separator=" / "
+    )
+    embedder = MinisbertDocumentEmbedder(**embedder.to_dict()["init_parameters"])
+    documents = [
+        haystack.Document(content="the cat sits", meta={"title": "cats", "year": 1999}),
+        haystack.Document(content="a dog runs", meta={"title": None}),
+    ]
+    embedded = embedder.run(documents)["documents"]
+    expected = SentenceEncoder.load(model).encode(
+        ["passage: cats / 1999 / the cat sits", "passage: a dog runs"], prompt=""
+    )
+    assert_close([document.embedding for document in embedded], expected)
+    with pytest.raises(InputError, match="list"):
+        MinisbertDocumentEmbedder(str(model), meta_fields_to_embed="title")
+
+
+def test_haystacks_ranker_refuses_to_keep_no_document(ranker):
+    """A top_k of 0 counted as none given."""
+    haystack = pytest.importorskip("haystack")
+    from minisbert.integrations.haystack import MinisbertRanker
+
+    with pytest.raises(InputError, match="top_k"):
+        MinisbertRanker(str(ranker)).run("a cat?", [haystack.Document(content="a")], top_k=0)
+
+
+def test_mteb_evaluates_the_columns_that_were_asked_for(model, expected):
+    """And keeps the results apart from those of all columns."""
+    pytest.importorskip("mteb")
+    from minisbert.integrations.mteb import MinisbertEncoder
+
+    encoder = MinisbertEncoder(str(model), truncate_dim=8)
+    assert_close(encoder.encode([{"text": TEXTS}]), expected["plain"][:, :8])
+    assert encoder.mteb_model_meta.embed_dim == 8
+    assert "truncate_dim" in encoder.mteb_model_meta.experiment_name
+    assert MinisbertEncoder(str(model), batch_size=8).mteb_model_meta.experiment_name is None
+
+
+def test_mtebs_encode_kwargs_are_obeyed(model):
+    """They were dropped; precision would make each call's own codes, which do not compare."""
+    pytest.importorskip("mteb")
+    from minisbert.integrations.mteb import MinisbertEncoder
+
+    encoder = MinisbertEncoder(str(model))
+    with pytest.raises(InputError, match="batch_size"):
+        encoder.encode([{"text": TEXTS}], batch_size=0)
+    with pytest.raises(TypeError, match="precision"):
+        encoder.encode([{"text": TEXTS}], precision="int8")
+    with pytest.raises(InputError, match="qery"):
+        encoder.encode([{"text": TEXTS}], prompt_type="qery")
+
+
+def test_the_vectorizer_names_as_many_columns_as_it_gives(model):
+    """set_output died of the difference."""
+    pytest.importorskip("sklearn")
+    from minisbert.integrations.sklearn import MinisbertVectorizer
+
+    vectorizer = MinisbertVectorizer(str(model), truncate_dim=8)
+    assert len(vectorizer.get_feature_names_out()) == vectorizer.transform(TEXTS).shape[1] == 8
+
+
+def test_the_vectorizer_opens_a_model_that_was_saved_anew(model, tmp_path):
+    pytest.importorskip("sklearn")
+    from minisbert.integrations.sklearn import MinisbertVectorizer
+
+    folder = tmp_path / "model"
+    shutil.copytree(model, folder)
+    vectorizer = MinisbertVectorizer(str(folder))
+    old = vectorizer.transform(TEXTS)
+    changed = SentenceEncoder.load(folder)
+    with torch.no_grad():
+        changed.bert.embeddings.word.weight.mul_(1.5)
+    changed.save(folder)
+    assert_close(vectorizer.transform(TEXTS), changed.encode(TEXTS, prompt=""))
+    assert np.abs(vectorizer.transform(TEXTS) - old).max() > 1e-3
+
+
+# ------------------------------------------------------------ the bridge to sentence-transformers
+
+
+@pytest.fixture(scope="module")
+def unpooled(model, tmp_path_factory) -> Path:
+    """The model with prompts, whose tokens are not pooled."""
+    folder = tmp_path_factory.mktemp("models") / "unpooled"
+    shutil.copytree(model, folder)
+    pooling = folder / "1_Pooling" / "config.json"
+    config = json.loads(pooling.read_text())
+    pooling.write_text(json.dumps(config | {"include_prompt": False}))
+    return folder
+
+
+def test_the_bridge_leaves_the_prompt_out_of_the_pooling(unpooled, expected):
+    """As sentence-transformers does for such a folder."""
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+
+    from minisbert.integrations.sentence_transformers import as_sentence_transformer
+
+    theirs = SentenceTransformer(str(unpooled), device="cpu")
+    bridge = as_sentence_transformer(str(unpooled))
+    assert_close(bridge.encode_query(TEXTS), theirs.encode_query(TEXTS))
+    assert np.abs(bridge.encode_query(TEXTS) - expected["query"]).max() > 1e-3
+    bridge.set_pooling_include_prompt(True)
+    assert_close(bridge.encode_query(TEXTS), expected["query"])
+
+
+def test_the_bridge_obeys_the_settings_of_a_sentence_transformer(model):
+    """They are set after it was made; the encoder that it was made from keeps its own."""
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+
+    from minisbert.integrations.sentence_transformers import as_sentence_transformer
+
+    encoder = SentenceEncoder.load(model)
+    limit = encoder.max_seq_length
+    bridge = as_sentence_transformer(encoder)
+    theirs = SentenceTransformer(str(model), device="cpu")
+    for transformer in (bridge, theirs):
+        transformer.max_seq_length = 5
+        transformer.truncate_dim = 7
+    assert bridge.max_seq_length == 5
+    assert_close(bridge.encode(TEXTS), theirs.encode(TEXTS))
+    for transformer in (bridge, theirs):
+        transformer.truncate_dim = None
+    assert_close(bridge.encode(TEXTS), theirs.encode(TEXTS))
+    assert encoder.max_seq_length == limit
+
+
+def test_the_bridge_saves_its_settings(model, tmp_path):
+    """A prompt that was set on it would be lost."""
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+
+    from minisbert.integrations.sentence_transformers import as_sentence_transformer
+
+    bridge = as_sentence_transformer(str(model))
+    bridge.prompts = {"query": "q: ", "document": ""}
+    bridge.max_seq_length = 6
+    bridge.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
+    theirs = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    assert theirs.prompts["query"] == "q: "
+    assert theirs.max_seq_length == 6
+    assert not (tmp_path / "saved" / "README.md").exists()
+
+
+def test_sentence_transformers_evaluators_run_on_the_bridge(model):
+    """With the scores of the real library for the same folder."""
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.evaluation import (
+        BinaryClassificationEvaluator,
+        EmbeddingSimilarityEvaluator,
+        InformationRetrievalEvaluator,
+        MSEEvaluator,
+        ParaphraseMiningEvaluator,
+        RerankingEvaluator,
+        SequentialEvaluator,
+        TranslationEvaluator,
+        TripletEvaluator,
+    )
+
+    from minisbert.integrations.sentence_transformers import as_sentence_transformer
+
+    theirs = SentenceTransformer(str(model), device="cpu")
+    by_id = {str(number): text for number, text in enumerate(TEXTS)}
+    others = TEXTS[1:] + TEXTS[:1]
+    evaluator = SequentialEvaluator(
+        [
+            EmbeddingSimilarityEvaluator(TEXTS, others, [0.1, 0.9, 0.4, 0.5], name="sts"),
+            BinaryClassificationEvaluator(TEXTS, others, [0, 1, 0, 1], name="pairs"),
+            TripletEvaluator(TEXTS, others, TEXTS[2:] + TEXTS[:2], name="triplets"),
+            InformationRetrievalEvaluator(
+                {"q": "a cat"}, by_id, {"q": {"0"}}, corpus_chunk_size=2, name="search"
+            ),
+            RerankingEvaluator(
+                [{"query": "a cat", "positive": TEXTS[:1], "negative": TEXTS[1:]}], name="ranking"
+            ),
+            ParaphraseMiningEvaluator(by_id, [("0", "1")], name="mining"),
+            TranslationEvaluator(TEXTS, others, name="translation"),
+            MSEEvaluator(TEXTS, others, teacher_model=theirs, name="mse"),
+        ]
+    )
+    expected = evaluator(theirs)
+    scores = evaluator(as_sentence_transformer(str(model)))
+    assert scores.keys() == expected.keys()
+    for name, score in expected.items():
+        assert scores[name] == pytest.approx(score, abs=1e-4), name
+
+
+def test_what_the_bridge_cannot_do_is_said(model):
+    """Training ended in an error of autograd, tokens' states in a KeyError."""
+    pytest.importorskip("sentence_transformers")
+    from minisbert.integrations.sentence_transformers import as_sentence_transformer
+
+    bridge = as_sentence_transformer(str(model))
+    with pytest.raises(InputError, match="token_embeddings"):
+        bridge.encode(TEXTS, output_value="token_embeddings")
+    with pytest.raises(InputError, match="train"):
+        bridge.train()
 
 
 # --------------------------------- clients of OpenAI's interface, in front of ``minisbert serve``

@@ -85,7 +85,7 @@ def test_start_writes_stubs_and_shows_the_cards_but_never_overwrites(folder, sho
 
 
 def test_run_prints_the_ladder_and_the_mistake(work, graded, shown):
-    assert "4 of 4 passed. The lesson is solved." in shown("run", "05")
+    assert "5 of 5 passed. The lesson is solved." in shown("run", "05")
     graded["bert.attention"] = FAILED
     out = shown("run", "05", code=1)
     assert "  ok    runs, right shape and dtype\n" in out
@@ -95,7 +95,7 @@ def test_run_prints_the_ladder_and_the_mistake(work, graded, shown):
     assert (
         'exactly the numbers you get when pads take part in attention ("no attention mask").' in out
     )
-    assert "3 of 4 passed. Next: bert.attention. A hint: python -m lessons.check hint 05" in out
+    assert "4 of 5 passed. Next: bert.attention. A hint: python -m lessons.check hint 05" in out
     graded["bert.attention"] = replace(FAILED, mistakes=[], meanings=[])
     out = shown("run", "05", code=1)
     assert "exactly the numbers" not in out
@@ -156,7 +156,7 @@ def test_list(work, graded, shown):
     assert rows["bert.attention"].endswith("failed                1 of 6 hints")
     assert rows["bert.Attention.split"].endswith("passed")
     assert rows["bert.gelu"].endswith("not started")
-    assert rows["3"] == f"3 of {len(PIECES)} passed"
+    assert rows["4"] == f"4 of {len(PIECES)} passed"
     mine(5).write_text("other work")
     assert "changed, was passed" in shown("list")
 
@@ -174,10 +174,10 @@ def test_all_writes_what_a_teacher_collects_and_leaves_the_progress_alone(folder
     )
     (folder / "progress.json").write_text("not JSON")
     graded["bert.attention"] = FAILED
-    assert "3 of " in shown("all", "--json", str(folder / "ada.json"), code=1)
+    assert "4 of " in shown("all", "--json", str(folder / "ada.json"), code=1)
     assert (folder / "progress.json").read_text() == "not JSON"
     found, rows = read(folder / "ada.json")
-    assert (found["passed"], found["of"]) == (3, len(PIECES))
+    assert (found["passed"], found["of"]) == (4, len(PIECES))
     attention, split = rows["bert.attention"], rows["bert.Attention.split"]
     assert (attention["mistakes"], attention["rung"]) == (["no attention mask"], RUNGS["golden"])
     assert (attention["rungs_passed"], attention["difficulty"]) == ([RUNGS["runs"]], 2)
@@ -270,9 +270,9 @@ def test_a_class_at_a_glance(work, graded, shown):
         command("all", "--json", str(results / f"{name}.json"))
         graded["bert.attention"] = FAILED
     lines = shown("class", str(results)).splitlines()
-    assert lines[0].startswith("student  passed  01 02 03 04 05 ")
-    assert lines[1].startswith(f"ada        3/{len(PIECES)}  .  .. .  .. FPPP ...")
-    assert lines[2].startswith(f"bob        4/{len(PIECES)}  .  .. .  .. PPPP ...")
+    assert lines[0].startswith("student  passed  01 02  03 04  05 ")
+    assert lines[1].startswith(f"ada        4/{len(PIECES)}  .  ... .  ... FPPPP ...")
+    assert lines[2].startswith(f"bob        5/{len(PIECES)}  .  ... .  ... PPPPP ...")
     assert "    2  no attention mask, bert.attention" in lines
     assert f"    2  bert.attention, {RUNGS['golden']}" in lines
 
@@ -297,7 +297,9 @@ def test_damaged_files_cost_no_other_and_the_table_counts_for_itself(folder, gra
         capsys.readouterr()
         assert command("class", str(results)) == 0
         out, err = capsys.readouterr()
-        assert out.splitlines()[1].startswith(f"ada        4/{len(PIECES)}  .  .. .  .. .... MMMP ")
+        assert out.splitlines()[1].startswith(
+            f"ada        7/{len(PIECES)}  .  ... .  ... ..... MMMMMPP "
+        )
         assert out.splitlines()[2].startswith(f"bob        0/{len(PIECES)} ")
         assert "this file cannot be read" in out
         assert "bob.json" in err

@@ -11,6 +11,7 @@ from http.client import HTTPConnection
 
 import numpy as np
 import pytest
+import torch
 
 from lessons import engine as search
 from minisbert.core import InputError
@@ -33,6 +34,9 @@ def notes(tmp_path_factory):
     (notes / "empty.md").write_text(" \n")
     (notes / "large.txt").write_text("word " * 300_000)
     (notes / "gone.md").symlink_to(notes / "nowhere.md")
+    secret = tmp_path_factory.mktemp("elsewhere") / "secret.md"
+    secret.write_text("not in this folder")
+    (notes / "secret.md").symlink_to(secret)
     os.mkfifo(notes / "pipe.txt")
     return notes
 
@@ -51,6 +55,7 @@ def test_every_file_that_is_left_out_is_counted_by_its_reason(notes):
         {
             "another kind of file": 1, "binary": 1, "not UTF-8": 1, "empty": 1,
             "longer than a megabyte": 1, "no regular file": 2,
+            "a link that leads out of the folder": 1,
         }
     )  # fmt: skip
 
@@ -70,6 +75,61 @@ def test_chunks_overlap_know_their_line_and_stop_at_the_most(notes, capsys):
     (notes / "home.md").write_text(text)
     assert len(search.read_folder(notes, 2)[0]) == 2
     assert "stopped at 2 chunks" in capsys.readouterr().err
+
+
+def test_of_html_the_text_is_read_and_lines_keep_their_numbers(tmp_path):
+    """Hits showed tags, and a word of a script found pages that do not have it."""
+    page = "<!-- note\nover lines -->\n<p class='a'>Tom &amp; Ann</p>\n"
+    page += "<script>\nfind()\n</script>\nend"
+    (tmp_path / "page.html").write_text(page)
+    (chunk,) = search.read_folder(tmp_path, 10)[0]
+    assert chunk.text.split() == ["Tom", "&", "Ann", "end"]
+    assert chunk.line == 3
+    (tmp_path / "page.html").write_text("<p></p>")
+    assert search.read_folder(tmp_path, 10)[1] == Counter({"empty": 1})
+
+
+def test_vectors_are_kept_and_only_new_texts_are_encoded(engine, tmp_path, monkeypatch):
+    """A large folder takes minutes, and changes little from one day to the next."""
+    encoder = engine.encoder
+    encoded = []
+    encode = encoder.encode
+
+    def noted(texts, **options):
+        encoded.append(list(texts))
+        return encode(texts, **options)
+
+    monkeypatch.setattr(encoder, "encode", noted)
+    kept = tmp_path / "vectors.npz"
+    first = search.encode_new(encoder, ["one", "two", "one"], kept)
+    np.testing.assert_array_equal(first[0], first[2])
+    again = search.encode_new(encoder, ["two", "three"], kept)
+    np.testing.assert_array_equal(again[0], first[1])
+    assert [texts for texts in encoded if len(texts) != 1 or texts == ["three"]] == [
+        ["one", "two"],
+        ["three"],
+    ]
+    kept.write_bytes(b"damaged")
+    np.testing.assert_allclose(search.encode_new(encoder, ["two"], kept)[0], first[1], atol=1e-6)
+
+
+def test_vectors_of_another_model_are_not_used(engine, tmp_path):
+    """The same folder may hold another model tomorrow, and nothing else would say so."""
+    kept = tmp_path / "vectors.npz"
+    before = search.encode_new(engine.encoder, ["one"], kept)
+    with torch.no_grad():
+        engine.encoder.bert.embeddings.word.weight.mul_(-1)
+    assert np.abs(search.encode_new(engine.encoder, ["one"], kept) - before).max() > 0.01
+
+
+def test_a_file_s_name_does_not_steer_the_terminal(capsys):
+    """An escape sequence could hide what a hit says."""
+    hit = {"score": 0.1, "path": "a\x1b[2Jb.md", "line": 1, "mark": "clear\x07 text"}
+    search.show({"ms": {}, "hits": [hit]})
+    printed = capsys.readouterr().out
+    assert "a?[2Jb.md:1" in printed
+    assert "\x1b" not in printed
+    assert "\x07" not in printed
 
 
 def test_words_and_vectors_are_joined_and_the_sentence_is_marked(engine):
@@ -101,6 +161,7 @@ def test_the_card_ranks_files_and_names_a_question_without_one(engine, notes, tm
     card = engine.card([("spare key flower pot", "home"), ("boil leeks cream", "soup.txt")])
     assert "words      nDCG@10 1.000" in card
     assert "2 of 2 files" in card
+    assert "joined - words    +0.000   95 % +0.000 .. +0.000" in card, "question by question"
     file = tmp_path / "questions.tsv"
     for text, says in (("spare key\tattic\n", "attic"), ("a question without a file\n", "line 1")):
         file.write_text(text)

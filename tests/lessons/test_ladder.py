@@ -13,20 +13,25 @@ from lessons.grader import ladder
 from lessons.grader.ladder import climb
 from lessons.grader.pieces import PIECES
 from lessons.grader.result import RUNGS
-from lessons.mistakes import MISTAKES
+from lessons.grader.slips import known_mistakes
 from minisbert.core import encoder
 
-OF_PIECES = {name: mistake.target for name, mistake in MISTAKES.items() if mistake.target in PIECES}
+OF_PIECES = {
+    name: mistake.target for name, mistake in known_mistakes().items() if mistake.target in PIECES
+}
 
 
 def written_again(function):
     """The same function with a code object of its own: the master itself is refused."""
-    function = inspect.unwrap(function)  # of ``fused_by``
+    wrapped = function
+    function = inspect.unwrap(function)
     code, space = function.__code__.replace(), function.__globals__
     again = FunctionType(
         code, space, function.__name__, function.__defaults__, function.__closure__
     )
     again.__kwdefaults__ = function.__kwdefaults__
+    if wrapped is not function:  # by ``torch.no_grad``, the only decorator of a piece
+        return torch.no_grad()(again)
     return again
 
 

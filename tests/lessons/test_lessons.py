@@ -1,5 +1,6 @@
 """Every lesson runs and its claims hold."""
 
+import ast
 import os
 import runpy
 import subprocess
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from lessons.parts import BOOK, CORE, NEEDS, PARTS, needed, passages
+from lessons.grader.pieces import mine
+from lessons.parts import APPENDIX, CORE, NEEDS, PARTS, chosen_units, needed
 from minisbert.core import bert
 from tests.conftest import ROOT
 
@@ -62,17 +64,44 @@ def test_the_parts_have_every_lesson_once_after_what_it_needs():
     assert [lesson for lesson in CORE if not needed(lesson) - {0} <= {*CORE}] == []
 
 
-def test_the_lessons_read_every_line_of_the_book_once():
+def stations(path) -> list[tuple[str, ...]]:
+    """What a lesson prints of the book: the arguments of its calls of ``chapter``."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "chapter":
+            found.append(tuple(argument.value for argument in node.args))
+    return found
+
+
+def test_the_lessons_and_the_appendix_read_every_line_of_the_book_once():
+    """Nothing of the book is left for a reader to stumble over, and nothing is printed twice."""
     read = []
-    for lesson in BOOK:
-        for path, first, last in passages(lesson):
-            read += [(path, line) for line in range(first, last + 1)]
+    for path in LESSONS:
+        for chapter, *names in stations(path):
+            read += [(chapter, unit) for unit in chosen_units(chapter, names)]
+    for chapter, names in APPENDIX.items():
+        read += [(chapter, unit) for unit in chosen_units(chapter, names)]
+
+    lines = []
+    for chapter, unit in read:
+        lines += [(chapter, line) for line in range(unit.first, unit.last + 1)]
     book = []
     for path in (ROOT / "minisbert" / "core").glob("*.py"):
-        book += [
-            (path, line + 1) for line in range(len(path.read_text(encoding="utf-8").splitlines()))
-        ]
-    assert sorted(read) == sorted(book)
+        count = len(path.read_text(encoding="utf-8").splitlines())
+        book += [(path.stem, line) for line in range(1, count + 1)]
+    assert sorted(lines) == sorted(book)
+
+
+def test_your_own_version_stands_below_the_books(course, folder, monkeypatch, capsys):
+    """A reader compares the two; a file that is not Python is one line."""
+    mine(6).write_text("def gelu(x):\n    return x / 2 * (1 + erf(x))\n", encoding="utf-8")
+    course.chapter("bert", "gelu")
+    assert "yours: lesson_06.py, lines 1 to 2\n\ndef gelu(x):" in capsys.readouterr().out
+    mine(6).write_text("def gelu(x):\n    return (\n", encoding="utf-8")
+    course.chapter("bert", "gelu")
+    assert "yours: lesson_06.py, line 2: not Python" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="has no relu"):
+        course.chapter("bert", "relu")
 
 
 def test_figures_go_to_a_folder_that_git_ignores(course, monkeypatch, tmp_path, capsys):

@@ -49,15 +49,16 @@ def here(lesson: int, text: str, *masters: str) -> dict[str, Result]:
 
 
 def test_a_lesson_in_a_process(folder, capfd):
-    """Two are right, the third asks for 80 GB, the fourth is not written."""
+    """Two are right, the third asks for 80 GB, the others are not written."""
     greedy = RIGHT.replace(
         "attended, shares =", "torch.ones(10**10, dtype=torch.float64)\n        attended, shares ="
     )
     mine(6).write_text("print('hello')\n" + greedy)
-    results = sandbox.grade(6)
-    assert [result.status for result in results][:3] == ["passed", "passed", "failed"]
-    assert "allocate memory" in results[2].rungs[0][2]
-    assert results[0].line == 6
+    results = {result.master: result for result in sandbox.grade(6)}
+    assert results["bert.gelu"].status == results["bert.FeedForward.forward"].status == "passed"
+    assert results["bert.Layer.forward"].status == "failed"
+    assert "allocate memory" in results["bert.Layer.forward"].rungs[0][2]
+    assert results["bert.gelu"].line == 6
     out, err = capfd.readouterr()
     assert (out, err) == ("", "hello\n"), "what the learner's code prints goes to stderr"
 
@@ -70,7 +71,10 @@ def test_after_an_endless_loop_and_a_crash_the_next_piece_is_graded(folder):
     text = RIGHT.replace("return x * 0.5", "\n    while True: pass\n    return x * 0.5")
     text = text.replace("return self.down(gelu", f"{crash}\n        return self.down(gelu")
     mine(6).write_text(text)
-    loop, crashed, fine, _ = sandbox.grade(6, seconds=3.0)
+    results = {result.master: result for result in sandbox.grade(6, seconds=3.0)}
+    loop = results["bert.gelu"]
+    crashed = results["bert.FeedForward.forward"]
+    fine = results["bert.Layer.forward"]
     assert (loop.status, crashed.status, fine.status) == ("failed", "failed", "passed")
     assert "still running after 3 seconds" in loop.rungs[0][2]
     assert "it ended the process (signal SIGSEGV)" in crashed.rungs[0][2]
@@ -80,8 +84,9 @@ def test_after_an_endless_loop_and_a_crash_the_next_piece_is_graded(folder):
     ("text", "status", "says"),
     [
         ("def gelu(x:\n", "failed", "line 1: not Python"),
-        ("1 / 0\n" + RIGHT, "failed", "the file cannot be loaded: ZeroDivisionError"),
-        ("raise SystemExit\n" + RIGHT, "failed", "the file cannot be loaded: SystemExit"),
+        ("1 / 0\n" + RIGHT, "failed", "lesson_06.py cannot be loaded: line 1: ZeroDivisionError"),
+        ("raise SystemExit\n" + RIGHT, "failed", "cannot be loaded: line 1: SystemExit"),
+        ("x = (\n" + RIGHT, "failed", "lesson_06.py, line 1: not Python"),
         ("import transformers\n" + RIGHT, "refused", "line 1: transformers may not be imported"),
         (
             "import torch\ngetattr(torch.nn.functional, 'ge' 'lu')(torch.ones(1))",
@@ -100,6 +105,45 @@ def test_a_file_that_cannot_be_graded(folder, text, status, says):
     assert {result.status for result in results.values()} == {status}
     assert says in results["bert.gelu"].rungs[0][2]
     assert torch.get_default_dtype() == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        (
+            "return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))",
+            "",
+            5,
+        ),  # the stub's line deleted
+        ("math.sqrt(2.0)))", "math.sqrt(2.0)", 6),
+        ("return x * 0.5", "if x return x * 0.5", 6),
+    ],
+)
+def test_a_half_written_function_costs_only_itself(folder, old, new, line):
+    """A learner works at one piece, and the others of the file are still graded."""
+    assert old in RIGHT
+    results = here(6, RIGHT.replace(old, new))
+    seen = results["bert.gelu"].rungs[0][2]
+    assert f"lesson_06.py, line {line}: not Python" in seen
+    assert results["bert.FeedForward.forward"].status == "passed"
+    assert (
+        results["bert.FeedForward.forward"].line
+        == RIGHT.splitlines().index("    def forward(self, x):") + 1
+    )
+
+
+def test_a_half_written_method_costs_only_itself(folder):
+    """The other methods of its class, and the lines' numbers, stay."""
+    results = here(6, RIGHT.replace("attended, shares = self.attention(x, mask)", "attended = ("))
+    assert "lesson_06.py, line 14: not Python" in results["bert.Layer.forward"].rungs[0][2]
+    assert results["bert.gelu"].status == "passed"
+
+
+def test_an_import_that_fails_is_said_and_costs_who_needs_it(folder, capsys):
+    """The rest of the file is graded."""
+    results = here(6, "from torch import nope\n" + RIGHT, "bert.gelu")
+    assert results["bert.gelu"].status == "passed"
+    assert "lesson_06.py, line 1: ImportError" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,8 @@ def test_helpers_are_functions_that_are_not_pieces_of_the_same_lesson():
         "from minisbert.core.heads import difference",
         "from minisbert.core.pooling import mean_pool",  # cls_pool would be a piece's answer
     ]
-    assert helpers_of(6) == []  # gelu is a piece of this lesson
+    # FeedForward and gelu are pieces of this lesson; the card needs the two classes
+    assert helpers_of(6) == ["from minisbert.core.bert import Attention, LayerNorm"]
     assert (
         helpers_of(1) == helpers_of(16) == []
     )  # normalize would be half the answer; the card has the stub of top_k
@@ -80,15 +81,23 @@ def test_tables_that_a_card_names_are_imported():
 def test_pytorchs_operation_for_a_formula_does_not_show():
     """The master asks for ``FUSED``; what it then calls would be the answer."""
     assert "FUSED" not in lesson_stubs(6)
-    assert "import nn" not in lesson_stubs(6)
+    assert "functional" not in lesson_stubs(6)
 
 
 def test_a_class_says_what_its_objects_have_and_inherit():
-    text = lesson_stubs(5)
-    assert "    #   self.query = nn.Linear(width, width)\n" in text
-    assert "    #   self.split(x)\n" not in text  # a piece of this lesson
-    assert text.count("class Attention:") == 1
+    text = lesson_stubs(8)
+    assert "    #   self.pooling = pooling\n" in text
+    assert "    #   self.forward(ids, mask)\n" not in text  # a piece of this lesson
+    assert text.count("class SentenceEncoder:") == 1
     text = lesson_stubs(15).split("class CrossAttention:")[1].split("def forward")[0]
     for line in ("self.query = nn.Linear(width, width)", "self.split(x)", "self.merge(x)"):
         assert f"    #   {line}\n" in text
     assert "self.forward" not in text
+
+
+def test_a_class_whose_init_is_a_piece_says_nothing_of_its_parts():
+    """They are what the learner writes."""
+    text = lesson_stubs(5)
+    assert "class Attention(nn.Module):\n" in text
+    assert "self.query" not in text
+    assert "from torch import nn\n" in text

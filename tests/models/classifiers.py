@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from minisbert.architectures.relatives import CLASSIFIERS, ENCODER_FAMILIES
-from minisbert.diagnosis.reference_states import in_double
+from minisbert.integrations.transformers import in_double
 from tests.parity import REFERENCE
 
 # The vocabulary of the families whose tokenizers are SentencePiece's; its first pieces differ.

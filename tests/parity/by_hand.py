@@ -15,16 +15,17 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from lessons.by_hand import backward, paired, sheet, vocabulary
+from lessons.by_hand import backward, divergence, paired, sheet, vocabulary
 from minisbert.core import bert
 from minisbert.core.weights import BertConfig
 from minisbert.diagnosis.tracing import unfused
 from tests.parity import PIECE, Comparison, compare
-from tests.parity.comparison import double, normal, same_text
+from tests.parity.comparison import double, fact, normal, same_text
+from tests.parity.encoder import tiny
 from tests.reference.texts import SENTENCES
 
 MINILM = BertConfig(30_522, 384, 6, 12, 1536, 512)
-SMALL = BertConfig(13, 6, 2, 3, 10, 9, type_vocab_size=1)
+SMALL = BertConfig(13, 6, 2, 3, 10, 9)
 COSTS = ("forward", "backward", "weights", "gradients", "moments", "probabilities")
 
 
@@ -67,6 +68,20 @@ def dense_gelu_gradients() -> Iterator[Comparison]:
     found = backward.dense_gelu_backward(x.detach(), weight.detach(), bias.detach(), pull)
     for name, ours, theirs in zip(("x", "weight", "bias"), found, expected, strict=True):
         yield compare(f"dense layer with GELU, dL/d{name}", ours, theirs, PIECE)
+
+
+def measured_gradients() -> Iterator[Comparison]:
+    """Of a square form, for which the difference to both sides is exact, beside autograd."""
+    form = normal(12, 12, seed=1).detach()
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return x.flatten() @ form @ x.flatten() + x.sum()
+
+    x = normal(3, 4, seed=2)
+    (expected,) = torch.autograd.grad(loss(x), x)
+    for h in (0.5, 0.125):
+        found = backward.measured_gradient(loss, x.detach(), h)
+        yield compare(f"measured slopes, h = {h}", found, expected, PIECE)
 
 
 def step_costs() -> Iterator[Comparison]:
@@ -130,3 +145,17 @@ def gain_in_pairs() -> Iterator[Comparison]:
     expected = double([gain, error, gain - 2 * error, gain + 2 * error])
     found = double(paired.paired_gain(a.numpy(), b.numpy()))
     yield compare("gain of thirty pairs, its error, its interval", found, expected, PIECE)
+
+
+def divergences() -> Iterator[Comparison]:
+    """The tiny model's states, with one number changed by twice and by half the tolerance."""
+    ids = torch.tensor([[2, 57, 58, 59, 3], [2, 60, 3, 0, 0]])
+    trace: dict[str, torch.Tensor] = {}
+    tiny().bert(ids, ids != 0, trace=trace)
+    ours = {name: state for name, state in trace.items() if "attention" not in name}
+    for name in ours:
+        for factor, says in ((2.0, name), (-2.0, name), (0.5, "")):
+            theirs = {key: state.clone() for key, state in ours.items()}
+            theirs[name][1, 2, 5] += factor * 1e-6
+            found = divergence.first_divergence(ours, theirs, ids != 0, 1e-6)
+            yield fact(f"{name} changed by {factor:g} tolerances: {says or 'equal'}", found == says)

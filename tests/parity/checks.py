@@ -18,6 +18,7 @@ from tests.parity import (
     metrics,
     modern,
     search,
+    sheets,
     text,
     training,
     vectors,
@@ -58,6 +59,7 @@ ALL: tuple[Check, ...] = (
     vectors.pools_of_nan,
     vectors.cosine_matrix,
     vectors.cosine_matrix_of_no_cosine,
+    vectors.encoded,
     # what came after BERT
     modern.rotation,
     modern.rms_norm,
@@ -98,6 +100,7 @@ ALL: tuple[Check, ...] = (
     training.adamw_steps,
     training.fit_steps,
     training.training_trace,
+    training.patience,
     # metrics
     metrics.correlations,
     metrics.ranks,
@@ -118,7 +121,14 @@ ALL: tuple[Check, ...] = (
     # what the lessons write out by hand
     by_hand.byte_pair_merges,
     by_hand.dense_gelu_gradients,
+    by_hand.measured_gradients,
+    by_hand.divergences,
     by_hand.step_costs,
     by_hand.gain_in_pairs,
+    # the sheets
+    sheets.queries_for_two,
+    sheets.boards,
+    sheets.means_after_prompt,
+    sheets.budgets,
 )
 CHECKS: dict[str, Check] = {check.__name__: check for check in ALL}

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lessons.by_hand import patience as by_patience
 from minisbert.core import bert, data, loop, losses, tokenizer
 from minisbert.training import losses as more_losses
 from tests.parity import PIECE, TRACE, Comparison, compare, golden
@@ -252,3 +253,46 @@ def training_trace() -> Iterator[Comparison]:
         if "pooler" not in name:
             expected = reference[f"after.{NAMES[name]}"]
             yield compare(f"after 10 steps {name}", parameter, expected, TRACE)
+
+
+def patience() -> Iterator[Comparison]:
+    """Training with patience against models that are trained for so many steps each, from anew."""
+    x = normal(40, 3, seed=3).detach()
+    y = normal(40, 1, seed=4).detach()
+
+    def loss(model: nn.Module, rows: Sequence[int]) -> Tensor:
+        return (model(x[rows]) - y[rows]).pow(2).mean()
+
+    def score(model: nn.Module) -> float:
+        """Of rows that it does not learn from."""
+        return -loss(model, range(8, 40)).item()
+
+    def trained(steps: int) -> nn.Module:
+        model, run = fitting()
+        for _ in range(steps):
+            next(run)
+        return model
+
+    def fitting() -> tuple[nn.Module, Iterator[loop.Step]]:
+        model = randomised(nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 1)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return model, loop.fit(model, loss, [range(8)] * 60, optimizer, lambda step: 1.0)
+
+    every = 4
+    scores = [score(trained(every * number)) for number in range(16)]
+    for waits in (1, 3):
+        best = 0
+        last = 0
+        while last - best < waits and last < 15:
+            last += 1
+            if scores[last] > scores[best]:
+                best = last
+        model, run = fitting()
+        found = by_patience.train_with_patience(model, run, score, every, waits)
+        name = f"patience {waits}"
+        yield same_lists(f"{name}: scores", found, scores[: last + 1], 16)
+        expected = trained(every * best)
+        for (key, ours), theirs in zip(
+            model.named_parameters(), expected.parameters(), strict=True
+        ):
+            yield compare(f"{name}: {key} at the end", ours, theirs, PIECE)

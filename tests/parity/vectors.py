@@ -1,4 +1,4 @@
-"""Poolings and cosines, beside torch's functions on one text at a time."""
+"""Poolings, cosines and whole encoders, beside torch's functions on one text at a time."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,7 +9,8 @@ from torch.nn import functional
 from minisbert.core import encoder, pooling
 from tests.parity import GRADIENT, PIECE, Comparison, compare
 from tests.parity.comparison import double, fact, normal, with_gradients
-from tests.parity.encoder import MASK
+from tests.parity.encoder import MASK, tiny, torch_layer
+from tests.reference.texts import SENTENCES
 
 
 def text_by_text(pool: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
@@ -99,3 +100,22 @@ def cosine_matrix_of_no_cosine() -> Iterator[Comparison]:
     infinite[0, 0] = torch.inf
     found = encoder.cosine_matrix(infinite, v)[0]
     yield fact("cosine_matrix: an infinite vector's NaN is not hidden", found.isnan().all())
+
+
+def encoded() -> Iterator[Comparison]:
+    """``encode`` in batches of several sizes against one text at a time, without pads."""
+    model = tiny()
+    expected = []
+    texts = (*SENTENCES[2:], *SENTENCES[:2])  # in an order that is not undone by itself
+    for ids in model.tokenizer.encode(texts).ids:
+        x = model.bert.embeddings(torch.tensor([ids]), None)  # (1, T, D)
+        for layer in model.bert.layers:
+            x = torch_layer(layer, x, None)
+        vector = x.mean(1)
+        if model.normalize:
+            vector = functional.normalize(vector, dim=-1)
+        expected.append(vector[0].detach())
+    reference = torch.stack(expected)
+    for size in (1, 2, 32):
+        vectors = torch.from_numpy(model.encode(texts, batch_size=size))
+        yield compare(f"encode, {size} in a batch", vectors, reference, PIECE)

@@ -16,7 +16,9 @@ from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
+import huggingface_hub
 import pytest
+from huggingface_hub import constants
 
 from minisbert.commands import assets as command
 from minisbert.core import InputError
@@ -338,6 +340,32 @@ def test_what_is_incomplete_cannot_be_fetched_offline(fault, store, monkeypatch)
         ensure("tiny")
     folder = store / "weights" / "tiny"
     assert str(error.value).endswith(f"put model.bin, sub/config.json into {folder}")
+
+
+def test_the_hubs_offline_mode_stops_every_source(site, store, monkeypatch):
+    """pip would ask a package index over the network for a stranger's package."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(InputError, match="HF_HUB_OFFLINE forbids"):
+        ensure("tiny")
+    assert site.asked == []
+    assert_absent(store)
+
+
+def test_offline_the_hubs_cache_is_a_source(site, store, declare, tmp_path, monkeypatch, capsys):
+    """The files are on the disk: another library has fetched them."""
+    commit = "c" * 40
+    site.pages |= repository("someone/tiny", CONTENT, commit)
+    use_hub(site, tmp_path / "cache", monkeypatch)
+    for name in CONTENT:
+        huggingface_hub.hf_hub_download("someone/tiny", name, revision=commit)
+    site.asked.clear()
+    declare({"url": f"{site.address}/tiny/"}, {"hub": "someone/tiny", "revision": commit})
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    ensure("tiny")
+    assert_complete(store)
+    assert site.asked == []
+    assert capsys.readouterr() == ("", "")
 
 
 KNOWN = r"^unknown asset '.*'; known assets: all-MiniLM-L6-v2, bert-base-unc"

@@ -4,6 +4,7 @@ A local server speaks its protocol; the cache is the library's own.
 """
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import assets
 from minisbert.system.assets import download_model, is_hub_name
 from tests.conftest import ROOT
-from tests.servers import Site, refuse, repository, serve, use_hub
+from tests.servers import Answer, Site, refuse, repository, send, serve, use_hub
 
 COMMIT = "a" * 40
 OLDER = "b" * 40
@@ -244,16 +245,63 @@ def close(handler: BaseHTTPRequestHandler) -> None:
         (refuse(401, "RepoNotFound"), "needs HF_TOKEN"),
         (refuse(403, "GatedRepo"), "is gated: accept its terms"),
         (refuse(404, "RevisionNotFound"), "has no revision"),
-        (refuse(500, "Broken"), "Internal Server Error"),
-        (b"<html>Log in to this network first</html>", "cannot be reached"),
-        (close, "cannot be reached"),
+        (refuse(500, "Broken"), "try again later"),
+        (refuse(429, "TooMany"), "too many requests"),
+        (refuse(418, "Teapot"), "refuses"),
+        (b"<html>Log in to this network first</html>", "log in to this network"),
+        (b"[1, 2]", "does not answer as a hub"),
+        (close, "set HTTPS_PROXY"),
     ],
 )
 def test_what_the_hub_answers(answer, message, site):
     """The line says what the user can do."""
     site.pages["/api/models/someone/tiny"] = answer
     site.pages["/api/models/someone/tiny/revision/main"] = answer
-    assert message in message_about()
+    text = message_about()
+    assert message in text
+    # Only a connection that fails is mended by a proxy.
+    assert ("HTTPS_PROXY" in text) == (answer is close)
+
+
+def test_a_file_of_another_length_than_announced(site, files):
+    """The library's error is a bare OSError, as a proxy that fails is none."""
+    page = f"/someone/tiny/resolve/{COMMIT}/model.safetensors"
+    body = files["model.safetensors"]
+    headers = {"ETag": '"' + "c" * 64 + '"', "X-Repo-Commit": COMMIT}
+    site.pages[page] = lambda handler: send(
+        handler, body[:400], X_Linked_Size=str(len(body)), **headers
+    )
+    assert "does not answer as a hub" in message_about()
+
+
+def linked(body: bytes, sha256: str) -> Answer:
+    """A large file: the hub states its sha256, by which the library names it in the cache."""
+    headers = {"X-Linked-ETag": f'"{sha256}"', "X-Linked-Size": str(len(body))}
+    return lambda handler: send(handler, body, ETag='"x"', X_Repo_Commit=COMMIT, **headers)
+
+
+def test_weights_with_other_bytes_than_the_hub_states_are_refused(site, files):
+    """The library compares lengths only, so other weights would be loaded without a word."""
+    page = f"/someone/tiny/resolve/{COMMIT}/model.safetensors"
+    body = files["model.safetensors"]
+    sha256 = hashlib.sha256(body).hexdigest()
+    site.pages[page] = linked(body[:-400] + bytes(400), sha256)
+    assert sha256 in message_about()
+    assert not list(Path(constants.HF_HUB_CACHE).rglob(sha256))
+    # Nothing wrong stays in the cache: a hub that serves the right bytes mends it.
+    site.pages[page] = linked(body, sha256)
+    assert (find_model("someone/tiny") / "model.safetensors").resolve().name == sha256
+
+
+def test_a_damaged_file_of_the_cache_says_which_to_delete(site, files):
+    """Nothing fetches again what is there; without the link alone the damaged file stays."""
+    folder = find_model("someone/tiny")
+    weights = (folder / "model.safetensors").resolve()
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(InputError, match=f"delete {re.escape(str(weights))}"):
+        SentenceEncoder.load("someone/tiny")
+    weights.unlink()
+    assert SentenceEncoder.load("someone/tiny").encode(TEXTS).shape == (2, 24)
 
 
 def test_a_repository_without_safetensors_is_refused(site, files):

@@ -25,7 +25,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from minisbert.diagnosis.reference_states import in_double
+from minisbert.integrations.transformers import in_double
 from tests.reference import architectures
 from tests.reference import make_reference as book
 from tests.reference.texts import SENTENCES

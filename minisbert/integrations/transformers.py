@@ -1,10 +1,9 @@
-"""The reference script: every intermediate result of transformers, under minisbert's names.
+"""Compute every intermediate result of transformers, under minisbert's names.
 
-    python reference_states.py MODEL INPUTS.safetensors OUTPUT.safetensors [--double]
+    python -P transformers.py MODEL INPUTS.safetensors OUTPUT.safetensors [--double]
 
 MODEL is a folder; INPUTS contains ``ids``, ``mask`` and ``token_types`` (B, T). ``minisbert trace``
-runs this file in a process of its own. It imports nothing of minisbert, and transformers and
-sentence-transformers only where it calls them.
+runs this file in a process of its own. It imports transformers only where it calls it.
 """
 
 import inspect
@@ -86,25 +85,6 @@ def encoder_states(
     return states, out.last_hidden_state
 
 
-def sentence_states(folder: Path, inputs: dict[str, Tensor], hidden: Tensor) -> dict[str, Tensor]:
-    """Compute what sentence-transformers makes of the last hidden state.
-
-    The states are ``pooled``, after the pooling, and ``vector``, after all modules.
-    """
-    import sentence_transformers  # here, because a plain encoder does not need it
-
-    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
-    model = model.to(hidden.dtype).eval()
-    features = {"token_embeddings": hidden, "attention_mask": inputs["mask"].long()}
-    states = {}
-    for module in list(model)[1:]:  # the first is the encoder
-        features = module(features)
-        if type(module).__name__ == "Pooling":
-            states["pooled"] = features["sentence_embedding"]
-    states["vector"] = features["sentence_embedding"]
-    return states
-
-
 def main() -> None:
     folder = Path(sys.argv[1])
     inputs_file = Path(sys.argv[2])
@@ -129,6 +109,11 @@ def main() -> None:
     with torch.no_grad():
         states, hidden = encoder_states(encoder_folder, inputs, dtype)
         if modules:
+            # Here, because a plain encoder does not need sentence-transformers. The package may be
+            # a checkout that is not installed; it comes last, so it hides no library.
+            sys.path.append(str(Path(__file__).parents[2]))
+            from minisbert.integrations.sentence_transformers import sentence_states
+
             states |= sentence_states(folder, inputs, hidden)
     written = {}
     for name, value in (inputs | states).items():
