@@ -264,8 +264,13 @@ def write_stderr(text: str) -> None:
 
 
 def escaped(text: str) -> str:
-    """Return the text with control characters escaped, but not tabs and the ends of lines."""
-    return text.translate(CONTROL_CHARACTERS)
+    """Return the text with control characters escaped, but not tabs and the ends of lines.
+
+    Bytes of a file's name that are not UTF-8 are escaped too: a log file or a socket would refuse
+    the half of a character that Python makes of each.
+    """
+    shown = text.translate(CONTROL_CHARACTERS)
+    return shown.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def say(text: str) -> None:

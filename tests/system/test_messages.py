@@ -98,6 +98,12 @@ def test_control_characters_of_a_strangers_names_are_escaped_on_stderr(capsys):
     assert capsys.readouterr().err == ESCAPED
 
 
+def test_a_message_can_be_written_in_utf_8(caplog):
+    """Python reads the bytes of a name that are not UTF-8 as halves of characters."""
+    warn("caf\udce9.csv")
+    assert caplog.messages == ["caf\\udce9.csv"]
+
+
 def test_control_characters_in_an_error_are_escaped(capsys):
     def main():
         raise InputError(NAME)
