@@ -49,6 +49,7 @@ include_patterns = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "dev/LOG.md",
     "docs/*.md",
     "lessons/*.md",
     "lessons/[0-9][0-9]_*.py",

@@ -142,6 +142,7 @@ def options(parser) -> set[str]:
 
 
 FOREIGN = {
+    "--resolution",
     "--upgrade",
     "--python",
     "--torch-backend",

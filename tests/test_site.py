@@ -120,9 +120,12 @@ def test_the_repositorys_address_is_one_setting(address, tmp_path):
     (tmp_path / "lessons" / "grader").mkdir(parents=True)
     settings = tmp_path / "docs" / "conf.py"
     text = settings.read_text(encoding="utf-8")
-    assert text.count('repository = ""') == 1
+    conf, count = re.subn(
+        '^repository = ".*"$', f'repository = "{address}"', text, flags=re.MULTILINE
+    )
+    assert count == 1
     for file, content in (
-        ("docs/conf.py", text.replace('repository = ""', f'repository = "{address}"')),
+        ("docs/conf.py", conf),
         ("docs/interactive.md", "# Play\n"),
         ("docs/install.md", "# Install\n\nFor all.\n\n```bash\npip install .\n```\n"),
         (
