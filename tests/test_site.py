@@ -245,7 +245,7 @@ SEARCHED = (
     ("pretraining", "docs/training"),
     ("large batches", "docs/training"),
     ("hyperparameters", "docs/hyperparameters"),
-    ("which loss", "docs/which-loss"),
+    ("loss", "docs/which-loss"),
     ("prompts", "docs/which-model"),
     ("hard negatives", "docs/mine"),
     ("fine tune", "docs/tutorial-finetune"),
