@@ -14,7 +14,7 @@ import pytest
 
 import minisbert
 from benchmarks import figures
-from docs.tools import command_pages, draw_grader, site_index
+from docs.tools import command_pages, draw_grader, set_address, site_index
 from lessons.mistakes import __main__ as mistakes
 from minisbert.__main__ import COMMANDS as NAMES
 from minisbert.commands.evaluate import main as evaluate
@@ -72,6 +72,12 @@ def test_the_index_names_every_page_once():
     assert len(lines) == len(set(lines))
     for path in [*DOCS, *COURSE]:
         assert path.relative_to(ROOT).with_suffix("").as_posix() in lines
+
+
+def test_the_readmes_first_sentence_is_not_its_badges():
+    """Search engines and chats show it; badges stand above it once the project has an address."""
+    readme = set_address.in_readme(README, "https://github.com/somebody/minisbert")
+    assert site_index.first_sentence(readme).startswith("Sentence embeddings")
 
 
 @each_page
