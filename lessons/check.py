@@ -127,7 +127,7 @@ def print_ladder(piece: Piece, result: Result) -> None:
     if result.mistakes:
         print_mistakes(piece, result)
     elif result.status == "failed" and result.rungs[-1][0] in NUMBERS:
-        print(f"        Read again: {place(piece)}")
+        print(f"        Read again: {place(piece, seen=result.rungs[-1][2])}")
 
 
 def print_mistakes(piece: Piece, result: Result) -> None:
