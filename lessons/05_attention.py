@@ -142,6 +142,9 @@ chapter("bert", "attention", "attend")
 #     context, probabilities  =  attention(split(query(x)), split(key(x)), split(value(x)), mask, rate)
 #     result                  =  output(merge(context)),  beside the probabilities
 #
+# (The book's may run PyTorch's own operation in place of `attention`. It is faster and has no probabilities to return, so
+# the docstring allows None in their place. Yours calls `attention` and always has them.)
+#
 # Now a head of MiniLM on a real sentence. The vectors q, k and v are dense layers of x, the first of them
 # `module.query`; head h takes the columns from h * K to (h + 1) * K. `Attention.split` does that for all heads at once:
 # (B, T, D) becomes (B, H, T, K).

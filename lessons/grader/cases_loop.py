@@ -142,6 +142,19 @@ def _():
         "Step.multiplier",
     )
 
+    def mode() -> bool:
+        model = Weight().eval()
+        list(loop.fit(model, squares, [PAIR], Logged(model), constant))
+        return model.training
+
+    yield trap("eval mode stays", False, mode)
+    yield from rates_of_groups()
+    yield from spoiled_batches()
+
+
+def rates_of_groups() -> Iterator[Case]:
+    """Each group has its own rate, and keeps it from one call to the next."""
+
     def rates() -> list:
         model = Weight()
         other = nn.Parameter(d(0.0))
@@ -171,14 +184,6 @@ def _():
         "the rate in each step",
         "the weight after each call",
     )
-
-    def mode() -> bool:
-        model = Weight().eval()
-        list(loop.fit(model, squares, [PAIR], Logged(model), constant))
-        return model.training
-
-    yield trap("eval mode stays", False, mode)
-    yield from spoiled_batches()
 
 
 def spoiled_batches() -> Iterator[Case]:
