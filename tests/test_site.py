@@ -183,7 +183,6 @@ def test_the_repositorys_address_is_one_setting(address, tmp_path):
 def test_a_notebook_runs_in_an_empty_folder(lesson_pages, minilm, tmp_path, monkeypatch):
     """In a fresh kernel, from a clone that its first cell makes, as the build runs it."""
     import nbclient
-    from traitlets.config import Config
 
     require((ROOT / ".git").exists(), "needs a git repository to clone")
     home = ROOT if minilm.is_relative_to(ROOT) else minilm.parents[1]
@@ -191,9 +190,7 @@ def test_a_notebook_runs_in_an_empty_folder(lesson_pages, minilm, tmp_path, monk
     text = (ROOT / "lessons" / "04_embeddings.py").read_text(encoding="utf-8")
     book = lesson_pages.notebook(text, ROOT.as_uri())
     resources = {"metadata": {"path": str(tmp_path)}}
-    # files, because a TCP port that is free now may be taken when the kernel comes to use it
-    config = Config(KernelManager={"transport": "ipc"})
-    nbclient.NotebookClient(book, timeout=300, resources=resources, config=config).execute()
+    nbclient.NotebookClient(book, timeout=300, resources=resources).execute()
     figures = tmp_path / "minisbert-course" / "lessons" / "mine" / "figures"
     assert (figures / "04_embeddings.png").is_file()
     outputs = []
