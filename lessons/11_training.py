@@ -3,8 +3,8 @@
 #
 # Steps through `minisbert/core/loop.py` and `minisbert/core/data.py`. Reading 65, chapter 40, pieces 150, exercises
 # 40 minutes. You will compute one step of AdamW by hand, walk through the loop in five stops, write the bill of a
-# step before it is run, and match ten losses of the reference to nine digits. Read it cell by cell, or on the site:
-# `python lessons/11_training.py` prints the whole of `fit`, which you are to write before you see it.
+# step before it is run, and match ten losses of the reference to nine digits. Go through it cell by cell: run
+# as a whole, `python lessons/11_training.py` prints all of `fit`, which you are to write before you see it.
 
 # %%
 import inspect
@@ -109,8 +109,9 @@ assert largest_difference(parameter.grad, [0.6, 0.8, 0]) < 1e-6, "length 1"
 #     loss      ( (w - 1)^2 + (2 w - 2)^2 ) / 2    =  2.5 (w - 1)^2        10 at w = 3
 #     gradient                                        5 (w - 1)            10 at w = 3, so the next w is 2
 #
-# Before you see the loop, write it: this page prints the book's only behind your own. `fit(model, loss, batches, optimizer, schedule, start=0, clip=math.inf,
-# micro_batches=...)` is a generator: it *yields* after each step, and the caller takes one step at a time.
+# Before you see the loop, write it; the book's is printed further down. `fit(model, loss, batches, optimizer, schedule,
+# start=0, clip=math.inf, micro_batches=...)` is a generator: it *yields* after each step, and the caller takes one step at
+# a time.
 #
 #     for each batch, with s = start, start + 1, ... :
 #         the rate of each group of the optimizer  =  group["initial_lr"] * schedule(s)
