@@ -3,8 +3,8 @@
 #
 # Steps through `minisbert/core/loop.py` and `minisbert/core/data.py`. Reading 65, chapter 40, pieces 150, exercises
 # 40 minutes. You will compute one step of AdamW by hand, walk through the loop in five stops, write the bill of a
-# step before it is run, and match ten losses of the reference to nine digits. Go through it cell by cell: run
-# as a whole, `python lessons/11_training.py` prints all of `fit`, which you are to write before you see it.
+# step before it is run, and match ten losses of the reference to nine digits. Go through it cell by cell: run as a
+# whole, `python lessons/11_training.py` prints all of `fit`, which you are to write before you see it.
 
 # %%
 import inspect
