@@ -344,10 +344,10 @@ assert (dW.tolist(), db.tolist()) == ([[2, 4]], [2]), "2 times x, and 2"
 
 # %%
 generator = torch.Generator().manual_seed(0)
-x, W, b, pull = (
-    torch.randn(*shape, generator=generator, dtype=torch.float64)
-    for shape in ((3, 4), (5, 4), (5,), (3, 5))
-)  # N = 3, D = 4, F = 5; pull is dL/dy
+x = torch.randn(3, 4, generator=generator, dtype=torch.float64)  # N = 3, D = 4
+W = torch.randn(5, 4, generator=generator, dtype=torch.float64)  # F = 5
+b = torch.randn(5, generator=generator, dtype=torch.float64)
+pull = torch.randn(3, 5, generator=generator, dtype=torch.float64)  # dL/dy
 
 
 def loss(x, W, b):
