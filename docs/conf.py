@@ -20,7 +20,6 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
 sys.path.insert(0, str(ROOT / "docs" / "tools"))
 
-from jupyter_client.connect import ConnectionFileMixin  # noqa: E402
 from lesson_pages import LESSONS, origin  # noqa: E402
 from site_index import pages_address, theme_options  # noqa: E402
 
@@ -38,10 +37,6 @@ os.environ["MINISBERT_MINE"] = str(BUILD / "answers")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # the build and a kernel share the cores
 (BUILD / "answers").mkdir(parents=True, exist_ok=True)
 
-# The build talks to a kernel through files, not through TCP: a port that is free when it is chosen
-# may be taken when the kernel comes to use it, and then the whole build fails.
-ConnectionFileMixin.transport.default_value = "ipc"
-
 project = "minisbert"
 release = minisbert.__version__
 root_doc = "docs/index"
@@ -49,6 +44,7 @@ include_patterns = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "dev/LOG.md",
     "docs/*.md",
     "lessons/*.md",
     "lessons/[0-9][0-9]_*.py",

@@ -87,6 +87,9 @@ assert largest_difference(by_hand, loaded) == 0, "the same bits"
 #     IN_LAYER    a weight and a bias, in each layer: layers.0.attention.query, encoder.layer.0.attention.self.query
 #     POOLER      a weight and a bias, only if asked for
 #
+# `IN_LAYER` is the same for every layer, so its names have no front: one entry is "attention.query" with
+# "attention.self.query". For layer i, `layers.i.` goes before the first and `encoder.layer.i.` before the second.
+#
 # Lessons 04 to 07 explain the modules: MiniLM has six layers, and each layer an attention with a query, among others. The
 # names on the left will be *your* names: `self.query` in a class `Attention` of your own is `attention.query` in this
 # table, and under any other name it would find nothing in the file.

@@ -62,9 +62,10 @@ for divisor in (1, x.shape[1] ** 0.5):  # the scores as they are, and over sqrt(
 #
 # Token t asks; s runs over the tokens that answer, S of them, and here S = T. A pad gets the score minus infinity, so
 # its probability is exp(-inf) = 0. In code subtract a row's largest score first, or use `torch.softmax`, which does:
-# exp(1000) is infinite, and where all scores are low every exp is 0. In training, dropout (lesson 04) acts on the
-# probabilities before they weigh the values, at the rate `self.dropout`, otherwise at the rate 0; `attention` returns
-# the context, and the probabilities as they were before dropout.
+# exp(1000) is infinite, and where all scores are low every exp is 0.
+#
+# In training, dropout (lesson 04) acts on the probabilities before they weigh the values, at the rate `self.dropout`,
+# otherwise at the rate 0; `attention` returns the context, and the probabilities as they were before dropout.
 #
 # Why sqrt(K)? If the numbers of q and k are independent, with mean 0 and variance 1, each product has variance 1, and a
 # sum of K of them has variance K: dividing by sqrt(K) gives the scores variance 1, whatever the width of a head.
@@ -140,6 +141,9 @@ chapter("bert", "attention", "attend")
 #
 #     context, probabilities  =  attention(split(query(x)), split(key(x)), split(value(x)), mask, rate)
 #     result                  =  output(merge(context)),  beside the probabilities
+#
+# (The book's may run PyTorch's own operation in place of `attention`. It is faster and has no probabilities to return, so
+# the docstring allows None in their place. Yours calls `attention` and always has them.)
 #
 # Now a head of MiniLM on a real sentence. The vectors q, k and v are dense layers of x, the first of them
 # `module.query`; head h takes the columns from h * K to (h + 1) * K. `Attention.split` does that for all heads at once:

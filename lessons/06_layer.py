@@ -37,7 +37,8 @@ from course import chapter, figure, largest_difference, predict
 #     x = LayerNorm1(x + dropout(attention(x)))
 #     x = LayerNorm2(x + dropout(feed_forward(x)))
 #
-# Dropout (lesson 04) acts in training only. In `Layer` both are `self.dropout`.
+# Dropout (lesson 04) acts in training only. In `Layer` both are `self.dropout`. `attention` gives two results (lesson 05):
+# the first is what is added, and the second, the probabilities, is what the layer's `forward` returns beside x.
 #
 # ![The residual stream through one layer](drawings/residual.svg)
 
@@ -250,8 +251,8 @@ for name, mistake in MISTAKES.items():
 # weights were trained with the other one, and a port that uses it is not equal. Forgetting a residual, or moving the
 # LayerNorm in front of the block (as many newer models do, with weights trained for that), destroys everything.
 #
-# The last six rows show what a test has to have. The layer above got no mask, so *layer drops the mask* is hidden in
-# it, and only the batch of three texts with pads tells. And the five with dropout (lesson 04) are hidden in eval mode.
+# The last five rows show what a test has to have. The layer above got no mask, so *layer drops the mask* is hidden in
+# it, and only the batch of three texts with pads tells. And the four with dropout (lesson 04) are hidden in eval mode.
 
 # %%
 assert agreement["tanh GELU"] > 0.99999, "invisible in a cosine"
@@ -343,10 +344,10 @@ assert (dW.tolist(), db.tolist()) == ([[2, 4]], [2]), "2 times x, and 2"
 
 # %%
 generator = torch.Generator().manual_seed(0)
-x, W, b, pull = (
-    torch.randn(*shape, generator=generator, dtype=torch.float64)
-    for shape in ((3, 4), (5, 4), (5,), (3, 5))
-)  # N = 3, D = 4, F = 5; pull is dL/dy
+x = torch.randn(3, 4, generator=generator, dtype=torch.float64)  # N = 3, D = 4
+W = torch.randn(5, 4, generator=generator, dtype=torch.float64)  # F = 5
+b = torch.randn(5, generator=generator, dtype=torch.float64)
+pull = torch.randn(3, 5, generator=generator, dtype=torch.float64)  # dL/dy
 
 
 def loss(x, W, b):

@@ -251,7 +251,8 @@ assert pads(by_length) < pads([0, 1, 2, 3]), "work for nothing, and most of it i
 
 # %% [markdown]
 # **Write it:** `SentenceEncoder.forward` and `SentenceEncoder.encode`. The tokenizer is `self.tokenizer`, with `encode`
-# and `pad_id`; the other parts are `self.bert`, `self.pooling`, `self.normalize`, `self.width` (D).
+# and `pad_id`; the other parts are `self.bert`, `self.pooling`, `self.normalize`, `self.width` (D). The stub imports two
+# functions of the book: lesson 02's `pad_batch`, and `normalize`, which scales each row of a matrix to length 1.
 #
 # Then read the class in which everything so far comes together. `vectors[batch] = ...` puts rows back. What would you get
 # from a list to which each batch is appended? `encode` calls `forward`, and so does training. What does that guarantee?

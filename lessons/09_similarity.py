@@ -64,7 +64,9 @@ assert metrics.spearman([1, 2, 400], people) > 1 - 1e-12, "the order is right"
 assert abs(metrics.spearman([1, 1, 2], people) - 0.86603) < 1e-5, "the tie's price"
 
 # %% [markdown]
-# **Write them:** `pearson`, `ranks`, `spearman` (`python -m lessons.check start 09`, then `run 09`), and compare.
+# **Write them:** `pearson`, `ranks`, `spearman` (`python -m lessons.check start 09`, then `run 09`), and compare. The stub
+# imports `as_columns` of the book, and you may use it: it makes float64 arrays of x and y, and refuses lists of which no
+# correlation is defined, such as one whose values are all equal.
 # `pearson` ends with `np.clip`, though no correlation is above 1. What is it there for? What would `ranks([1, 2, 2, 3])`
 # be with the first rank of a group in place of the middle, and what Spearman's correlation with 1, 2, 3, 4? And below
 # them the cosine: `normalize` has an `eps`. What is the cosine with a vector of zeros, and what would it be without?

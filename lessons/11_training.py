@@ -3,7 +3,8 @@
 #
 # Steps through `minisbert/core/loop.py` and `minisbert/core/data.py`. Reading 65, chapter 40, pieces 150, exercises
 # 40 minutes. You will compute one step of AdamW by hand, walk through the loop in five stops, write the bill of a
-# step before it is run, and match ten losses of the reference to nine digits.
+# step before it is run, and match ten losses of the reference to nine digits. Go through it cell by cell: run as a
+# whole, `python lessons/11_training.py` prints all of `fit`, which you are to write before you see it.
 
 # %%
 import inspect
@@ -108,20 +109,30 @@ assert largest_difference(parameter.grad, [0.6, 0.8, 0]) < 1e-6, "length 1"
 #     loss      ( (w - 1)^2 + (2 w - 2)^2 ) / 2    =  2.5 (w - 1)^2        10 at w = 3
 #     gradient                                        5 (w - 1)            10 at w = 3, so the next w is 2
 #
-# Before you see the loop, write it. `fit(model, loss, batches, optimizer, schedule, start=0, clip=math.inf,
-# micro_batches=...)` is a generator: it *yields* after each step, and the caller takes one step at a time.
+# Before you see the loop, write it; the book's is printed further down. `fit(model, loss, batches, optimizer, schedule,
+# start=0, clip=math.inf, micro_batches=...)` is a generator: it *yields* after each step, and the caller takes one step at
+# a time.
 #
 #     for each batch, with s = start, start + 1, ... :
-#         the rate of each group of the optimizer  =  the rate that it had at first * schedule(s)
-#         all gradients  =  0
+#         the rate of each group of the optimizer  =  group["initial_lr"] * schedule(s)
+#         the gradients of the optimizer's parameters  =  0
 #         for each part in micro_batches(batch):   backward of   loss(model, part) * len(part) / len(batch)
-#         norm  =  the length of all gradients together;  above clip, they are cut to it (`clip_grad_norm_` does both)
+#         norm  =  the length of these gradients together;  above clip, they are cut to it (`clip_grad_norm_` does both)
 #         raise Diverged  if the sum of those losses, or norm, is not finite
 #         one step of the optimizer
 #         yield Step(s + 1, batch, sum of the losses, schedule(s))
 #
 # A batch that is too large for the memory comes in several **micro-batches**, of different sizes maybe; by default it is
 # its own only one. An optimizer has groups of parameters, `optimizer.param_groups`, dictionaries with "params" and "lr".
+# The parameters are those of the groups, whether the model has them or not.
+#
+# "lr" is the rate of the next step, and the loop overwrites it in each. So the peak has to be kept, and the group is where
+# it is kept: if a group has no "initial_lr" yet, its "lr" is the peak, and "initial_lr" becomes that number; from then on
+# it is only read. A script that calls `fit` once for each epoch hands over the same optimizer each time, and so does one
+# that goes on after a break. Had the loop kept the peaks in a list of its own, the second call would take the last rate
+# of the first for the peak.
+#
+# `Diverged` is an error: give it a sentence with the number of the step, the loss and the norm.
 
 # %%
 chapter("loop", "Diverged", "Step")

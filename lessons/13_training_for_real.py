@@ -166,8 +166,9 @@ guess.answer("after epoch 1 or 2")
 #     best     =  the weights at the largest of them, kept as copies
 #     stop     as soon as ``patience`` looks in a row have not been above the best
 #
-# At the end the model gets those weights, and stays in eval mode. (`state_dict()` gives the tensors themselves, and the
-# next step changes them: hence the copies.)
+# Between two looks the model is in train mode. At the end it gets those weights, and stays in eval mode. (`state_dict()`
+# gives the tensors themselves, and the next step changes them: hence the copies.)
+# Steps that are left over at the end, fewer than `every`, are made, and there is no look after them.
 #
 # **Write it:** `train_with_patience`, in `lessons/mine/lesson_13.py` (`python -m lessons.check start 13`, then `run 13`):
 # the loop around the loop, which every training script has. Then let it stop the run above.

@@ -309,10 +309,11 @@ def trained_by(loss):
 
 def states_by(model):
     """The states of queries and documents by another model."""
-    return {
-        side: [x.numpy() for x in model.encode(texts, output_value="token_embeddings")]
-        for side, texts in (("documents", documents), ("queries", queries))
-    }
+    states = {}
+    for side, texts in (("documents", documents), ("queries", queries)):
+        tensors = model.encode(texts, output_value="token_embeddings")
+        states[side] = [tensor.numpy() for tensor in tensors]
+    return states
 
 
 # %%
@@ -324,7 +325,8 @@ guess = predict(
 
 # %%
 by_means = trained_by(mean_loss)
-asked_means, means = by_means.encode(queries), by_means.encode(documents)
+asked_means = by_means.encode(queries)
+means = by_means.encode(documents)
 judge("dense, trained", lambda: top_k(asked_means, means, 10)[1], 4 * 384)
 trained_states = states_by(trained_by(late_loss))
 trained_many = {side: packed(found) for side, found in trained_states.items()}

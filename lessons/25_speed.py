@@ -143,8 +143,9 @@ def wasted(size):
     while widths:
         widest = widths[0]  # the other rows of the batch are padded to it
         count = max(1, 512 // widest)
-        batch, widths = widths[:count], widths[count:]
+        batch = widths[:count]
         computed += len(batch) * widest * (dense + 2 * widest * D)
+        widths = widths[count:]
     return computed / useful - 1
 
 

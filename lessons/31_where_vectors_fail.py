@@ -208,7 +208,8 @@ def share_found(n, dtype):
 
 
 dtypes = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-stored, margins = {}, {}
+stored = {}
+margins = {}
 for n in (12, 50, 100, 200, 400):
     documents, queries, _ = constructed(n)
     best = (queries @ documents.T).topk(3).values
@@ -318,7 +319,7 @@ def draw(plt):
     left.legend(fontsize=7, frameon=False, loc="upper left")
     for columns, shares in curves.items():
         middle.plot(SIZES, shares, marker=".", label=f"{columns} columns, descent")
-    middle.plot(SIZES, [1] * len(SIZES), "k:", label="4 columns, by construction")
+    middle.plot(SIZES, np.ones(len(SIZES)), "k:", label="4 columns, by construction")
     middle.set(xlabel="documents", ylim=(0, 1.05))
     middle.set(ylabel="share of pairs that a query can find")
     middle.legend(

@@ -205,9 +205,9 @@ def own_tokens(texts, prompt):
 right = 0
 for asked, prompt in PROMPTS.items():
     rows = [triple[1:] for triple in held_out if triple[0] == asked]
-    u, like, unlike = (
-        own_tokens([row[side] for row in rows], prompt) for side in range(3)
-    )
+    u = own_tokens([row[0] for row in rows], prompt)
+    like = own_tokens([row[1] for row in rows], prompt)
+    unlike = own_tokens([row[2] for row in rows], prompt)
     right += int(((u * like).sum(1) > (u * unlike).sum(1)).sum())
 without = right / len(held_out)
 print(f"prompt read and pooled {after['right']:.2f}, read and not pooled {without:.2f}")

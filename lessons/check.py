@@ -39,6 +39,7 @@ from lessons.grader.pieces import (
 )
 from lessons.grader.result import RUNGS, Progress, Result, place
 from lessons.grader.stubs import lesson_stubs, source_of
+from lessons.hours import hours
 from lessons.predictions import show_guesses
 from lessons.quiz import show_quiz
 from minisbert.core import InputError
@@ -75,6 +76,10 @@ def start(lesson: int) -> None:
     for piece in pieces:
         print(f"  {piece.master:<40}{stars(piece.level)}  {piece.minutes:>3} min")
         print(f"      {piece.what_for}")
+    cards = sum(piece.minutes for piece in pieces)
+    page = hours()[lesson].pieces
+    print(f"\n{cards} minutes for somebody who writes such functions every day; the lesson's page")
+    print(f"allows {page}, for a student who knows torch.")
     print(f"\nEdit {shown(path)}, then: {RUN} run {lesson:02}")
 
 
@@ -127,7 +132,7 @@ def print_ladder(piece: Piece, result: Result) -> None:
     if result.mistakes:
         print_mistakes(piece, result)
     elif result.status == "failed" and result.rungs[-1][0] in NUMBERS:
-        print(f"        Read again: {place(piece)}")
+        print(f"        Read again: {place(piece, seen=result.rungs[-1][2])}")
 
 
 def print_mistakes(piece: Piece, result: Result) -> None:

@@ -69,8 +69,8 @@ def load(
     compiled             True for the model as native code, which is compiled once into the cache
                          folder; "auto" for that only if it is there; or the path of a compiled
                          model. On a GPU, True and "auto" use CUDA graphs if the model is a BERT
-    dtype                of the compiled model's products: "float32", "bfloat16", "int8" or "auto";
-                         others take ``dtype`` in ``encode``
+    dtype                of the compiled model's products: "float32", "bfloat16", "int8" or "auto",
+                         on a GPU "float16" too; other models take ``dtype`` in ``encode``
     pooling              "mean", "cls", "max" or another of docs/models.md, in place of the folder's
     device               "auto" or None (CUDA, else Apple's GPU, else the CPU), "cpu", "cuda",
                          "cuda:1", "mps" or a ``torch.device``; a compiled model runs on the CPU

@@ -14,7 +14,8 @@ import pytest
 
 import minisbert
 from benchmarks import figures
-from docs.tools import command_pages, draw_grader, site_index
+from docs.tools import command_pages, draw_grader, set_address, site_index
+from lessons.mistakes import __main__ as mistakes
 from minisbert.__main__ import COMMANDS as NAMES
 from minisbert.commands.evaluate import main as evaluate
 from minisbert.training.named_heads import add_head
@@ -73,9 +74,21 @@ def test_the_index_names_every_page_once():
         assert path.relative_to(ROOT).with_suffix("").as_posix() in lines
 
 
+def test_the_readmes_first_sentence_is_not_its_badges():
+    """Search engines and chats show it; badges stand above it once the project has an address."""
+    readme = set_address.in_readme(README, "https://github.com/somebody/minisbert")
+    assert site_index.first_sentence(readme).startswith("Sentence embeddings")
+
+
 @each_page
 def test_the_tables_of_a_page_are_those_of_docs_figures(page):
     assert figures.render(TEXTS[page]) == TEXTS[page], "python -m benchmarks.figures writes it anew"
+
+
+def test_the_page_on_parity_counts_the_mistakes_that_the_tests_plant():
+    """The README's "hundreds of planted bugs" leads to this table."""
+    counted = "\n".join(mistakes.table())
+    assert counted in TEXTS["docs/parity.md"], "python -m lessons.mistakes writes it anew"
 
 
 def test_every_table_of_docs_figures_is_in_a_page():
@@ -135,6 +148,7 @@ def options(parser) -> set[str]:
 
 
 FOREIGN = {
+    "--resolution",
     "--upgrade",
     "--python",
     "--torch-backend",

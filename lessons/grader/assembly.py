@@ -31,6 +31,7 @@ IN_THE_BOOK = {
 }
 MARK = re.compile(r"(?: *# (?:yours: lesson \d\d, (\S+)|the book's: core/\w+\.py)|# -{88} \w+)$")
 IMPORTS = ast.Import | ast.ImportFrom
+DEFINITIONS = ast.FunctionDef | ast.ClassDef
 HEAD = '''"""Your minisbert: what you have written of the book, and the book's code for the rest.
 
 `python -m lessons.check mine` writes this file; change lessons/mine/lesson_NN.py, not this one.
@@ -279,12 +280,15 @@ def chapter_text(name: str, written: dict[str, Part], left_out: dict[str, str]) 
             *([f"# instead of yours: {shorten(reason, 96)}"] if reason else []),
         ]
 
-    for node in reversed(
-        source.tree.body
-    ):  # from below, so that the numbers of the lines above stay
-        if not isinstance(node, ast.FunctionDef | ast.ClassDef):
-            continue
+    nodes = source.tree.body
+    for at in reversed(range(len(nodes))):  # from below: the numbers of the lines above stay
+        node = nodes[at]
         here = first_line(source, node) - 1
+        if not isinstance(node, DEFINITIONS):
+            # Without a mark of its own a table would count as part of the function above it.
+            if at and isinstance(nodes[at - 1], DEFINITIONS):
+                lines[here:here] = mark("")
+            continue
         methods = {
             f"{name}.{node.name}.{m.name}": m for m in node.body if isinstance(m, ast.FunctionDef)
         }

@@ -142,6 +142,19 @@ def _():
         "Step.multiplier",
     )
 
+    def mode() -> bool:
+        model = Weight().eval()
+        list(loop.fit(model, squares, [PAIR], Logged(model), constant))
+        return model.training
+
+    yield trap("eval mode stays", False, mode)
+    yield from rates_of_groups()
+    yield from spoiled_batches()
+
+
+def rates_of_groups() -> Iterator[Case]:
+    """Each group has its own rate, and keeps it from one call to the next."""
+
     def rates() -> list:
         model = Weight()
         other = nn.Parameter(d(0.0))
@@ -152,13 +165,25 @@ def _():
 
     yield trap("half of each group's rate, three times", [[0.05, 0.4]] * 3, rates)
 
-    def mode() -> bool:
-        model = Weight().eval()
-        list(loop.fit(model, squares, [PAIR], Logged(model), constant))
-        return model.training
+    def called_again() -> tuple[list, list]:
+        """As a script does that calls ``fit`` once an epoch: the optimizer stays the same."""
+        model = Weight()
+        optimizer = Logged(model)
+        used = []
+        weights = []
+        for _ in range(3):
+            for _ in loop.fit(model, squares, [PAIR] * 2, optimizer, lambda step: 0.5):
+                used.append(optimizer.param_groups[0]["lr"])
+            weights.append(model.w.item())
+        return used, weights
 
-    yield trap("eval mode stays", False, mode)
-    yield from spoiled_batches()
+    # Each step is one at rate 0.05, which takes w a quarter of its way to 1.
+    expected = ([0.05] * 6, [1 + 2 * 0.75**2, 1 + 2 * 0.75**4, 1 + 2 * 0.75**6])
+    yield with_results(
+        trap("called three times with one optimizer, half the rate", expected, called_again),
+        "the rate in each step",
+        "the weight after each call",
+    )
 
 
 def spoiled_batches() -> Iterator[Case]:
@@ -188,9 +213,11 @@ def ended(loss: Callable, micro_batches: int = 1) -> tuple[str, float]:
     run = loop.fit(model, spoiled, [PAIR, [3.0, 4.0]], Logged(model), constant, micro_batches=cut)
     next(run)
     try:
-        next(run)
+        step = next(run, None)
     except loop.Diverged:
         return "Diverged", model.w.item()
+    if step is None:
+        return "nothing: the batch is passed over", model.w.item()
     return "nothing", model.w.item()
 
 
@@ -213,14 +240,18 @@ def counted(scores: Sequence[float], every: int, patience_: int) -> tuple[list, 
             yield number
 
     values = iter(scores)
-    found = patience.train_with_patience(model, steps(), lambda _: next(values), every, patience_)
+
+    def score(_: nn.Module) -> float:
+        return next(values, -1.0)  # where the stop is missed there are more looks than scores
+
+    found = patience.train_with_patience(model, steps(), score, every, patience_)
     return found, model.w.item(), len(made), model.training
 
 
 def by_counts(case: Case) -> Case:
     return with_results(
         case,
-        "the scores",
+        "the scores (-1: score is asked although patience is used up)",
         "the weight at the end (step n makes it n)",
         "the steps that were made",
         "whether it ends in train mode",
@@ -272,11 +303,11 @@ def _():
                     model.w += 1
                 yield number
 
-        found = patience.train_with_patience(model, steps(), lambda _: next(seen), 1, 5)
+        found = patience.train_with_patience(model, steps(), lambda _: next(seen, -1.0), 1, 5)
         return found, model.w.item()
 
     yield with_results(
         trap("the steps end first", ([1.0, 3.0, 2.0], 1.0), short),
-        "the scores",
+        "the scores (-1: score is asked once more after the last step)",
         "the weight at the end",
     )

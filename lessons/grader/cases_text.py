@@ -63,8 +63,14 @@ class Letters(nn.Module):
         self.batches: list[tuple[int, int, int]] = []
 
     def encode(self, texts: Sequence[str]) -> tokenizer.Encoded:
-        ids = [[ord(letter) - 96 for letter in text] for text in texts]
-        return tokenizer.Encoded(ids, [[0] * len(row) for row in ids], [False] * len(ids))
+        ids = []
+        token_types = []
+        cut = []
+        for text in texts:
+            ids.append([ord(letter) - 96 for letter in text])
+            token_types.append([0] * len(text))
+            cut.append(False)
+        return tokenizer.Encoded(ids, token_types, cut)
 
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
         real = torch.ones_like(ids) if mask is None else mask.long()

@@ -69,6 +69,8 @@ class Piece:
     # the head of the function and its docstring, where the master does more than the lesson tells
     stub: str = ""
     printed: str = ""  # how the lesson prints it: part of one line of its file
+    # For some mistakes and failed checks another line: a pattern of what went wrong, and the line.
+    reads: tuple[tuple[str, str], ...] = ()
 
     @property
     def module(self) -> str:
@@ -78,6 +80,16 @@ class Piece:
     def path(self) -> list[str]:
         """Its name inside the module: ``["attention"]`` or ``["Layer", "forward"]``."""
         return self.master.split(".")[1:]
+
+    def line_for(self, trouble: str) -> str:
+        """Part of the lesson's line that ``trouble``, a mistake's name or a failed check, is about.
+
+        Empty if no pattern of the card is found in it.
+        """
+        for pattern, line in self.reads:
+            if re.search(pattern, trouble):
+                return line
+        return ""
 
     @property
     def is_init(self) -> bool:
@@ -129,6 +141,7 @@ def _read() -> tuple[dict[int, str], dict[str, Piece]]:
         card["fits"], card["hints"] = zip(
             *(hint.rpartition(" ?: ")[::2] for hint in card["hints"]), strict=True
         )
+        card["reads"] = tuple(line.rpartition(" ?: ")[::2] for line in card.get("reads", ()))
     tuples = ("checks", "hints", "needs", "parts", "refused")
     pieces = {}
     for card in cards["pieces"]:

@@ -116,24 +116,39 @@ def defined(tree: ast.Module, path: list[str]) -> Any:
     return node
 
 
-def place(piece: Piece, mistake: str = "") -> str:
-    """Where the lesson prints a piece's formula, or where it makes the mistake.
+def place(piece: Piece, mistake: str = "", seen: str = "") -> str:
+    """Where the lesson prints what a learner should read again.
 
-    File, line, heading and the line itself.
+    That is the line for a known mistake, or for what was ``seen`` to fail, or else the piece's
+    formula: file, line, heading and the line itself, and where the lesson makes the mistake.
     """
     path = lesson_file(piece.lesson)
     if path is None:
         return f"lesson {piece.lesson:02}"
     lines = path.read_text(encoding="utf-8").splitlines()
-    at = next(i for i, line in enumerate(lines) if piece.printed in line)
+    printed = line_to_read(piece, mistake, seen)
+    at = next(i for i, line in enumerate(lines) if printed in line)
     heading = next(line for line in reversed(lines[: at + 1]) if line.startswith(("# ## ", "# # ")))
     title = heading.lstrip("# ")
     printed = " ".join(lines[at].strip("# ").split())
     text = f'lessons/{path.name}, line {at + 1}, "{title}": {printed}'
-    broken = [
+    makes_it = [
         number for number, line in enumerate(lines, start=1) if mistake and f'"{mistake}"' in line
     ]
-    return f"{text} (line {broken[0]} breaks it in this way)" if broken else text
+    # Not every effect is a change: without dropout, say, nothing changes in eval mode.
+    return f"{text} (line {makes_it[0]} says what this mistake does)" if makes_it else text
+
+
+def line_to_read(piece: Piece, mistake: str, seen: str) -> str:
+    """Part of the line of the lesson that a learner should read again."""
+    if not mistake:
+        return piece.line_for(seen) or piece.printed
+    # A piece may have a mistake of its parts, whose formulas are on the same page.
+    parts = [PIECES[part] for part in piece.parts if part in PIECES]
+    for each in [piece, *parts]:
+        if each.lesson == piece.lesson and (line := each.line_for(mistake)):
+            return line
+    return piece.printed
 
 
 # ---------------------------------------------------------------------------------------- memory

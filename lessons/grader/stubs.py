@@ -102,8 +102,9 @@ def names_used(piece: Piece) -> set[str]:
 def stub(piece: Piece) -> str:
     """The function with a body that raises ``NotImplementedError``, at the left margin."""
     unwritten = f'    raise NotImplementedError("{piece.master}")'
+    where = re.match('[^"]*"[^"]*"', place(piece))[0]  # without the line itself
     if piece.stub:
-        return f"{piece.stub.strip()}\n{unwritten}"
+        return f"{piece.stub.strip()}\n    # {where}\n{unwritten}"
     function = source_of(piece.source).find(piece.path)
     arguments = copy.deepcopy(function.args)
     for node in ast.walk(arguments):
@@ -114,7 +115,6 @@ def stub(piece: Piece) -> str:
         lines += textwrap.indent(
             f'"""{doc}' + ('\n"""' if "\n" in doc else '"""'), "    "
         ).splitlines()
-    where = re.match('[^"]*"[^"]*"', place(piece))[0]  # without the line itself
     refused = ", ".join(name for name in piece.refused if not name.startswith("_"))
     for text in (where, piece.note, f"Not to be called: {refused}." if refused else ""):
         lines += textwrap.wrap(text, WIDTH, initial_indent="    # ", subsequent_indent="    # ")

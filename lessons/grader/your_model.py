@@ -174,8 +174,13 @@ def partners(book: Any, _: Sequence[str]) -> Findings:
     encoder = book.SentenceEncoder.load(find_model(MODEL))
     u = torch.from_numpy(encoder.encode([pair.sentence1 for pair in pairs]))  # (N, D)
     v = torch.from_numpy(encoder.encode([pair.sentence2 for pair in pairs]))
+
+    def cross_entropy(u: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Which of all texts is the partner? The cosines are the logits."""
+        return book.softmax_cross_entropy_loss(book.cosine_matrix(u, other), torch.arange(len(u)))
+
     losses = {
-        "contrastive": partial(book.contrastive_loss, labels=torch.ones(len(u))),
+        "cross-entropy": cross_entropy,
         "triplet": partial(book.triplet_loss, negative=v.roll(2, 0)),
         "multiple negatives": book.multiple_negatives_ranking_loss,
         "SimCSE": book.simcse_loss,

@@ -21,6 +21,7 @@ KINDS = {
     "qwen3": "the encoder",
     "pooling": "pooling and similarity",
     "encoder": "pooling and similarity",
+    "prompts": "pooling and similarity",
     "heads": "heads",
     "pair_model": "heads",
     "losses": "losses",
@@ -32,11 +33,14 @@ KINDS = {
     "gradient_cache": "gradients",
     "metrics": "metrics",
     "paired": "metrics",
+    "leaderboard": "metrics",
     "dense": "search",
     "bm25": "search",
     "fusion": "search",
     "graph": "search",
     "by_tokens": "search",
+    "limits": "search",
+    "passages": "search",
     "quantized": "quantization",
     "sheet": "estimates of cost",
 }
@@ -47,8 +51,9 @@ def by_kind() -> dict[str, list[Mistake]]:
     groups = defaultdict(list)
     for mistake in MISTAKES.values():
         module = mistake.target.partition(".")[0]
-        groups[KINDS[module]].append(mistake)
-    return {kind: groups[kind] for kind in dict.fromkeys(KINDS.values())}
+        groups[KINDS.get(module, "others")].append(mistake)
+    kinds = dict.fromkeys([*KINDS.values(), "others"])
+    return {kind: groups[kind] for kind in kinds if groups[kind]}
 
 
 def table() -> list[str]:

@@ -41,7 +41,10 @@ def by_type_with(
     if weighted:
         return scores.mean(axis=1)
     names = list(dict.fromkeys(types))
-    means = [scores[:, [t == name for t in types]].mean(axis=1) for name in names]
+    means = []
+    for name in names:
+        of_type = np.array(types) == name
+        means.append(scores[:, of_type].mean(axis=1))
     return np.sum(means, axis=0) / (1 if total else len(names))
 
 

@@ -280,6 +280,7 @@ def main(arguments: list[str] | None = None) -> None:
             raise InputError(f"{path} does not exist, or is not a file")
     if options.seed is not None:
         if options.material:
+            # written by the process that started this one, in a folder of its own
             data, judge = pickle.loads(options.material.read_bytes())
         else:
             data, judge = read_data(), Judge()

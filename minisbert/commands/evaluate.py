@@ -41,7 +41,7 @@ DECISIONS = {
     "accuracy": "accuracy",
     "accuracy_threshold": "at",
 }
-PROTOCOL = "each sentence encoded alone, zero-shot similarity, one correlation over all pairs"
+PROTOCOL = "each sentence encoded alone, one correlation of their similarity over all pairs"
 # What to do with a model that has a vector per token.
 ONLY_SEARCH = "only search data evaluates it (--queries, --corpus)"
 

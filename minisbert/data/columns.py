@@ -12,7 +12,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 
 from minisbert.core import InputError, one_line
@@ -415,6 +415,12 @@ def missing_column_error(records: Records, needs: Sequence[Columns]) -> InputErr
     if records.separator:
         numbers = [str(i) for i in range(1, 1 + columns_of(fitting[0]))]
         advice += f", without a header by numbers, such as {proposal(records.unit, numbers)}"
+    # The texts may be there without a score, as in a file of questions and answers.
+    for need in needs:
+        if need.label and proposed_columns(records.names, sample, replace(need, label=None)):
+            advice += f"; no column looks like a {need.label}: minisbert inspect shows which loss "
+            advice += "such texts train"
+            break
     return InputError(f"{needed}: {advice}")
 
 

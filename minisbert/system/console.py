@@ -264,8 +264,13 @@ def write_stderr(text: str) -> None:
 
 
 def escaped(text: str) -> str:
-    """Return the text with control characters escaped, but not tabs and the ends of lines."""
-    return text.translate(CONTROL_CHARACTERS)
+    """Return the text with control characters escaped, but not tabs and the ends of lines.
+
+    Bytes of a file's name that are not UTF-8 are escaped too: a log file or a socket would refuse
+    the half of a character that Python makes of each.
+    """
+    shown = text.translate(CONTROL_CHARACTERS)
+    return shown.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def say(text: str) -> None:
@@ -293,7 +298,14 @@ class StderrHandler(logging.Handler):
 
 @contextmanager
 def messages_on_stderr() -> Iterator[None]:
-    """Print all messages of the library on stderr, as a command does."""
+    """Print all messages of the library on stderr, as a command does.
+
+    A command may be run by another one, as ``minisbert train`` runs the trainer's: the outer one
+    prints.
+    """
+    if any(isinstance(handler, StderrHandler) for handler in LOGGER.handlers):
+        yield
+        return
     handler = StderrHandler()
     level = LOGGER.level
     propagate = LOGGER.propagate

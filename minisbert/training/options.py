@@ -184,7 +184,7 @@ EXAMPLES = """examples:
   minisbert train         # all-MiniLM-L6-v2 on the STS Benchmark
   minisbert train --loss ranking --data pairs.csv --epochs 4
   minisbert train --head siamese --epochs 2 --lr 5e-5 --head-lr 1e-3
-  minisbert train --resume runs/ranking-all-MiniLM-L6-v2
+  minisbert train --resume runs/pairs-ranking-all-MiniLM-L6-v2
   torchrun --nproc_per_node=2 -m minisbert train"""
 
 
@@ -233,7 +233,7 @@ def make_parser() -> Parser:
     add("--limit", type=count, metavar="ROWS", help="read only the first ROWS training rows")
     add("--retrieval", metavar="DIR", help="a folder in BEIR's layout; its nDCG@10 is dev")
     add("--max-length", type=count, metavar="N", help="cut texts to N tokens")
-    add("--out", help="the run's folder (default: runs/LOSS-MODEL)")
+    add("--out", help="the run's folder (default: runs/DATA-LOSS-MODEL)")
     add("--overwrite", action="store_true", help="delete the run in that folder")
     add("--resume", metavar="RUN", help="continue a stopped run, to the same numbers")
 

@@ -63,12 +63,16 @@ class Gain:
 
     def sentence(self) -> str:
         """Say what the gain is worth: ``test spearman +2.79, 95 % interval +2.05 to +3.58``."""
+        if self.low == self.gain == self.high == 0:
+            # The best model on dev was the untrained one, or both score every row alike.
+            return f"test {self.metric} +0.00 ({self.rows:,} rows): nothing has changed"
         interval = f"{100 * self.low:+.2f} to {100 * self.high:+.2f}"
         text = f"test {self.metric} {100 * self.gain:+.2f}, 95 % interval {interval}"
         text += f" ({self.rows:,} rows)"
         if self.is_shown:
             return text
-        text += ": this gain cannot be told from chance"
+        word = "loss" if self.gain < 0 else "gain"
+        text += f": this {word} cannot be told from chance"
         if self.gain != 0:
             # The interval narrows with the root of the number of rows. The number is a guess, so it
             # is rounded to one digit.

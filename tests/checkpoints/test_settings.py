@@ -681,13 +681,13 @@ def test_a_special_token_with_the_paddings_id_is_refused(make, model_type, token
         (None, "states no pooling"),
     ],
 )
-def test_a_pooling_without_modules_is_named(make, caplog, content, reason):
+def test_a_pooling_without_modules_is_named(make, capsys, content, reason):
     """A folder that was copied by hand: the mean is taken, as in sentence-transformers."""
     folder = make("tiny", {MODULES: None, POOLING: None})
     if content is not None:
         (folder / POOLING).write_text(content)
     assert SentenceEncoder.load(folder).pooling_mode == "mean"
-    assert re.search(reason, caplog.text)
+    assert re.search(reason, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("kind", ["custom_st.Pooling", "sentence_transformers_2.models.Pooling"])

@@ -350,9 +350,46 @@ def test_every_pointer_leads_to_the_formula_and_to_the_lessons_own_mistake():
                 r'lessons/\w+\.py, line (\d+), "[^"]+": (.+?)( \(line (\d+) .+\))?', text
             )
             assert found, text
-            assert piece.printed in lines[int(found[1]) - 1]
-            assert " ".join(piece.printed.split()) in found[2]
+            parts = [PIECES[part] for part in piece.parts if part in PIECES]
+            read = [piece.printed]
+            for each in (piece, *parts):
+                read += [line for _, line in each.reads]
+            assert any(line in lines[int(found[1]) - 1] for line in read)
+            assert any(" ".join(line.split()) in found[2] for line in read)
             assert not found[4] or f'"{name}"' in lines[int(found[4]) - 1]
+
+
+@pytest.mark.parametrize(
+    ("master", "mistake", "seen", "line"),
+    [
+        ("bert.layer_norm", "unbiased variance", "", "variance = (1/D)"),
+        ("bert.Embeddings.forward", "unbiased variance", "", "variance = (1/D)"),
+        ("bert.attention", "no attention dropout", "", "In training, dropout"),
+        ("bert.Attention.forward", "dropout alive in eval", "", "rate self.dropout in training"),
+        ("backward.dense_gelu_backward", "GELU's density left out", "", "P(z) + z p(z)"),
+        ("losses.softmax_cross_entropy_loss", "exp overflows", "", "a log of a sum"),
+        ("loop.fit", "gradients not zeroed", "", "gradients of the optimizer's parameters  =  0"),
+        ("loop.fit", "micro-batches weighted equally", "", "len(part) / len(batch)"),
+        ("loop.fit", "", "clipped to 5: the weight after each step: 1", "norm  =  the length"),
+        ("paired.paired_gain", "deviation by n", "", "(n - 1)"),
+        ("patience.train_with_patience", "as good counts as better", "", "stop     as soon"),
+    ],
+)
+def test_a_line_is_read_again_that_says_what_went_wrong(master, mistake, seen, line):
+    assert line in line_read_again(place(PIECES[master], mistake, seen))
+
+
+def line_read_again(text: str) -> str:
+    """The whole line of the lesson that a pointer has."""
+    file, number = re.match(r"(lessons/\w+\.py), line (\d+)", text).groups()
+    return (ROOT / file).read_text(encoding="utf-8").splitlines()[int(number) - 1]
+
+
+def test_every_line_of_a_card_stands_once_on_its_page():
+    for piece in PIECES.values():
+        page = lesson_file(piece.lesson).read_text(encoding="utf-8")
+        for _, line in piece.reads:
+            assert page.count(line) == 1, (piece.master, line)
 
 
 def test_the_command_as_typed(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from lessons import hours
-from lessons.grader.pieces import LESSONS, lesson_file
+from lessons.grader.pieces import LESSONS, PIECES, lesson_file
 from lessons.parts import NEEDS
 
 # Lessons whose page says its minutes in parts.
@@ -19,6 +19,10 @@ def test_a_page_says_what_the_table_adds_up_to(lesson):
 
 def test_the_second_half_says_its_minutes_in_parts():
     assert {*range(15, 35)} <= {*SAID}
+
+
+def test_the_teacher_s_example_of_results_counts_the_pieces():
+    assert f'"of": {len(PIECES)}' in hours.TEACHING.read_text(encoding="utf-8")
 
 
 def test_the_teacher_s_plans_are_added_up():

@@ -38,7 +38,7 @@ def test_a_stub_has_the_arguments_and_docstring_of_its_master_and_raises(piece):
         assert inspect.cleandoc(function.__doc__ or "") == inspect.cleandoc(
             piece.original.__doc__ or ""
         )
-        assert f"# lessons/{lesson_file(piece.lesson).name}, line " in stub(piece)
+    assert f"# lessons/{lesson_file(piece.lesson).name}, line " in stub(piece)
     written = ast.parse(stub(piece)).body[0]
     rest = written.body[1:] if ast.get_docstring(written) else written.body
     assert [ast.unparse(node) for node in rest] == [f"raise NotImplementedError({piece.master!r})"]

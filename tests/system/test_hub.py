@@ -163,7 +163,7 @@ def message_about(name: str = "someone/tiny") -> str:
         find_model(name)
     text = str(error.value)
     assert len(text.splitlines()) == 1
-    assert len(text) < 400
+    assert len(text) < 500  # the path of a temporary folder is long
     return text
 
 
