@@ -49,7 +49,6 @@ from minisbert.models.text_encoder import NotFinite
 from minisbert.models.transformer_encoder import ChangedBetweenCalls, evaluating
 from minisbert.replacements import ENCODE, LOAD, SAVE, explained, takes_parts
 from minisbert.system.devices import move_to
-from minisbert.system.few_rows import laid_out_linear
 from minisbert.system.files import atomic_folder, write_json
 from minisbert.system.progress import bar_of
 from minisbert.system.reading import reading
@@ -412,7 +411,7 @@ class PairModel(PairScorer, ChangedBetweenCalls):
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        with evaluating(self), fastest_linear(), laid_out_linear():
+        with evaluating(self), fastest_linear():
             yield
 
     @property

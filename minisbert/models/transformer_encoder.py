@@ -26,7 +26,7 @@ from minisbert.models.batching import PackedBatch, check_ids, check_inputs, same
 from minisbert.models.properties import ExplainedModule
 from minisbert.models.stored_encoder import StoredEncoder
 from minisbert.system.devices import choose_dtype, move_to
-from minisbert.system.few_rows import laid_out_linear
+from minisbert.system.few_rows import lay_out_for_few_rows
 from minisbert.system.torch_internals import fastest_linear
 
 
@@ -75,6 +75,7 @@ class TransformerEncoder(ChangedBetweenCalls, StoredEncoder):
         self.bert = bert
         self.settings = settings or EncoderSettings()
         self.hidden_size = bert.config.hidden_size
+        lay_out_for_few_rows(bert)
 
     # These are read from the parts, which may be moved or exchanged.
     @property
@@ -138,7 +139,7 @@ class TransformerEncoder(ChangedBetweenCalls, StoredEncoder):
         # Pooling, like the losses, is never in bfloat16, not even if the caller has switched
         # autocast on.
         no_autocast = torch.autocast(self.device.type, enabled=False)
-        with evaluating(self), fastest_linear(), laid_out_linear(), no_autocast:
+        with evaluating(self), fastest_linear(), no_autocast:
             yield product_dtype
 
 

@@ -2,110 +2,98 @@
 
 A matrix library copies both factors of a product into the order that its kernel reads. With
 thousands of rows that is little work beside the product itself; with the dozen rows of one short
-text it is more than half of the time. Here each weight is brought into that order once, and kept
+text it is a large part of the time. Here each weight is brought into that order once, and kept
 beside the model: 42 MB for all-MiniLM-L6-v2.
 
-    text ─> 14 rows ─> nn.Linear ─┬─ few rows:  the weight's laid-out copy
-                                  └─ many rows: the weight itself
+    text ─> 14 rows ─> FewRowsLinear ─┬─ few rows:  the weight's laid-out copy
+                                      └─ many rows: the weight itself
 
 A copy is made when few rows first meet its weight. It is freed with the weight, is never saved or
-pickled, and is dropped when the weight changes. ``MINISBERT_LAID_OUT=0`` switches all of it off.
+pickled, and is made again when the weight changes. ``MINISBERT_LAID_OUT=0`` switches all of it off.
 """
 
 import os
 import threading
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from functools import cache
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from minisbert.system.devices import laid_out_products
 from minisbert.system.torch_internals import LAYOUTS, Layout
 
 VARIABLE = "MINISBERT_LAID_OUT"
-# Of so many numbers of a weight one is compared with what it was when the copy was made. It is a
-# prime, so that the places wander through all columns.
-SAMPLE_STEP = 1009
+# So many numbers of a weight are compared with what they were when its copy was made.
+SAMPLE = 32
 # How much a product may differ from ``F.linear``, relative to its largest number.
 TOLERANCE = 1e-5
 
 
-@dataclass
 class LaidOut:
     """A weight's laid-out copy, and what the weight was like when it was made."""
 
-    copy: Tensor
-    version: int  # torch counts the changes of a tensor's numbers in place
-    address: int
-    sample: Tensor  # a few of the numbers: a change through ``weight.data`` is not counted
+    def __init__(self, weight: Tensor, layout: Layout):
+        self.version = weight._version  # torch counts the changes of a tensor's numbers in place
+        self.address = weight.data_ptr()
+        # A change through ``weight.data`` is not counted, so a few of the numbers are compared too:
+        # every n-th, with an odd n, so that they lie in different columns of the matrix. They are
+        # an array of NumPy over the weight's own memory, because torch takes ten times as long to
+        # compare 32 numbers.
+        numbers = weight.detach().numpy().reshape(-1)
+        step = len(numbers) // SAMPLE | 1
+        self.places = numbers[::step]
+        self.sample = self.places.tobytes()
+        self.copy = layout.lay_out(weight.detach())
 
     def still_holds(self, weight: Tensor) -> bool:
+        """Return whether the numbers of the weight are those that were copied."""
         if weight._version != self.version or weight.data_ptr() != self.address:
             return False
-        return torch.equal(sample_of(weight), self.sample)
-
-
-def sample_of(weight: Tensor) -> Tensor:
-    """Return a view of one number in ``SAMPLE_STEP``, the first and others all over the matrix."""
-    return weight.detach().view(-1)[::SAMPLE_STEP]
+        return self.places.tobytes() == self.sample
 
 
 # The copies of all models, each for as long as its weight lives.
 _copies: WeakIdKeyDictionary = WeakIdKeyDictionary()
-# Whether a layout gives the numbers of ``F.linear``, by layout, rows and the weight's shape.
-_agrees: dict[tuple[str, int, torch.Size], bool] = {}
+# Whether a layout gives the numbers of ``F.linear``, by layout and the shapes of both factors.
+_agrees: dict[tuple[str, torch.Size, torch.Size], bool] = {}
 _lock = threading.Lock()
 
 
-class FewRowsLinear(TorchFunctionMode):
-    """Route float32 linear layers of few rows to laid-out weights while gradients are disabled."""
+@cache
+def chosen_layout() -> Layout | None:
+    """Return the layout for few rows on this CPU.
 
-    def __init__(self, layout: Layout):
-        super().__init__()
-        self.layout = layout
+    None where few rows gain nothing by one, where torch lacks the operators, and where
+    ``MINISBERT_LAID_OUT`` is 0.
+    """
+    if os.environ.get(VARIABLE) == "0":
+        return None
+    return LAYOUTS.get(laid_out_products())
 
-    def __torch_function__(
-        self, function: Any, types: Any, arguments: Any = (), options: Any = None
-    ) -> Any:
-        # ``nn.Linear`` passes its bias, or None, by position; other calls stay as they are.
-        if function is nn.functional.linear and len(arguments) == 3:
-            x, weight, bias = arguments
-            if may_multiply(x, weight, self.layout.most_rows):
-                result = self.multiply(x, weight, bias)
-                if result is not None:
-                    return result
-        return function(*arguments, **(options or {}))
 
-    def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-        """Multiply x (..., D) by the copy of ``weight`` (C, D): (..., C), or None.
+class FewRowsLinear(nn.Linear):
+    """``nn.Linear`` that multiplies few rows by a laid-out copy of its weight."""
 
-        None stands for a number of rows with which the layout has not given the numbers of
-        ``F.linear``: MKL documents a copy only for the number of rows that it was made for.
-        """
-        rows = x.reshape(-1, x.shape[-1])  # (R, D)
-        result = self.layout.multiply(rows, copy_of(weight, self.layout), weight, bias)  # (R, C)
-
-        key = (self.layout.name, len(rows), weight.shape)
-        if key not in _agrees:
-            expected = nn.functional.linear(rows, weight, bias)
-            allowed = TOLERANCE * float(expected.abs().max())
-            _agrees[key] = float((result - expected).abs().max()) <= allowed  # False for NaN
-        if not _agrees[key]:
-            return None
-        return result.view(*x.shape[:-1], -1)
+    def forward(self, x: Tensor) -> Tensor:
+        """x (..., D) -> (..., C)."""
+        layout = chosen_layout()
+        if layout is not None and may_multiply(x, self.weight, layout.most_rows):
+            result = multiply(x, self.weight, self.bias, layout)
+            if result is not None:
+                return result
+        return super().forward(x)
 
 
 def may_multiply(x: Tensor, weight: Tensor, most_rows: int) -> bool:
     """Return whether x (..., D) has few rows, and ``weight`` (C, D) is one to lay out."""
+    # A graph that is traced or exported is for other numbers of rows, too.
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
     if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
         return False
-    # Only a model's own weights live for more than one call. Those that were made in inference mode
-    # do not count their changes.
-    if not isinstance(weight, nn.Parameter) or weight.is_inference():
+    # Weights that were made in inference mode do not count their changes.
+    if type(weight) is not nn.Parameter or weight.is_inference():
         return False
     if x.numel() > most_rows * x.shape[-1] or not x.numel():
         return False
@@ -113,27 +101,38 @@ def may_multiply(x: Tensor, weight: Tensor, most_rows: int) -> bool:
     return on_cpu and x.dtype == weight.dtype == torch.float32 and weight.is_contiguous()
 
 
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, layout: Layout) -> Tensor | None:
+    """Multiply x (..., D) by the copy of ``weight`` (C, D): (..., C), or None.
+
+    None stands for shapes with which the layout has not given the numbers of ``F.linear``: MKL
+    documents a copy only for the number of rows that it was made for.
+    """
+    result = layout.multiply(x, copy_of(weight, layout), weight, bias)
+    key = (layout.name, x.shape, weight.shape)
+    if key not in _agrees:
+        expected = nn.functional.linear(x, weight, bias)
+        allowed = TOLERANCE * float(expected.abs().max())
+        _agrees[key] = float((result - expected).abs().max()) <= allowed  # False for NaN
+    if not _agrees[key]:
+        return None
+    return result
+
+
 def copy_of(weight: Tensor, layout: Layout) -> Tensor:
     """Return the laid-out copy of a weight; make it if there is none, or if the weight changed."""
     kept = _copies.get(weight)
     if kept is None or not kept.still_holds(weight):
         with _lock:
-            kept = LaidOut(
-                layout.lay_out(weight.detach()),
-                weight._version,
-                weight.data_ptr(),
-                sample_of(weight).clone(),
-            )
+            kept = LaidOut(weight, layout)
             _copies[weight] = kept
     return kept.copy
 
 
-def laid_out_linear() -> AbstractContextManager:
-    """Return a context in which linear layers of few rows take laid-out weights.
-
-    Only where this CPU gains by it, and torch has the operators.
-    """
-    layout = LAYOUTS.get(laid_out_products())
-    if layout is None or os.environ.get(VARIABLE) == "0":
-        return nullcontext()
-    return FewRowsLinear(layout)
+def lay_out_for_few_rows(model: nn.Module) -> None:
+    """Make all linear layers of a model take laid-out weights for few rows, if this CPU gains."""
+    if chosen_layout() is None:
+        return
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            # The same object with another forward: its hooks stay, and the names that it has.
+            module.__class__ = FewRowsLinear

@@ -84,9 +84,9 @@ class Layout:
     multiply: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
-def multiply_by_onednn(rows: Tensor, copy: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Multiply rows (R, D) by the ``laid_out`` copy of a weight (C, D): (R, C)."""
-    return torch.ops.mkldnn._linear_pointwise(rows, copy, bias, "none", [], "")
+def multiply_by_onednn(x: Tensor, copy: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Multiply x (..., D) by the ``laid_out`` copy of a weight (C, D): (..., C)."""
+    return torch.ops.mkldnn._linear_pointwise(x, copy, bias, "none", [], "")
 
 
 def pack_for_mkl(weight: Tensor) -> Tensor:
@@ -94,10 +94,11 @@ def pack_for_mkl(weight: Tensor) -> Tensor:
     return torch.ops.mkl._mkl_reorder_linear_weight(weight, PACKED_ROWS)
 
 
-def multiply_by_mkl(rows: Tensor, copy: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Multiply rows (R, D) by the packed copy of a weight (C, D): (R, C)."""
+def multiply_by_mkl(x: Tensor, copy: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Multiply x (..., D) by the packed copy of a weight (C, D): (..., C)."""
     # subtle: torch takes the packed weight only if the last argument is the number of rows
-    return torch.ops.mkl._mkl_linear(rows, copy, weight, bias, len(rows))
+    rows = x.numel() // x.shape[-1]
+    return torch.ops.mkl._mkl_linear(x, copy, weight, bias, rows)
 
 
 LAYOUTS: dict[str | None, Layout] = {}

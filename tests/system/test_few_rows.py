@@ -4,7 +4,6 @@ import copy
 import gc
 import pickle
 import threading
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from torch import nn
 
 from minisbert import SentenceEncoder
 from minisbert.system import devices, few_rows
-from minisbert.system.few_rows import FewRowsLinear, laid_out_linear
+from minisbert.system.few_rows import FewRowsLinear, chosen_layout, lay_out_for_few_rows
 from minisbert.system.torch_internals import LAYOUTS
 
 INTEL = {"GenuineIntel", "avx2"}
@@ -21,9 +20,11 @@ AMD = {"AuthenticAMD", "avx2"}
 
 
 @pytest.fixture(params=sorted(LAYOUTS))
-def layout(request):
-    """The layouts that this torch has, each in turn."""
-    return LAYOUTS[request.param]
+def layout(request, monkeypatch):
+    """The layouts that this torch has, each in turn, as that of this CPU."""
+    chosen = LAYOUTS[request.param]
+    monkeypatch.setattr(few_rows, "chosen_layout", lambda: chosen)
+    return chosen
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def copies(monkeypatch):
 @pytest.fixture
 def layer():
     torch.manual_seed(0)
-    return nn.Linear(48, 40)
+    return FewRowsLinear(48, 40)
 
 
 def exact(layer, x):
@@ -52,8 +53,7 @@ def exact(layer, x):
 def test_few_rows_give_the_numbers_of_the_plain_product(rows, layer, layout, copies):
     """For any number of rows, not only the one that a weight was laid out for."""
     x = torch.randn(rows, 48)
-    with FewRowsLinear(layout):
-        result = layer(x)
+    result = layer(x)
     torch.testing.assert_close(result.double(), exact(layer, x), atol=1e-5, rtol=0)
     assert layer.weight in copies
 
@@ -61,28 +61,25 @@ def test_few_rows_give_the_numbers_of_the_plain_product(rows, layer, layout, cop
 @torch.no_grad()
 def test_the_shape_of_a_batch_is_kept(layer, layout, copies):
     x = torch.randn(2, 1, 5, 48)
-    with FewRowsLinear(layout):
-        result = layer(x)
+    result = layer(x)
     torch.testing.assert_close(result.double(), exact(layer, x), atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
 def test_many_rows_take_the_weight_itself(layer, layout, copies):
     """They gain nothing by a copy, which takes memory."""
-    with FewRowsLinear(layout):
-        layer(torch.randn(layout.most_rows + 1, 48))
+    layer(torch.randn(layout.most_rows + 1, 48))
     assert not copies
 
 
 def test_gradients_and_other_dtypes_take_the_weight_itself(layer, layout, copies):
     """The copies are float32 and have no gradient."""
     x = torch.randn(3, 48)
-    with FewRowsLinear(layout):
-        layer(x).sum().backward()
-        with torch.no_grad():
-            with torch.autocast("cpu", torch.bfloat16):
-                layer(x)
-            layer.double()(x.double())
+    layer(x).sum().backward()
+    with torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16):
+            layer(x)
+        layer.double()(x.double())
     assert not copies
 
 
@@ -101,18 +98,16 @@ def test_gradients_and_other_dtypes_take_the_weight_itself(layer, layout, copies
 def test_a_changed_weight_is_laid_out_again(change, layer, layout, copies):
     """An old copy would give the vectors of a model that is gone."""
     x = torch.randn(3, 48)
-    with FewRowsLinear(layout):
-        layer(x)
-        change(layer)
-        result = layer(x)
+    layer(x)
+    change(layer)
+    result = layer(x)
     torch.testing.assert_close(result.double(), exact(layer, x), atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
 def test_a_copy_is_freed_with_its_weight(layout, copies):
-    layer = nn.Linear(48, 40)
-    with FewRowsLinear(layout):
-        layer(torch.randn(3, 48))
+    layer = FewRowsLinear(48, 40)
+    layer(torch.randn(3, 48))
     assert len(copies) == 1
     del layer
     gc.collect()
@@ -120,24 +115,23 @@ def test_a_copy_is_freed_with_its_weight(layout, copies):
 
 
 @torch.no_grad()
-def test_a_layout_that_computes_something_else_is_not_used(layer, copies):
+def test_a_layout_that_computes_something_else_is_not_used(layer, copies, monkeypatch):
     """MKL documents a packed weight for one number of rows only: others are checked."""
 
     def wrong(rows, copy, weight, bias):
         return nn.functional.linear(rows, weight, bias) + 1
 
     layout = few_rows.Layout("wrong", 64, torch.clone, wrong)
+    monkeypatch.setattr(few_rows, "chosen_layout", lambda: layout)
     x = torch.randn(3, 48)
-    with FewRowsLinear(layout):
-        result = layer(x)
+    result = layer(x)
     torch.testing.assert_close(result.double(), exact(layer, x), atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
 def test_a_module_is_pickled_without_its_copies(layer, layout, copies):
     before = len(pickle.dumps(layer))
-    with FewRowsLinear(layout):
-        layer(torch.randn(3, 48))
+    layer(torch.randn(3, 48))
     assert len(pickle.dumps(layer)) == before
     twin = copy.deepcopy(layer)
     assert twin.weight not in copies
@@ -157,26 +151,20 @@ def test_a_module_is_pickled_without_its_copies(layer, layout, copies):
 def test_the_cpu_decides(flags, library, monkeypatch):
     """By a fixed table, so that one CPU gives the same bits in every start."""
     monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
-    context = laid_out_linear()
-    if library in LAYOUTS:
-        assert context.layout is LAYOUTS[library]
-    else:
-        assert isinstance(context, nullcontext)
+    assert chosen_layout.__wrapped__() is LAYOUTS.get(library)
 
 
 def test_one_variable_switches_it_off(monkeypatch):
     monkeypatch.setattr(devices, "cpu_flags", lambda: AMD)
     monkeypatch.setenv("MINISBERT_LAID_OUT", "0")
-    assert isinstance(laid_out_linear(), nullcontext)
+    assert chosen_layout.__wrapped__() is None
 
 
-@pytest.mark.parametrize("flags", [INTEL, AMD])
-def test_an_encoder_gives_the_same_vectors_from_several_threads(flags, tiny, copies, monkeypatch):
-    monkeypatch.setenv("MINISBERT_LAID_OUT", "0")
+def test_an_encoder_gives_the_same_vectors_from_several_threads(tiny, layout, copies, monkeypatch):
+    with monkeypatch.context() as without:
+        without.setattr(few_rows, "chosen_layout", lambda: None)
+        expected = SentenceEncoder.load(tiny).encode("a red cat")
     encoder = SentenceEncoder.load(tiny)
-    expected = encoder.encode("a red cat")
-    monkeypatch.setenv("MINISBERT_LAID_OUT", "1")
-    monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
 
     vectors = []
 
@@ -191,5 +179,30 @@ def test_an_encoder_gives_the_same_vectors_from_several_threads(flags, tiny, cop
     assert len(vectors) == 4
     for vector in vectors:
         np.testing.assert_allclose(vector, expected, atol=1e-6, rtol=0)
-    if LAYOUTS:
-        assert copies
+    assert copies
+
+
+@torch.no_grad()
+def test_an_exported_graph_holds_no_copy(layer, layout, copies):
+    """A graph is for any number of rows, and for machines without the layout's operator."""
+    exported = torch.export.export(layer, (torch.randn(3, 48),))
+    assert not copies
+    assert "aten.linear" in str(exported.graph)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@torch.no_grad()
+def test_a_traced_module_holds_no_copy(layer, layout, copies):
+    traced = torch.jit.trace(layer, torch.randn(3, 48))
+    assert "aten::linear" in str(traced.inlined_graph)
+
+
+def test_the_layers_of_a_model_stay_the_same_objects(layout):
+    """A hook that the caller has set is still called."""
+    model = nn.Sequential(nn.Linear(48, 40))
+    called = []
+    model[0].register_forward_hook(lambda *_: called.append(True))
+    lay_out_for_few_rows(model)
+    model(torch.randn(3, 48))
+    assert isinstance(model[0], FewRowsLinear)
+    assert called
