@@ -142,7 +142,7 @@ def test_a_module_is_pickled_without_its_copies(layer, layout, copies):
     [
         (INTEL, "MKL"),
         (AMD, "oneDNN"),
-        (AMD | {"avx512f", "avx512_bf16"}, None),
+        (AMD | {"avx512f", "avx512_bf16"}, "oneDNN"),
         (INTEL | {"amx_bf16", "avx512_bf16"}, None),
         ({"asimd"}, None),
         (set(), None),
