@@ -72,7 +72,7 @@ shared.add_model_options(parser.add_argument_group("model"), compares=True)
 
 
 @dataclass
-class Evaluation:
+class Report:
     """What one of the three evaluations found, for ``main`` to print."""
 
     encoder: "Encoder"
@@ -84,7 +84,7 @@ class Evaluation:
 
 
 class Measured(NamedTuple):
-    """What was measured on rows; the fields are those of ``Evaluation``."""
+    """What was measured on rows; the fields are those of ``Report``."""
 
     result: dict[str, Any]  # for --json
     header: dict[str, str]  # lines above the table
@@ -97,29 +97,29 @@ def main(arguments: list[str] | None = None) -> None:
     searches = bool(options.queries or options.corpus or options.qrels)
     check_options(options, searches)
     if searches:
-        evaluation = evaluate_search(options)
+        report = evaluate_search(options)
     elif options.suite:
-        evaluation = evaluate_suite_of_sts(options)
+        report = evaluate_suite_of_sts(options)
     else:
         if options.data is None:
             options.data = "stsb"
         if options.data == "stsb" and options.split is None:
             options.split = "dev"
-        evaluation = evaluate_rows(options)
+        report = evaluate_rows(options)
 
-    encoder = evaluation.encoder
-    shared.say_cut_texts(encoder, evaluation.texts)
+    encoder = report.encoder
+    shared.say_cut_texts(encoder, report.texts)
     model = {
         "model": options.model,
         "pooling": encoder.pooling_mode,
         "similarity": encoder.similarity_fn_name,
     }
     lines = [f"{'model':<9} {options.model}, {encoder.pooling_mode} pooling"]
-    for name, value in evaluation.header.items():
+    for name, value in report.header.items():
         lines.append(f"{name:<9} {value}")
-    if evaluation.table:
-        lines += ["", *evaluation.table]
-    shared.print_result(options, evaluation.data | model | evaluation.result, lines)
+    if report.table:
+        lines += ["", *report.table]
+    shared.print_result(options, report.data | model | report.result, lines)
 
 
 def check_options(options: argparse.Namespace, searches: bool) -> None:
@@ -147,7 +147,7 @@ def check_options(options: argparse.Namespace, searches: bool) -> None:
 # rows of texts
 
 
-def evaluate_rows(options: argparse.Namespace) -> Evaluation:
+def evaluate_rows(options: argparse.Namespace) -> Report:
     """Evaluate on ``--data``: its header or keys say what its rows are and what is measured."""
     from minisbert.evaluation.evaluators import load_rows
 
@@ -177,7 +177,7 @@ def evaluate_rows(options: argparse.Namespace) -> Evaluation:
     # Where all similarities were compared, the line "scored by" says so instead.
     header |= measured.header
     noun = "triplets" if kind == "triplets" else "pairs"
-    return Evaluation(
+    return Report(
         encoder,
         texts=table_of_rows.columns.texts * len(rows),
         data={"data": options.data, "split": options.split, noun: len(rows)},
@@ -231,7 +231,7 @@ def classify_pairs(encoder: "Encoder", rows: list[tuple]) -> Measured:
 
     protocol = "thresholds chosen on these very pairs, which flatters all but average precision"
     header = {"scored by": comparing_all(encoder), "protocol": protocol}
-    return Measured(evaluator.flat(metrics), header, lay_out(cells, 10, 11))
+    return Measured(evaluator.flatten(metrics), header, lay_out(cells, 10, 11))
 
 
 def correlate_pairs(encoder: "Encoder", rows: list[tuple]) -> Measured:
@@ -246,7 +246,7 @@ def correlate_pairs(encoder: "Encoder", rows: list[tuple]) -> Measured:
     for similarity, values in metrics.items():
         cells.append([similarity, values["pearson"], values["spearman"]])
     header = {"scored by": comparing_all(encoder), "protocol": PROTOCOL}
-    return Measured(evaluator.flat(metrics), header, lay_out(cells, 10, 10))
+    return Measured(evaluator.flatten(metrics), header, lay_out(cells, 10, 10))
 
 
 def columns_of(rows: list[tuple]) -> list[list]:
@@ -268,7 +268,7 @@ def by_similarity(encoder: "Encoder", scores: dict[str, float]) -> dict[str, flo
 # retrieval
 
 
-def evaluate_search(options: argparse.Namespace) -> Evaluation:
+def evaluate_search(options: argparse.Namespace) -> Report:
     """Evaluate retrieval: search ``--corpus`` for ``--queries``, and compare with ``--qrels``."""
     from minisbert.evaluation.retrieval import load_retrieval, retrieval_scores, two_stage_search
     from minisbert.models.pair_model import PairModel
@@ -299,7 +299,7 @@ def evaluate_search(options: argparse.Namespace) -> Evaluation:
     named_scores = scores
     if not options.rerank:
         named_scores = by_similarity(encoder, scores)
-    return Evaluation(
+    return Report(
         encoder,
         texts=queries + documents,
         data={
@@ -336,7 +336,7 @@ def retrieval_table(scores: dict[str, float]) -> list[str]:
 # the suite
 
 
-def evaluate_suite_of_sts(options: argparse.Namespace) -> Evaluation:
+def evaluate_suite_of_sts(options: argparse.Namespace) -> Report:
     """Evaluate on ``--suite sts``: a line for each task, and the average."""
     from minisbert.evaluation.suite import average, evaluate_suite, load_suite
 
@@ -368,7 +368,7 @@ def evaluate_suite_of_sts(options: argparse.Namespace) -> Evaluation:
         cells.append(["average", "", f"{total:.2f}", "", "", f"  {how}"])
 
     protocol = "each sentence encoded alone, Spearman's correlation with the scores, x 100"
-    return Evaluation(
+    return Report(
         encoder,
         texts=2 * sum(task["pairs"] for task in scores),
         data={"suite": options.suite},

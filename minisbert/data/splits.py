@@ -90,12 +90,27 @@ def read_splits(
             check_has_name(source)
     table = training_table(data, columns, names, scale, quotes, limit)
 
-    # Dev and test may hold what the training rows hold, or what else they are judged by. A text
-    # alone says nothing of what it should be near to.
+    # A file has names, so what fits the training rows is tried first.
     needs = [*judged_by]
-    if table.columns.texts > 1 and judges_itself:
-        needs = [*as_needs(columns), *judged_by]
+    if judges_itself:
+        needs = [*needs_that_judge(columns, judged_by, table), *judged_by]
     return split_table(table, dev, test, needs, names, quotes=quotes, seed=seed)
+
+
+def needs_that_judge(
+    columns: Columns | Sequence[Columns], judged_by: Sequence[Columns], train: Table
+) -> list[Columns]:
+    """Which of the needs of the training rows the rows of dev and test may have, too.
+
+    A text alone says nothing of what it should be near to, so it judges no model that is
+    ``judged_by`` other rows.
+    """
+    needs = as_needs(columns)
+    if not judged_by:
+        return [*needs]
+    if train.columns.texts == 1:
+        return []
+    return [need for need in needs if need.texts > 1]
 
 
 def split_table(
