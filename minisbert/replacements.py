@@ -260,6 +260,39 @@ SEARCH = {
     "corpus_prompt": "the model's prompts: `encoder.prompts`",
     "corpus_prompt_name": "the model's prompts: `encoder.prompts`",
 }
+# Keywords of ``train``: those of sentence-transformers' trainer and of its training arguments.
+TRAIN = {
+    "args": "the settings by name: `train(encoder, rows, epochs=3, lr=5e-5)`",
+    "train_dataset": "the rows as the second argument",
+    "train_objectives": "the rows as the second argument, and `loss`",
+    "eval_dataset": "`dev`",
+    "evaluator": "`dev`, the rows to score",
+    "callbacks": "`callback`, a function of the step and the dev scores",
+    "learning_rate": "`lr`",
+    "num_train_epochs": "`epochs`",
+    "per_device_train_batch_size": "`batch_size`",
+    "gradient_accumulation_steps": "`micro_tokens`, which divides the batch",
+    "warmup_steps": "`warmup`, a number of steps or a part of them",
+    "warmup_ratio": "`warmup`, a number of steps or a part of them",
+    "lr_scheduler_type": "`schedule`",
+    "scheduler": "`schedule`",
+    "max_grad_norm": "`clip`",
+    "bf16": '`dtype="bfloat16"`',
+    "fp16": '`dtype="bfloat16"`',
+    "use_amp": '`dtype="bfloat16"`',
+    "eval_steps": "`eval_every`",
+    "evaluation_steps": "`eval_every`",
+    "save_steps": "`save_every`",
+    "checkpoint_save_steps": "`save_every`",
+    "logging_steps": "`log_every`",
+    "output_dir": "`out`",
+    "output_path": "`out`",
+    "resume_from_checkpoint": "`resume=True`, with `out`",
+    "load_best_model_at_end": "nothing: the weights that are best on `dev` are returned",
+    "save_best_model": "nothing: the weights that are best on `dev` are returned",
+    "batch_sampler": "nothing: rows that share a text are never in one batch",
+    "prompts": "the prompt in front of the texts",
+}
 
 
 # ``model.NAME = value``, where NAME is no setting of a model.
