@@ -128,6 +128,7 @@ MODEL = {
     "fit": "`minisbert.train.train(encoder, rows)`, or the command `minisbert train`",
     "old_fit": "`minisbert.train.train(encoder, rows)`, or the command `minisbert train`",
     "evaluate": "`evaluator(encoder)`",
+    "encode": "`predict` for pairs; vectors of texts come from an encoder",
     "push_to_hub": "`save`, then `hf upload`",
     "save_to_hub": "`save`, then `hf upload`",
     "model_card_data": "`save`, which writes the card",

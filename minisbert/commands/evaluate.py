@@ -19,13 +19,18 @@ Examples:
 """
 
 import argparse
+import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minisbert.commands import shared
 from minisbert.core import InputError
-from minisbert.system.console import check_usage, command_parser, say
+from minisbert.system.console import check_usage, command_parser, say, warn
+from minisbert.system.reading import read_json
+from minisbert.training import RUN_CONFIG
 
 if TYPE_CHECKING:
     from minisbert.loading import Encoder
@@ -156,6 +161,8 @@ def evaluate_rows(options: argparse.Namespace) -> Report:
     )
     say(table_of_rows.note())
     rows = table_of_rows.rows
+    if options.split in (None, "train"):
+        warn_of_training_rows(options.model, options.data)
     encoder = shared.chosen_encoder(options, instead=ONLY_SEARCH)
 
     if kind == "pairs without scores":
@@ -185,6 +192,23 @@ def evaluate_rows(options: argparse.Namespace) -> Report:
         result=measured.result,
         table=measured.table,
     )
+
+
+def warn_of_training_rows(model: str, data: str) -> None:
+    """Warn if a model is evaluated on the file that it was trained on.
+
+    ``minisbert train`` keeps its settings in the folder of the run, in which the model's is.
+    """
+    path = Path(model).parent / RUN_CONFIG
+    trained_on = ""
+    with suppress(InputError):  # any folder may have a file of this name, or none
+        trained_on = read_json(path).get("data") or ""
+    for file in str(trained_on).split(","):
+        if os.path.exists(file) and os.path.exists(data) and os.path.samefile(file, data):
+            warn(
+                f"{model} was trained on {data}: a score on rows that it has seen is too high, "
+                f"so evaluate on others"
+            )
 
 
 def rank_positives(encoder: "Encoder", rows: list[tuple]) -> Measured:

@@ -29,6 +29,7 @@ from minisbert.system.files import check_no_link, check_output
 DEFAULT = "all-MiniLM-L6-v2"
 PICTURE = "inspection.png"
 ROLES = ("train", "dev", "test")  # of the files, in their order
+NAMED_LABELS = 10  # how many labels are counted for people; --json has all
 NAMED_PLACES = 3  # how many rows of each finding are named
 # What ``--json`` lists for each file, and what it means.
 FINDINGS = {
@@ -99,8 +100,11 @@ def report_of_file(file: dict[str, Any]) -> Iterator[str]:
     if "scores" in file:
         scores = file["scores"]
         yield f"  scores   {scores['min']:g} to {scores['max']:g}, mean {scores['mean']:.3g}"
-    for name, count in file["labels"].items():
+    labels = list(file["labels"].items())
+    for name, count in labels[:NAMED_LABELS]:
         yield f"  label    {name}: {count:,}"
+    if len(labels) > NAMED_LABELS:
+        yield f"  label    and {len(labels) - NAMED_LABELS:,} more"
     for name, meaning in FINDINGS.items():
         if file[name]:
             yield f"  {name} ({len(file[name]):,}): {meaning}"

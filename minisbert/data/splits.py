@@ -16,7 +16,15 @@ import torch
 from minisbert.core import InputError, one_line
 from minisbert.data.columns import Columns, listed_names
 from minisbert.data.published import PUBLISHED, check_has_name, is_published
-from minisbert.data.rows import Table, as_needs, choose_scale, divide_scores, read_rows
+from minisbert.data.rows import (
+    Table,
+    as_needs,
+    choose_scale,
+    divide_scores,
+    highest_in_name,
+    read_rows,
+    scale_setting,
+)
 
 # the sizes of dev and test that are held out by default
 DEFAULT_SHARE = 0.1  # of the rows
@@ -209,10 +217,24 @@ def ready_to_train(table: Table, scale: float | None = None) -> Table:
     if table.columns.label == "score":
         if scale is None:
             scale = choose_scale([row[-1] for row in table.rows], table.name, table.unit)
+            table = remark_other_scale(table, scale)
         table = divide_scores(table, scale)
     if table.columns.label == "class":
         check_classes(table)
     return table
+
+
+def remark_other_scale(table: Table, scale: float) -> Table:
+    """Add a remark if the header states another highest score than the one that was chosen."""
+    if not table.names:
+        return table
+    highest = highest_in_name(table.names[-1])
+    if highest is None or highest == scale:
+        return table
+    remark = (
+        f"the header says up to {highest:g}: {scale_setting(table.unit, highest)} divides by it"
+    )
+    return replace(table, remarks=[*table.remarks, remark])
 
 
 # -------------------------------------------------------------------------- which rows are dev

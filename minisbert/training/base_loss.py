@@ -116,7 +116,7 @@ class Loss:
 
     columns: ClassVar[Columns | tuple[Columns, ...]] = PAIRS  # what a training row holds
     judged_by: ClassVar[tuple[Columns, ...]] = ()  # what a dev row may hold instead
-    # Whether an encoder that is trained without a head can be judged by rows like those of training.
+    # Whether rows like those of training judge an encoder that is trained without a head.
     judges_itself: ClassVar[bool] = True
     compares_rows: ClassVar[bool] = False  # the loss of a batch is not the mean of its rows' losses
     negatives_in_batch: ClassVar[bool] = False  # no text may be twice in a batch

@@ -107,7 +107,9 @@ def test_a_reranker_sorts_the_candidates(tiny, corpus, capsys, reranker, flags, 
     queries = ["--query", "a dog", "--query", "snow"]
     named = ["--model", str(tiny), "--rerank", str(reranker)]
     main([str(corpus), *named, *queries, "--json", *flags])
-    for result in json.loads(capsys.readouterr().out)["results"]:
+    printed = capsys.readouterr()
+    assert f"{candidates} candidates" in printed.err
+    for result in json.loads(printed.out)["results"]:
         query = result["query"]
         indices = [i for _, i in expected_hits(tiny, query, candidates)]
         scores = model.predict([(query, CORPUS[i]) for i in indices]).tolist()
