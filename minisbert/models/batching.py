@@ -166,7 +166,7 @@ def distinct_rows(rows: Sequence[array]) -> tuple[list[array], list[int]]:
 # ---------------------------------------------------------------------------------- padded batches
 
 
-def budgeted_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
+def budgeted_batches(lengths: Sequence[int] | np.ndarray, batch_tokens: int) -> list[list[int]]:
     """Group row numbers by length, longest first, to at most ``batch_tokens`` with padding."""
     order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
     batches: list[list[int]] = []

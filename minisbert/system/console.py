@@ -34,13 +34,22 @@ MOST_CHARACTERS = 4000  # of an error message; what follows is cut off
 # core from other processes.
 SPINNING = {"GOMP_SPINCOUNT": "3000", "KMP_BLOCKTIME": "1"}
 
-# Control characters and what is shown for them; a tab and the end of a line stay. A terminal obeys
-# them, and they may come from the names in a file that somebody else wrote: a new title for the
-# window, a line that overwrites the one before.
-CONTROL_CHARACTERS = {}
-for code in [*range(0x20), *range(0x7F, 0xA0)]:
-    if chr(code) not in "\t\n":
-        CONTROL_CHARACTERS[code] = f"\\x{code:02x}"
+
+def control_characters() -> dict[int, str]:
+    """Return the control characters and what is printed for them, but not a tab and a line's end.
+
+    A terminal obeys them, and they may come from the names in a file that somebody else wrote: a
+    new title for the window, a line that overwrites the one before.
+    """
+    escapes = {}
+    for code in [*range(0x20), *range(0x7F, 0xA0)]:
+        escapes[code] = f"\\x{code:02x}"
+    del escapes[ord("\t")]
+    del escapes[ord("\n")]
+    return escapes
+
+
+CONTROL_CHARACTERS = control_characters()
 
 CHECK_PLACE = "; check its permissions, or name another place (--out, MINISBERT_HOME)"
 # What the user can do about the error of a file, by its number.
@@ -119,7 +128,10 @@ def file_message(error: OSError) -> str:
         return str(error)
     if not error.filename:
         return error.strerror
-    return f"{error.filename}: {error.strerror}{FILE_ADVICE.get(error.errno or 0, '')}"
+    advice = ""
+    if error.errno in FILE_ADVICE:
+        advice = FILE_ADVICE[error.errno]
+    return f"{error.filename}: {error.strerror}{advice}"
 
 
 def memory_message(error: Exception) -> str | None:
@@ -269,8 +281,8 @@ def escaped(text: str) -> str:
     Bytes of a file's name that are not UTF-8 are escaped too: a log file or a socket would refuse
     the half of a character that Python makes of each.
     """
-    shown = text.translate(CONTROL_CHARACTERS)
-    return shown.encode("utf-8", "backslashreplace").decode("utf-8")
+    printable = text.translate(CONTROL_CHARACTERS)
+    return printable.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def say(text: str) -> None:
