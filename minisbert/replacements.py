@@ -343,12 +343,14 @@ def missing_from_module(
 
 
 def check_keywords(
-    function: str, given: Iterable[str], known: Collection[str], table: Mapping[str, str]
+    function: str, keywords: Iterable[str], known: Collection[str], table: Mapping[str, str]
 ) -> None:
-    """Raise ``TypeError`` for a keyword that a function does not have."""
-    for name in given:
+    """Raise ``TypeError`` for a keyword that is not one of those that a function has, ``known``."""
+    for name in keywords:
         if name not in known:
-            instead = advice(table, name, known) or f"it has {', '.join(known)}"
+            instead = advice(table, name, known)
+            if instead is None:
+                instead = f"it has {', '.join(known)}"
             raise TypeError(f"{function} has no argument {name}: {instead}")
 
 
@@ -356,9 +358,10 @@ def keywords_of(function: Callable[..., Any]) -> list[str]:
     """List the arguments of a function that may be named, without ``self`` and ``cls``."""
     names = []
     for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+        may_be_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if may_be_named and parameter.name not in ("self", "cls"):
             names.append(parameter.name)
-    return [name for name in names if name not in ("self", "cls")]
+    return names
 
 
 def explained(
@@ -394,7 +397,9 @@ def takes_parts(constructor: Callable[P, None]) -> Callable[P, None]:
     @wraps(constructor)
     def checked(*arguments: P.args, **keywords: P.kwargs) -> None:
         model, *parts = arguments
-        name = parts[0] if parts else keywords.get("model_name_or_path")
+        name = keywords.get("model_name_or_path")
+        if parts:
+            name = parts[0]
         if isinstance(name, str | Path):
             raise TypeError(f"use {type(model).__name__}.load({str(name)!r})")
         check_keywords(type(model).__name__, keywords, known, LOAD)

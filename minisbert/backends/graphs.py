@@ -29,7 +29,7 @@ from minisbert.checkpoints.layout import read_folder
 from minisbert.core import InputError
 from minisbert.core.bert import Attention
 from minisbert.models.batching import SHORT, Tokens, packed_batches, same_text, unpack
-from minisbert.models.pair_model import TASKS_WITH_LABELS, PairModel
+from minisbert.models.pair_model import PairModel, outputs_of_task
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.transformer_encoder import evaluating
 from minisbert.system.console import run_command
@@ -393,9 +393,7 @@ class ScoreGraph(nn.Module):
         with in_bfloat16(self.autocast):
             hidden = self.model.encoder.bert(ids, mask, types)  # (B, T, D)
         outputs = self.model.head(hidden.float())  # (B, C)
-        if self.model.task not in TASKS_WITH_LABELS:
-            outputs = outputs.squeeze(-1)  # (B, 1) -> (B,)
-        return outputs
+        return outputs_of_task(outputs, self.model.task)
 
 
 def pads_to_the_right(hidden: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -491,17 +489,20 @@ def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
         compile_package(graph, examples, path, about, preparation.prepack)
 
 
-# The compiler keeps sizes of 0 and 1, and equal ones, as constants: the examples have others.
-
-
 def example_pairs() -> list[Tensor]:
-    """Make inputs of a ``ScoreGraph``: ids, mask and token types, (3, 5) each."""
+    """Make inputs of a ``ScoreGraph``: ids, mask and token types, (3, 5) each.
+
+    The compiler keeps sizes of 0 and 1, and equal ones, as constants, so these differ.
+    """
     ids = torch.ones(3, 5, dtype=torch.long)
     return [ids, ids.clone(), torch.zeros_like(ids)]
 
 
 def example_texts() -> list[Tensor]:
-    """Make inputs of a ``VectorGraph``: two rows, and texts of five lengths."""
+    """Make inputs of a ``VectorGraph``: two rows, and texts of five other lengths.
+
+    The sizes differ, as those of ``example_pairs``.
+    """
     texts = Tokens([array("i", [0] * length) for length in EXAMPLE])
     batch = next(packed_batches(texts, sum(EXAMPLE)))
     return [
