@@ -74,23 +74,33 @@ def run_command(main: Callable[[], None]) -> None:
         with interrupts, messages_on_stderr():
             main()
             sys.stdout.flush()  # now, while a full disk or a closed pipe can still be reported
-    except KeyboardInterrupt:
-        write_stderr("stopped\n")
-        sys.exit(130)
-    except Exception as error:
-        settle_output()
-        # The reader of stdout (head, less) has closed the pipe, which is not an error.
-        if isinstance(error, BrokenPipeError):
-            sys.exit(0)
+    except (KeyboardInterrupt, Exception) as error:
         # subtle: Ctrl-C during the import of native code arrives as an ImportError
         if interrupts.raised and isinstance(error, ImportError):
-            write_stderr("stopped\n")
-            sys.exit(130)
-        message = user_message(error)
-        if message is None or os.environ.get("MINISBERT_TRACEBACK"):
+            error = KeyboardInterrupt()
+        code = report_error(error)
+        if code is None:
             raise
-        write_stderr(f"error: {escaped(message[:MOST_CHARACTERS])}\n")
-        sys.exit(2)
+        sys.exit(code)
+
+
+def report_error(error: BaseException) -> int | None:
+    """Print what the user should know of an error, and return the exit code.
+
+    None stands for an error of the program, whose traceback is to be shown.
+    """
+    settle_output()
+    if isinstance(error, KeyboardInterrupt):
+        write_stderr("stopped\n")
+        return 130
+    # The reader of stdout (head, less) has closed the pipe, which is not an error.
+    if isinstance(error, BrokenPipeError):
+        return 0
+    message = user_message(error)
+    if message is None or os.environ.get("MINISBERT_TRACEBACK"):
+        return None
+    write_stderr(f"error: {escaped(message[:MOST_CHARACTERS])}\n")
+    return 2
 
 
 def shorten_spinning() -> None:
@@ -113,7 +123,7 @@ def print_every_character() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def user_message(error: Exception) -> str | None:
+def user_message(error: BaseException) -> str | None:
     """Return what to tell the user about an error that they can mend; None for a bug."""
     if isinstance(error, OSError):
         return file_message(error)
@@ -134,7 +144,7 @@ def file_message(error: OSError) -> str:
     return f"{error.filename}: {error.strerror}{advice}"
 
 
-def memory_message(error: Exception) -> str | None:
+def memory_message(error: BaseException) -> str | None:
     """Return how much memory was asked for, if Python, NumPy or torch ran out of it; else None."""
     text = str(error)
     ran_out = re.search("out of memory|can't allocate memory", text)
@@ -312,8 +322,7 @@ class StderrHandler(logging.Handler):
 def messages_on_stderr() -> Iterator[None]:
     """Print all messages of the library on stderr, as a command does.
 
-    A command may be run by another one, as ``minisbert train`` runs the trainer's: the outer one
-    prints.
+    A program that prints them already may run a command: then nothing changes.
     """
     if any(isinstance(handler, StderrHandler) for handler in LOGGER.handlers):
         yield
