@@ -566,10 +566,10 @@ def highest_in_name(column: str) -> float | None:
 
     ``highest_in_name("score (0-10)") = 10``.
     """
-    found = re.search(r"(?<!\d)[01] ?(?:-|–|to|\.\.) ?(\d+)(?!\d)", column)
-    if found is None:
+    scale = re.search(r"(?<![0-9a-zA-Z])[01] ?(?:-|–|to|\.\.) ?(\d+)(?!\d)", column)
+    if scale is None:
         return None
-    return float(found[1])
+    return float(scale[1])
 
 
 def scale_option(unit: str) -> str:
