@@ -117,8 +117,8 @@ class StoredEncoder(TextEncoder):
         if holds_cross_encoder(folder):
             warn(
                 f"{folder.path} holds a cross-encoder, which scores pairs: only its encoder is "
-                f"opened, whose vectors nobody has trained to be compared; minisbert.load opens the "
-                f"whole model"
+                f"opened, and nobody has trained its vectors to be compared; minisbert.load opens "
+                f"the whole model"
             )
         encoder = cls.from_folder(folder, pooling, max_seq_length)
         encoder.base_model = base_model_of(folder.path)
