@@ -228,7 +228,9 @@ def shape_of_an_argument(result: Any, expected: Any, piece: Piece, args: tuple) 
     Then something was computed from that argument that should come from another.
     """
     shape = getattr(result, "shape", ())
-    if len(shape) < 2 or shape == getattr(expected, "shape", shape):
+    right_shape = getattr(expected, "shape", shape)
+    # Exchanged axes are another mistake, which ``form_problem`` has looked for.
+    if len(shape) < 2 or sorted(shape) == sorted(right_shape):
         return ""
     names = []
     for name, value in zip(inspect.signature(piece.original).parameters, args, strict=False):
