@@ -207,9 +207,7 @@ def watched(
     return call
 
 
-def in_form(
-    result: Any, expected: Any, piece: Piece, found: list[Finding], args: tuple = ()
-) -> Any:
+def in_form(result: Any, expected: Any, piece: Piece, found: list[Finding], args: tuple) -> Any:
     """The result with the expected dtype; ``Trouble`` if its type or shape is another one."""
     problem = form_problem(result, expected, RESULTS.get(piece.master, ()))
     if not problem:
