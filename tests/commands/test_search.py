@@ -150,6 +150,7 @@ def documented_session() -> list[list[str]]:
     """
     page = (ROOT / "docs" / "search.md").read_text("utf-8")
     block = re.search(r"```bash\n([^`]*runs/matryoshka/[^`]*)```", page)[1]
+    block = block.replace("\\\n", "")  # a command that goes on in the next line
     block = block.replace("64", "8").replace("A guitar.", "the dog")
     return [shlex.split(line) for line in block.splitlines()]
 
