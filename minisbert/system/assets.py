@@ -385,8 +385,8 @@ def download_model(name: str, revision: str | None = None) -> Path:
     Raises ``InputError`` with the remedy: an unknown name or revision, a gated model, no network, a
     full disk, or weights without safetensors.
     """
-    name, at_sign, revision_in_name = name.partition("@")
-    if at_sign and not revision:
+    name, _, revision_in_name = name.partition("@")
+    if revision_in_name and not revision:
         revision = revision_in_name
     folder = snapshot(name, revision, READ_PATTERNS)
     if not any(folder.rglob("*.safetensors")):
