@@ -61,22 +61,23 @@ def check_stages(backend: Backend, path: Path) -> None:
             f"{MOST_STAGES} are supported"
         )
 
-    growth = 1
-    for stage in stages:
-        growth *= character_growth(stage)
-    if growth > MOST_GROWTH:
-        raise InputError(
-            f"{path}: normalizer and pre_tokenizer may make {growth:,} characters of one; at most "
-            f"{MOST_GROWTH:,} are supported"
-        )
+    characters = [character_growth(stage) for stage in stages]
+    check_growth(path, "normalizer and pre_tokenizer", "characters", characters)
+    tokens = [template_length(stage) for stage in templates]
+    check_growth(path, "post_processor", "tokens", tokens)
 
-    growth = 1
-    for stage in templates:
-        growth *= template_length(stage)
+
+def check_growth(path: Path, part: str, units: str, growths: list[int]) -> None:
+    """Raise ``InputError`` if the stages of a part make too much of one character or token.
+
+    Each stage works on what the one before it has made, so their ``growths`` multiply. ``units``
+    are what they make, for the message.
+    """
+    growth = math.prod(growths)
     if growth > MOST_GROWTH:
         raise InputError(
-            f"{path}: post_processor may make {growth:,} tokens of one; at most {MOST_GROWTH:,} "
-            f"are supported"
+            f"{path}: {part} may make {growth:,} {units} of one; at most {MOST_GROWTH:,} are "
+            f"supported"
         )
 
 
