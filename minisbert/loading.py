@@ -93,8 +93,10 @@ def load(
     if folder.holds_pair_model:
         for name, value in encoder_options.items():
             if value is not None:
-                head = f"{folder.path} holds a head for pairs"
-                raise InputError(f"{name} {one_line(value)}: {head}, which has no {name}")
+                raise InputError(
+                    f"{name} {one_line(value)}: {folder.path} holds a head for pairs, which has "
+                    f"no {name}"
+                )
         return open_pair_model(
             folder, compiled=compiled, dtype=dtype, device=device, max_length=max_seq_length
         )
@@ -148,8 +150,9 @@ def open_encoder(
             gpu_dtype = choose_gpu_dtype(dtype, choose_device(device))
             encoder = SentenceEncoder.load_folder(folder, device=device, **options)
             return CudaEncoder(encoder, folder.path, gpu_dtype)
-        reason = "is no BERT or relative of it, and only those are on a GPU"
-        warn(f"not compiled: {folder.path} {reason}")
+        warn(
+            f"not compiled: {folder.path} is no BERT or relative of it, and only those are on a GPU"
+        )
         return encoder_class.load_folder(folder, device=device, **options)
 
     check_compiled(compiled, dtype, device)
@@ -166,8 +169,10 @@ def check_compiled(
     A model that is not compiled has no ``dtype``, and a compiled one no ``device`` but the CPU.
     """
     if dtype is not None and not compiled:
-        advice = "add compiled=True, or pass it to encode"
-        raise InputError(f"dtype {one_line(dtype)} is for compiled models: {advice}")
+        raise InputError(
+            f"dtype {one_line(dtype)} is for compiled models: add compiled=True, or pass it to "
+            f"encode"
+        )
     if compiled and device is not None and str(device) not in ("auto", "cpu"):
         raise InputError(f"a compiled model runs only on the CPU, not on {device}")
 

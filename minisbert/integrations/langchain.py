@@ -42,7 +42,8 @@ class MinisbertEmbeddings(Embeddings):
 
     def embed_query(self, text: str) -> list[float]:
         """A text -> D numbers."""
-        return self.encoder.encode_query([text], **self.encode_options)[0].tolist()
+        vectors = self.encoder.encode_query([text], **self.encode_options)  # (1, D)
+        return vectors[0].tolist()
 
 
 class MinisbertReranker(BaseDocumentCompressor):

@@ -32,7 +32,7 @@ BRIDGE_OPTIONS = (
 
 
 class Features(dict):
-    """The features of a batch of texts, without those that a library may ask in vain."""
+    """The features of a batch of texts; one that is not there is an error that says what to do."""
 
     def __missing__(self, name: str) -> Any:
         raise InputError(
@@ -120,14 +120,19 @@ class MinisbertTransformer(SentenceTransformer):
             raise TypeError(
                 f"a {type(encoder).__name__} is not saved: copy the folder that it was made from"
             )
-        encoder.prompts = {name: prompt or "" for name, prompt in self.prompts.items()}
+        prompts = {}
+        for name, prompt in self.prompts.items():
+            prompts[name] = prompt or ""  # theirs may be None
+        encoder.prompts = prompts
         encoder.default_prompt_name = self.default_prompt_name
         encoder.similarity_fn_name = self.similarity_fn_name
         encoder.truncate_dim = self.truncate_dim
+
+        # ``encoder.save`` writes a card unless there is one. One that nobody wanted is removed.
         card = Path(path) / "README.md"
-        has_card = card.exists()
+        had_card = card.exists()
         encoder.save(path)
-        if not create_model_card and not has_card:
+        if not create_model_card and not had_card:
             card.unlink()
 
     save_pretrained = save
@@ -163,7 +168,8 @@ def sentence_states(folder: Path, inputs: dict[str, Tensor], hidden: Tensor) -> 
     model = model.to(hidden.dtype).eval()
     features = {"token_embeddings": hidden, "attention_mask": inputs["mask"].long()}
     states = {}
-    for module in list(model)[1:]:  # the first is the encoder
+    modules_after_encoder = list(model)[1:]
+    for module in modules_after_encoder:
         features = module(features)
         if type(module).__name__ == "Pooling":
             states["pooled"] = features["sentence_embedding"]

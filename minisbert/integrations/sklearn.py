@@ -61,9 +61,9 @@ class MinisbertVectorizer(TransformerMixin, BaseEstimator):
         options = self.get_params()  # the arguments of __init__
         model = options.pop("model")
         check_named("MinisbertVectorizer", model)
-        load_options, encode_options = split_options(
-            "MinisbertVectorizer", model, options, known=options
-        )
+        # __init__ has refused all names but these.
+        known = options.keys()
+        load_options, encode_options = split_options("MinisbertVectorizer", model, options, known)
         return open_once(model, load_options), encode_options
 
     @property
