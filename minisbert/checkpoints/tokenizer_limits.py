@@ -117,8 +117,9 @@ def character_growth(stage: dict[str, Any]) -> int:
         # SentencePiece's table: the length of a search tree, the tree, and the replacements, each
         # with a zero at its end.
         table = base64.b64decode(stage["precompiled_charsmap"])
-        tree = int.from_bytes(table[:4], "little")
-        longest = max(len(text) for text in table[4 + tree :].split(b"\0"))
+        tree_bytes = int.from_bytes(table[:4], "little")
+        replacements = table[4 + tree_bytes :].split(b"\0")
+        longest = max(len(replacement) for replacement in replacements)
         return max(1, longest)
     return 1
 
@@ -130,9 +131,9 @@ def template_length(stage: dict[str, Any]) -> int:
     longest = 1
     for name in ("single", "pair"):
         length = 0
-        for piece in stage[name]:
-            if "SpecialToken" in piece:
-                token = piece["SpecialToken"]["id"]
+        for slot in stage[name]:
+            if "SpecialToken" in slot:
+                token = slot["SpecialToken"]["id"]
                 length += len(stage["special_tokens"][token]["ids"])
             else:
                 length += 1
