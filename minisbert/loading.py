@@ -32,8 +32,6 @@ from minisbert.replacements import LOAD, check_keywords, explained, keywords_of
 from minisbert.system.console import warn
 from minisbert.system.devices import choose_device, move_to
 
-Encoder = TextEncoder  # the type of what ``load_encoder`` opens: an encoder of any kind
-
 # The classes by their names in ``ModelFolder.model_class``.
 ENCODER_CLASSES: dict[str, type[StoredEncoder]] = {
     "SentenceEncoder": SentenceEncoder,
@@ -127,7 +125,7 @@ def open_pair_model(
     return PairModel.load_folder(folder, device=device, max_length=max_length)
 
 
-def load_encoder(model: str | Path, **options: Any) -> Encoder:
+def load_encoder(model: str | Path, **options: Any) -> TextEncoder:
     """Open a model as ``load`` does, with its options, but of a ``PairModel`` only the encoder."""
     check_keywords("load", options, keywords_of(load), LOAD)
     return open_encoder(read_folder(find_model(model)), **options)
@@ -140,7 +138,7 @@ def open_encoder(
     dtype: str | None = None,
     device: str | torch.device | None = "auto",
     **options: Any,
-) -> Encoder:
+) -> TextEncoder:
     """Open the encoder in a folder that has been read. ``options`` are others of ``load``."""
     encoder_class = ENCODER_CLASSES[folder.model_class]
 
@@ -177,7 +175,7 @@ def check_compiled(
         raise InputError(f"a compiled model runs only on the CPU, not on {device}")
 
 
-def load_dense(model: str | Path | Encoder, **options: Any) -> DenseEncoder:
+def load_dense(model: str | Path | TextEncoder, **options: Any) -> DenseEncoder:
     """Open an encoder by name, or return it as it is, for a library that takes dense vectors.
 
     Such a library takes one vector (D,) for each text. ``options`` are those of ``load``, for a
@@ -219,7 +217,7 @@ def load_tokenizer(model: str | Path, limit: int | None = None) -> ModelTokenize
     return read_tokenizer(folder.encoder, limit)
 
 
-def uncompiled(encoder: Encoder) -> Encoder:
+def uncompiled(encoder: TextEncoder) -> TextEncoder:
     """Return the encoder itself; of a compiled one, load the model that it was made from."""
     if not isinstance(encoder, CompiledEncoder | CudaEncoder):
         return encoder

@@ -22,9 +22,9 @@ from minisbert.core.checks import check_texts
 from minisbert.data import rows as data
 from minisbert.data.columns import Columns
 from minisbert.evaluation.retrieval import encode_both
-from minisbert.loading import Encoder
 from minisbert.models.properties import AnyVectors, check_count, similarity, vector_rows
 from minisbert.models.sparse_encoder import SparseEncoder
+from minisbert.models.text_encoder import TextEncoder
 from minisbert.replacements import ENCODE, SEARCH, UTIL, explained, missing_from_module
 from minisbert.search import dense
 from minisbert.search.by_tokens import rank
@@ -121,7 +121,7 @@ def ranked_by(
 
 @explained(ENCODE | SEARCH, SparseEncoder.encode)  # which has the options of every other ``encode``
 def paraphrase_mining(
-    model: Encoder,
+    model: TextEncoder,
     sentences: Sequence[str],
     *,
     max_pairs: int = 500_000,
@@ -159,7 +159,7 @@ def check_encoder(model: object) -> None:
 @explained(SEARCH, Rules)
 def mine_hard_negatives(
     pairs: Any,
-    model: Encoder,
+    model: TextEncoder,
     corpus: Sequence[str] = (),
     *,
     columns: str | None = None,

@@ -16,9 +16,10 @@ from torch import Tensor
 from minisbert.core import InputError
 from minisbert.core.encoder import cosine, cosine_matrix, normalize
 from minisbert.diagnosis.ways import Clue, ways
-from minisbert.loading import Encoder, uncompiled
+from minisbert.loading import uncompiled
 from minisbert.models.properties import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.text_encoder import TextEncoder
 from minisbert.system.console import say
 
 FLOAT32 = 2e-6  # the tolerance for real unit embeddings in float32; correct engines stay below 1e-6
@@ -56,7 +57,7 @@ class Certificate:
 
 @torch.no_grad()
 def certify(
-    encoder: Encoder,
+    encoder: TextEncoder,
     texts: Sequence[str],
     values: np.ndarray,
     prompt: str | None = None,
@@ -131,7 +132,7 @@ def describe_unexplained(cosines: Tensor, difference: float) -> str:
 
 
 def check_shape_of_vectors(
-    encoder: Encoder, texts: Sequence[str], values: np.ndarray, prompt: str | None, name: object
+    encoder: TextEncoder, texts: Sequence[str], values: np.ndarray, prompt: str | None, name: object
 ) -> None:
     """Raise ``InputError`` unless there is a vector for each text, as wide as the model's."""
     if len(values) != len(texts):

@@ -29,7 +29,8 @@ from minisbert.integrations.opening import (
     split_options,
     thaw,
 )
-from minisbert.loading import Encoder, load_encoder
+from minisbert.loading import load_encoder
+from minisbert.models.text_encoder import TextEncoder
 from minisbert.system.devices import use_threads
 
 # A column of texts has one prompt for all.
@@ -153,7 +154,7 @@ class EncodeBatch:
 
 
 @lru_cache(MOST_MODELS)
-def worker_encoder(process: int, settings: WorkerSettings) -> Encoder:
+def worker_encoder(process: int, settings: WorkerSettings) -> TextEncoder:
     """Load the encoder of this process for these settings, once, and set the process's threads.
 
     ``process``, its number, is only a part of the cache's key: a forked process has a copy of its

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from minisbert.core import InputError, one_line
-from minisbert.loading import Encoder, load_dense, load_ranker
+from minisbert.loading import load_dense, load_ranker
 from minisbert.models.pair_model import PairScorer
-from minisbert.models.text_encoder import DenseEncoder
+from minisbert.models.text_encoder import DenseEncoder, TextEncoder
 from minisbert.replacements import LOAD, MISSPELT, check_keywords
 
 # The options that ``encode`` gets at each call. Every other one goes to ``load``, once. ``dtype``
@@ -168,7 +168,10 @@ def check_named(adapter: str, model: object) -> None:
 
 
 def open_dense(
-    adapter: str, model: str | Path | Encoder, options: Mapping[str, Any], known: Collection[str]
+    adapter: str,
+    model: str | Path | TextEncoder,
+    options: Mapping[str, Any],
+    known: Collection[str],
 ) -> tuple[DenseEncoder, dict[str, Any]]:
     """Open an encoder with the options of an adapter, and return those that ``encode`` takes."""
     load_options, encode_options = split_options(adapter, model, options, known)

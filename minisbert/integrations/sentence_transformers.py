@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from minisbert.core import InputError
 from minisbert.integrations.opening import open_dense
-from minisbert.loading import Encoder
-from minisbert.models.text_encoder import DenseEncoder
+from minisbert.models.text_encoder import DenseEncoder, TextEncoder
 
 # The options of ``encode`` are arguments of the SentenceTransformer's own ``encode``.
 BRIDGE_OPTIONS = (
@@ -138,7 +137,7 @@ class MinisbertTransformer(SentenceTransformer):
     save_pretrained = save
 
 
-def as_sentence_transformer(model: str | Encoder, **options: Any) -> SentenceTransformer:
+def as_sentence_transformer(model: str | TextEncoder, **options: Any) -> SentenceTransformer:
     """Return a ``SentenceTransformer`` that computes with minisbert: same vectors and prompts.
 
     It cannot train. ``options`` are those of ``load``.

@@ -9,9 +9,10 @@ import numpy as np
 from minisbert.backends.cuda import CudaEncoder
 from minisbert.backends.package import CompiledEncoder
 from minisbert.core import InputError
-from minisbert.loading import Encoder, load_dense
+from minisbert.loading import load_dense
 from minisbert.models.pair_model import TASKS_WITH_LABELS, PairScorer
 from minisbert.models.properties import as_array, choose_prompt, role_prompt
+from minisbert.models.text_encoder import TextEncoder
 from minisbert.system.devices import choose_dtype
 
 
@@ -32,7 +33,7 @@ class Engine:
     """
 
     name: str
-    encoder: Encoder
+    encoder: TextEncoder
     reranker: PairScorer | None = None
     reranker_name: str = ""
     dtype: str | None = None
