@@ -593,12 +593,17 @@ def test_the_first_screen_has_a_map_to_play_with_and_the_three_cards(
 
 @pytest.mark.site
 def test_what_only_github_shows_is_not_on_the_site(pages):
-    """There a page says how to build the site."""
-    source = (ROOT / "docs" / "interactive.md").read_text(encoding="utf-8")
-    assert "GitHub shows only their questions" in source
-    shown = (SITE / "docs" / "interactive.html").read_text(encoding="utf-8")
-    assert "GitHub shows" not in shown
-    assert "05_attention.png" not in (SITE / "docs" / "index.html").read_text(encoding="utf-8")
+    """There some pages say that the site has more, or show a picture of what one can play with."""
+    for page, part in (
+        ("docs/interactive", "version of this page"),
+        ("docs/commands", "each section of this page"),
+        ("docs/index", "05_attention.png"),
+        ("README", "Build it with"),
+    ):
+        assert part in (ROOT / f"{page}.md").read_text(encoding="utf-8")
+        shown = (SITE / f"{page}.html").read_text(encoding="utf-8")
+        assert part not in shown, page
+        assert "<h1>" in shown
 
 
 @pytest.mark.site

@@ -74,7 +74,8 @@ def title(text: str) -> str:
 
 def first_sentence(text: str) -> str:
     """Return a page's first sentence, without links; of a lesson, the first after its header."""
-    text = re.sub(r"^#(?: |$)", "", BADGES.sub("", text), flags=re.MULTILINE)
+    text = ON_GITHUB.sub("", BADGES.sub("", text))
+    text = re.sub(r"^#(?: |$)", "", text, flags=re.MULTILINE)
     below = text.partition("\n\n")[2].strip()
     paragraph = " ".join(below.partition("\n\n")[0].split())
     paragraph = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", paragraph)
