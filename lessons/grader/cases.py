@@ -302,7 +302,7 @@ def constant_ratio(ours: Tensor, expected: Tensor, tolerance: float) -> str:
         return ""
     words = in_words(ratio, share)
     if len(ratios) == 1:
-        simple = words and (share < 1e-6 or ratio in (2.0, 0.5, -1.0))
+        simple = words and (share < 1e-6 or words in ("twice", "half", "minus"))
         return f"yours is {words} the reference" if simple else ""
     return f"yours is {words or f'{ratio:.6g} times'} the reference everywhere"
 
@@ -384,7 +384,10 @@ def array_problem(result: Any, expected: Tensor | np.ndarray) -> str:
         return f"returns {kind(result)}, not {kind(expected)}"
     if tuple(result.shape) != tuple(expected.shape):
         problem = f"returns the shape {tuple(result.shape)}, not {tuple(expected.shape)}"
-        if isinstance(result, Tensor) and result.dtype == expected.dtype:
+        if result.dtype == expected.dtype:
+            if isinstance(result, np.ndarray):
+                result = as_tensor(result)
+                expected = as_tensor(expected)
             turned = exchanged_axes(result.detach(), expected.detach(), 1e-6)
             if turned:
                 problem += f"; {turned}"
