@@ -54,7 +54,7 @@ parser = command_parser("evaluate", __doc__)
 parser.add_argument(
     "--data",
     help="stsb, quora, or a file with the columns score, sentence1, sentence2; label, sentence1, "
-    "sentence2; or anchor, positive, negative (default: stsb)",
+    "sentence2; anchor, positive, negative; or anchor, positive (default: stsb)",
 )
 shared.add_table_options(parser, "two texts and their score, or two texts")
 parser.add_argument(

@@ -142,7 +142,7 @@ def check_is_model(model: Any) -> None:
     """Raise ``InputError`` for what is no model, such as a model's name."""
     if not isinstance(model, nn.Module):
         raise InputError(
-            f"a model is trained, as minisbert.load opens it from a folder, not {one_line(model)}"
+            f"train needs a model, as minisbert.load returns it, not {one_line(model)}"
         )
 
 
