@@ -302,7 +302,7 @@ def constant_ratio(ours: Tensor, expected: Tensor, tolerance: float) -> str:
         return ""
     words = in_words(ratio, share)
     if len(ratios) == 1:
-        simple = words and (share < 1e-6 or ratio in (2.0, 0.5, -1.0))
+        simple = words and (share < 1e-6 or words in ("twice", "half", "minus"))
         return f"yours is {words} the reference" if simple else ""
     return f"yours is {words or f'{ratio:.6g} times'} the reference everywhere"
 

@@ -99,7 +99,7 @@ def _run_child(
 
 
 def still_running(seconds: float) -> str:
-    return f"still running after {seconds:g} seconds: a loop that never ends?"
+    return f"still running after {seconds:g} seconds (a loop that never ends?)"
 
 
 def stop(child: subprocess.Popen) -> None:
