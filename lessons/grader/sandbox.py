@@ -30,7 +30,7 @@ from lessons.grader.stubs import attributes_of, own_class_cells
 
 # For a statement of the file, or for one piece, the search for the mistake included. It takes far
 # less than one.
-SECONDS = 15.0
+SECONDS = 20.0
 # How much later the process is ended, if the limit did not stop the learner's code inside of it.
 GRACE = 3.0
 START_SECONDS = 120.0  # until torch is imported, even on a slow disk
