@@ -127,7 +127,8 @@ def attempt(rung: str, name: str, run: Callable[[], Iterator[Finding]]) -> list[
         found.append(Finding(where, name, False, f"{name}: {trouble}"))
     except (Exception, KeyboardInterrupt) as error:
         # of autograd, or of the package, which could not go on with the learner's result
-        cut = isinstance(error, RuntimeError) and "grad" in str(error)
+        about_gradients = "grad" in str(error) and "inference" not in str(error).lower()
+        cut = isinstance(error, RuntimeError) and about_gradients
         text = (
             "no gradient comes back (a detach, an item(), a detour through numpy?)"
             if cut
