@@ -75,7 +75,7 @@ def load(
     device               "auto" or None (CUDA, else Apple's GPU, else the CPU), "cpu", "cuda",
                          "cuda:1", "mps" or a ``torch.device``; a compiled model runs on the CPU
     max_seq_length       cut texts at this many tokens, special ones included
-    truncate_dim         keep the first columns of each vector (Matryoshka embeddings)
+    truncate_dim         keep the first dimensions of each vector (Matryoshka embeddings)
     prompts              texts by name, such as {"query": "query: "}, added to the folder's;
                          ``encode_query`` uses "query", ``encode_document`` "document" or "passage"
     default_prompt_name  the prompt of ``encode`` if a call names none

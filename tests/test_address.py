@@ -1,7 +1,10 @@
 """The project's address is written in one step, and in all places at once."""
 
 import re
+import runpy
+import sys
 import tomllib
+from types import ModuleType
 
 import pytest
 
@@ -46,6 +49,24 @@ def test_an_address_can_be_replaced_and_removed(name):
     assert "Somebody" not in moved
     assert "https://git.example.org/us/minisbert" in moved
     assert write(moved, "") == empty
+
+
+def test_the_readme_of_a_package_index_has_no_relative_link(monkeypatch, tmp_path):
+    """There they would be dead, as the page is not beside the files."""
+    hatchling = ModuleType("hatchling.metadata.plugin.interface")
+    hatchling.MetadataHookInterface = object
+    monkeypatch.setitem(sys.modules, hatchling.__name__, hatchling)
+    hook = runpy.run_path(str(ROOT / "hatch_build.py"))["CustomMetadataHook"]()
+    hook.root = tmp_path
+    readme = set_address.in_readme(place("README.md"), ADDRESS)
+    (tmp_path / "README.md").write_text(readme, encoding="utf-8")
+    metadata = {"urls": {"Repository": ADDRESS}}
+    hook.update(metadata)
+    shown = metadata["readme"]["text"]
+    assert f"({ADDRESS}/raw/main/docs/static/grader.svg)" in shown
+    assert f"({ADDRESS}/blob/main/docs/training.md#from-python)" in shown
+    for link in re.findall(r"\]\(([^)\s]+)\)", shown):
+        assert link.startswith(("https://", "#"))
 
 
 def test_the_places_agree():

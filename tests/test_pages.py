@@ -114,6 +114,7 @@ def test_versions_given_twice_agree():
 
 COMMANDS: list[tuple[str, str]] = []  # each with the words behind it
 for text in TEXTS.values():
+    text = text.replace("\\\n", "")  # a command over two lines
     COMMANDS += re.findall(r"-m ((?:minisbert|tests|lessons)\.[a-z_.]*[a-z])([^\n`#|]*)", text)
     COMMANDS += re.findall(rf"(minisbert (?:{'|'.join(NAMES)})\b)([^\n`#|]*)", text)
 # Run by .ci/run; these commands have options of their own.

@@ -145,7 +145,7 @@ def distill_static(arguments: list[str] | None = None) -> None:
         type=bounded(int, 1),
         default=256,
         metavar="N",
-        help="columns of a vector (default: %(default)s)",
+        help="dimensions of a vector (default: %(default)s)",
     )
     parser.add_argument(
         "--sif",

@@ -96,7 +96,7 @@ def add_model_options(
         "--truncate-dim",
         type=bounded(int, 1),
         metavar="N",
-        help="keep the first N columns of a vector (Matryoshka)",
+        help="keep the first N dimensions of a vector (Matryoshka)",
     )
     # chosen_encoder reads options.similarity of every command.
     group.set_defaults(similarity=None)
@@ -299,7 +299,7 @@ def chosen_encoder(
         if encoder.vectors_are != "dense":
             kind = type(encoder).__name__
             raise InputError(
-                f"--truncate-dim is for dense vectors, whose first columns may do; this is a {kind}"
+                f"--truncate-dim cuts dense vectors to their first dimensions; this is a {kind}"
             )
         encoder.truncate_dim = options.truncate_dim
     if options.similarity is not None:

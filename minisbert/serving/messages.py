@@ -42,7 +42,7 @@ class EmbeddingRequest(StrictRequest):
     input: str | TextList = Field(description="a text or texts, not token ids")
     encoding_format: Literal["float", "base64"] | None = "float"
     dimensions: int | None = Field(
-        None, ge=1, description="the first columns, scaled to length 1 again"
+        None, ge=1, description="the first dimensions, scaled to length 1 again"
     )
     input_type: Literal["query", "document"] | None = Field(
         None, description="chooses the model's prompt"

@@ -1,0 +1,39 @@
+"""The README as a package index shows it: its links point to the project's address.
+
+In the repository they are relative, and hold in every clone and branch; on an index page they would
+be dead. hatchling calls ``update`` when it builds the package.
+"""
+
+import re
+from pathlib import Path
+
+from hatchling.metadata.plugin.interface import MetadataHookInterface
+
+# The end of a Markdown link, or a whole picture, unless it points to an address or to a heading.
+RELATIVE = re.compile(r"(!\[[^\]]*)?\]\((?!https?:|#)([^)\s]+)\)")
+
+
+class CustomMetadataHook(MetadataHookInterface):
+    def update(self, metadata: dict) -> None:
+        readme = (Path(self.root) / "README.md").read_text(encoding="utf-8")
+        # ``python -m docs.tools.set_address`` writes the address to pyproject.toml.
+        address = metadata.get("urls", {}).get("Repository")
+        if address:
+            readme = with_whole_addresses(readme, address)
+        metadata["readme"] = {"content-type": "text/markdown", "text": readme}
+
+
+def with_whole_addresses(readme: str, address: str) -> str:
+    """Replace the relative links of a page by addresses in the repository.
+
+    ``[a](b.md)`` becomes ``[a](ADDRESS/blob/main/b.md)``, and the picture ``![a](b.svg)`` becomes
+    ``![a](ADDRESS/raw/main/b.svg)``.
+    """
+
+    def whole(link: re.Match) -> str:
+        picture, place = link.groups()
+        if picture:
+            return f"{picture}]({address}/raw/main/{place})"
+        return f"]({address}/blob/main/{place})"
+
+    return RELATIVE.sub(whole, readme)
