@@ -45,7 +45,7 @@ token = L * (4 * D * D + 2 * D * F)  # multiplications of its dense layers (less
 mean = np.mean([len(ids) for ids in encoder.tokenizer.encode(texts).ids])
 count = 10_000
 n_pairs = count * (count - 1) // 2
-joint = n_pairs * (2 * mean - 1) * token
+joint = n_pairs * (2 * mean - 1) * token  # a pair has one [CLS], not two
 encoding, products = count * mean * token, n_pairs * D
 ratio = joint / (encoding + products)
 print(f"{count:,} sentences of {mean:.1f} tokens are {n_pairs:,} pairs")
@@ -168,8 +168,8 @@ for n in (1_000, 10_000, 1_000_000):
 # `python -m benchmarks.closest_pair` measures all of it on 10,000 sentences.
 #
 # **Exercise 1.** Find by vectors, judge by the cross-encoder: for a query take the 100 best by cosine and read only
-# those with a trained head (`--recipe sts-cross-encoder`). How many forwards for a corpus of a million? What can
-# still go wrong?
+# those with a trained head (`minisbert train --recipe sts-cross-encoder`). How many forwards for a corpus of a million?
+# What can still go wrong?
 #
 # **Exercise 2.** `minisbert pairs` on a file of your own. At which score do paraphrases end and mere topics begin?
 #

@@ -210,6 +210,8 @@ assert np.ptp(by_width["as they are"][:, 0, 0]) < 8, "Spearman hardly notices"
 # ## Fewer bits
 #
 # The ranges come from the corpus. The queries stay in float32: there are few of them, and their digits cost nothing.
+# One line of the table is different, *bits*: to count differing bits, `hamming_top_k` has to take those of the queries
+# as well. *Bits, float query* has the same bytes, and multiplies the query's numbers with +1 and -1.
 
 # %%
 ranges = quantized.calibrate(C)

@@ -151,7 +151,8 @@ assert read == 4, "every step reads the neighbours that are new"
 # A **heap** is a list kept in such an order that its smallest entry is always the first, and comes off in a few
 # steps; Python has it as `heapq`. `walk` keeps two heaps: nodes **ahead**, from which the best is visited next, and
 # the best `width` nodes **found**. It ends when the best ahead is worse than all that were found. With width 1 it
-# climbs the nearest hill and stays there. With more it looks into the valleys beside its way.
+# climbs the nearest hill and stays there. With more it looks into the valleys beside its way. The start is read, too.
+# Equal nodes come in the order of their numbers.
 
 # %%
 hills = np.array([[5.0], [3.0], [1.0], [4.0], [9.0]])
@@ -185,8 +186,9 @@ print(inspect.getsource(Graph.choose))
 print(inspect.getsource(Graph.search))
 
 # %% [markdown]
-# (On levels above its own, and above level 0 in a search, where one node is enough to go down from; and when a
-# neighbour, linked back, has more than its most.)
+# (`search` walks with width 1 on every level above 0, since one node is enough to go down from; `insert` does the same
+# on the levels above the new node's own. `insert` cuts the links of a neighbour back when the link to the new node
+# makes them more than its most.)
 #
 # The graph is built by hundreds of thousands of small products. For those a second thread costs more than it gains
 # (1,200 vectors: 5 seconds with one thread, 29 with two), which is why this page began with a variable.

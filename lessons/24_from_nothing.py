@@ -22,9 +22,10 @@
 #     10 %   become a random token
 #     10 %   stay
 #
-# and all of them are to be guessed. The last two are there because no text that you will ever encode has a [MASK] in
-# it: the model should look at its words too. The guess is a **logit** z for each of the V words of the vocabulary, from
-# the token's hidden state h:
+# and all of them are to be guessed. One number for each token, drawn evenly from 0 to 1, decides both: below .15 the
+# token is chosen; below .15 * .8 = .12 it becomes [MASK], and from there to .135 another token. The last two kinds are
+# there because no text that you will ever encode has a [MASK] in it: the model should look at its words too. The guess
+# is a **logit** z for each of the V words of the vocabulary, from the token's hidden state h:
 #
 #     z  =  W LayerNorm( gelu( A h + a ) ) + b           W (V, D): the table of words again
 #
@@ -98,6 +99,8 @@ assert len(manuals) > 20_000, "nothing was downloaded for these"
 # A vocabulary first. Its training starts with single characters and joins, again and again, the two pieces that stand
 # side by side most often. This is **byte pair encoding**; the library trains WordPiece vocabularies in this way too. By
 # hand, with four words: e and s stand side by side 9 times, in newest and widest, and no two pieces do so more often.
+# The pair s, t is as frequent. Of equally frequent pairs the one with the lower numbers is joined: letters are numbered
+# in alphabetical order, and joined pieces after them.
 
 # %%
 from lessons.by_hand.vocabulary import learn_merges

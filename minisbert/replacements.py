@@ -73,10 +73,24 @@ EVALUATION = {
     "NanoBEIREvaluator": "`minisbert evaluate --queries --corpus --qrels`",
     "SimilarityFunction": 'its name: `"cosine"`, `"dot"`, `"euclidean"` or `"manhattan"`',
     "SequentialEvaluator": "a loop over the evaluators",
+    "LabelAccuracyEvaluator": "`model.predict(pairs).argmax(1)` beside the labels",
     "ParaphraseMiningEvaluator": "that evaluator on `as_sentence_transformer(encoder)`",
     "RerankingEvaluator": "that evaluator on `as_sentence_transformer(encoder)`",
     "TranslationEvaluator": "that evaluator on `as_sentence_transformer(encoder)`",
     "MSEEvaluator": "that evaluator on `as_sentence_transformer(encoder)`",
+}
+# Keywords of an evaluator's constructor.
+EVALUATOR = {
+    "name": "nothing: no name stands before the keys of the results",
+    "batch_size": "nothing: texts are encoded in batches of the default size",
+    "write_csv": "nothing: no file is written, and the results are returned",
+    "main_similarity": "`encoder.similarity_fn_name`",
+    "main_similarity_function": "`encoder.similarity_fn_name`",
+    "main_distance_function": "`encoder.similarity_fn_name`",
+    "similarity_fn_names": '`evaluator.compute_metrics(encoder, ["cosine", "dot"])`',
+    "truncate_dim": "`encoder.truncate_dim = 64`",
+    "precision": "sentence-transformers' evaluator on `as_sentence_transformer(encoder)`",
+    "margin": "nothing: the positive must be closer than the negative, by any margin",
 }
 # ``util.NAME``.
 UTIL = {

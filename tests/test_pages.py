@@ -85,6 +85,12 @@ def test_the_tables_of_a_page_are_those_of_docs_figures(page):
     assert figures.render(TEXTS[page]) == TEXTS[page], "python -m benchmarks.figures writes it anew"
 
 
+def test_the_chart_shows_the_tables_of_docs_figures():
+    """A table that is measured again would leave the picture on the page as it was."""
+    drawn = figures.CHART.read_text(encoding="utf-8")
+    assert drawn == figures.chart(), "python -m benchmarks.figures draws it anew"
+
+
 def test_the_page_on_parity_counts_the_mistakes_that_the_tests_plant():
     """The README's "hundreds of planted bugs" leads to this table."""
     counted = "\n".join(mistakes.table())

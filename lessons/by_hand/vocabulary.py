@@ -11,10 +11,11 @@ def learn_merges(words: Mapping[str, int], most: int) -> list[tuple[str, str]]:
 
     ``words`` has each word and how often it occurs. A word begins as its letters; each join
     replaces the pair of neighbours that occurs most often, wherever it stands, from left to right
-    (Sennrich et al. 2016, algorithm 1). Of equally frequent pairs the one with the lower numbers is
-    joined: letters are numbered in alphabetical order, joined pieces after them, in the order in
-    which they come up. ``{"low": 5, "lower": 2, "newest": 6, "widest": 3}`` joins e s, then es t
-    (both 9 times), then l o and lo w (7 times).
+    (Sennrich et al. 2016, algorithm 1). A pair that a word has twice counts twice. Of equally
+    frequent pairs the one with the lower numbers is joined: letters are numbered in alphabetical
+    order, joined pieces after them, in the order in which they come up.
+    ``{"low": 5, "lower": 2, "newest": 6, "widest": 3}`` joins e s, then es t (both 9 times), then
+    l o and lo w (7 times).
     """
     pieces = {word: list(word) for word in words}
     numbers = {letter: number for number, letter in enumerate(sorted(set("".join(words))))}

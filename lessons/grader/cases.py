@@ -384,7 +384,10 @@ def array_problem(result: Any, expected: Tensor | np.ndarray) -> str:
         return f"returns {kind(result)}, not {kind(expected)}"
     if tuple(result.shape) != tuple(expected.shape):
         problem = f"returns the shape {tuple(result.shape)}, not {tuple(expected.shape)}"
-        if isinstance(result, Tensor) and result.dtype == expected.dtype:
+        if result.dtype == expected.dtype:
+            if isinstance(result, np.ndarray):
+                result = as_tensor(result)
+                expected = as_tensor(expected)
             turned = exchanged_axes(result.detach(), expected.detach(), 1e-6)
             if turned:
                 problem += f"; {turned}"

@@ -27,6 +27,9 @@ def _():
     )
     yield trap("more joins than there are", [("a", "b"), ("ab", "c")], learn, {"abc": 1}, 5)
     # b a is as frequent as a c; b comes after a
+    # a n stands twice in banana, so it is as frequent as b a, which stands in both words
+    twice = {"banana": 1, "bar": 1}
+    yield trap("a pair twice in one word", [("a", "n")], learn, twice, 1)
     yield trap("equal pairs in alphabetical order", [("a", "c"), ("b", "ac")], learn, {"bac": 1}, 2)
 
 

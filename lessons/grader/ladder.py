@@ -203,22 +203,39 @@ def watched(
                 found.append(Finding("inputs", "inputs", False, text))
         if used_up:
             return result
-        return in_form(result, expected, piece, found)
+        return in_form(result, expected, piece, found, args)
 
     return call
 
 
-def in_form(result: Any, expected: Any, piece: Piece, found: list[Finding]) -> Any:
+def in_form(result: Any, expected: Any, piece: Piece, found: list[Finding], args: tuple) -> Any:
     """The result with the expected dtype; ``Trouble`` if its type or shape is another one."""
     problem = form_problem(result, expected, RESULTS.get(piece.master, ()))
     if not problem:
         return result
-    result = converted(result, expected)
-    if result is None:
-        raise Trouble(problem)
+    turned = converted(result, expected)
+    if turned is None:
+        raise Trouble(problem + shape_of_an_argument(result, expected, piece, args))
     # Its numbers may still tell what is wrong.
     found.append(Finding("runs", "dtype", False, problem))
-    return result
+    return turned
+
+
+def shape_of_an_argument(result: Any, expected: Any, piece: Piece, args: tuple) -> str:
+    """``, the shape of b``, if a result of a wrong shape has that of one argument alone.
+
+    Then something was computed from that argument that should come from another.
+    """
+    shape = getattr(result, "shape", ())
+    right_shape = getattr(expected, "shape", shape)
+    # Exchanged axes are another mistake, which ``form_problem`` has looked for.
+    if len(shape) < 2 or sorted(shape) == sorted(right_shape):
+        return ""
+    names = []
+    for name, value in zip(inspect.signature(piece.original).parameters, args, strict=False):
+        if getattr(value, "shape", ()) == shape:
+            names.append(name)
+    return f", the shape of {names[0]}" if len(names) == 1 else ""
 
 
 def guarded_call(

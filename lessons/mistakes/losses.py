@@ -352,7 +352,9 @@ hidden(
     words=torch.ones_like,
 )
 hidden(
-    "every chosen word is [MASK]", "none is replaced and none stays: 100, not 80 %", hidden="all"
+    "every chosen word is [MASK]",
+    "none is replaced and none stays, as with 0.8 and 0.9 in place of 0.12 and 0.135",
+    hidden="all",
 )
 hidden(
     "only [MASK] is to be guessed",

@@ -18,8 +18,8 @@ def walk(
     vectors (N, D), query (D,). The best node ahead is visited next, and its neighbours that are new
     are read. The walk keeps the best ``width`` nodes that it has read, and ends when the best node
     ahead fits worse than all of them (Malkov and Yashunin 2016, algorithm 2). Nodes come best
-    first. On a line of nodes with vectors 1, 2, 3, 4, ``links = [[1], [0, 2], [1, 3], [2]]``, the
-    walk from node 0 with query 1 and width 2 finds [3, 2].
+    first, equal ones by their number. On a line of nodes with vectors 1, 2, 3, 4, ``links = [[1],
+    [0, 2], [1, 3], [2]]``, the walk from node 0 with query 1 and width 2 finds [3, 2].
     """
     score = float(vectors[start] @ query)
     read = {start}

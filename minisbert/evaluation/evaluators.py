@@ -25,6 +25,7 @@ from minisbert.evaluation import metrics
 from minisbert.evaluation.retrieval import encode_both
 from minisbert.models.properties import similarity_pairwise
 from minisbert.models.text_encoder import TextEncoder
+from minisbert.replacements import EVALUATOR, check_keywords
 
 __all__ = [
     "BinaryClassificationEvaluator",
@@ -121,7 +122,8 @@ class Evaluator:
     key = "{similarity}_{metric}"  # the name of a result
     primary = ""  # the metric to choose a model by
 
-    def __init__(self, *, show_progress_bar: bool = False) -> None:
+    def __init__(self, *, show_progress_bar: bool = False, **others: Any) -> None:
+        check_keywords(type(self).__name__, others, ["show_progress_bar"], EVALUATOR)
         self.primary_metric = ""
         self.options = {"show_progress_bar": show_progress_bar}  # for encode
 

@@ -57,6 +57,20 @@ def test_labels_are_0_and_1(labels, message):
         evaluators.BinaryClassificationEvaluator(FIRST, SECOND, labels)
 
 
+@pytest.mark.parametrize(
+    ("option", "instead"),
+    [
+        ("name", "leave it out"),
+        ("similarity_fn_names", "compute_metrics"),
+        ("show_progres_bar", "did you mean show_progress_bar"),
+    ],
+)
+def test_an_option_of_sentence_transformers_evaluators_is_explained(option, instead):
+    """Most scripts give their evaluators a name; Python's own error would name ``__init__``."""
+    with pytest.raises(TypeError, match=f"EmbeddingSimilarityEvaluator .*{instead}"):
+        EmbeddingSimilarityEvaluator(FIRST, SECOND, SCORES, **{option: "sts-dev"})
+
+
 def test_nothing_to_evaluate():
     with pytest.raises(InputError, match="anchors, positives, negatives are empty"):
         evaluators.TripletEvaluator([], [], [])

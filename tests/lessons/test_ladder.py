@@ -101,6 +101,12 @@ def divides_by_zero(step, warmup, total):
         ("bert.gelu", lambda x: x.sum(), "runs", "returns the shape (), not (4,)"),
         ("bert.gelu", lambda x: x.double() * 0, "runs", "returns torch.float64, not torch.float32"),
         ("bert.gelu", lambda x: x.tolist(), "runs", "returns a list, not a tensor (4,)"),
+        (
+            "heads.CrossAttention.forward",
+            lambda self, a, b, mask=None: self.output(self.query(b)),
+            "runs",
+            "returns the shape (1, 3, 2), not (1, 1, 2), the shape of b",
+        ),
         ("bert.attention", lambda q, k, v, m=None, d=0.0: q, "runs", "not 2 results"),
         ("metrics.pearson", lambda x, y: torch.tensor(1.0), "runs", "not a number"),
         (

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -43,6 +44,12 @@ def test_one_number_that_is_a_simple_multiple():
     assert describe(6 * 0.7321, 0.7321, 1e-9).endswith("yours is 6 times the reference")
 
 
+def test_one_number_of_five_digits_has_a_sign_too():
+    """The expected values of hand examples are rounded: -0.693147 is minus 0.69315."""
+    assert describe(-0.693147, 0.69315, 6e-5).endswith("yours is minus the reference")
+    assert "times" not in describe(3 * 0.693147, 0.69315, 6e-5), "a coincidence is likelier"
+
+
 def test_rounding_to_float32_is_said_of_one_number_too():
     """Pearson's r computed in float32 is off by 1e-8, and looks right."""
     rounded = float(torch.tensor(0.8203))
@@ -55,6 +62,8 @@ def test_exchanged_axes():
     square = torch.arange(9.0, dtype=torch.float64).view(3, 3)
     assert describe(square.T, square, 1e-9).endswith("equal once axes 0 and 1 are exchanged")
     assert form_problem(REFERENCE.T, REFERENCE).endswith("equal once axes 0 and 1 are exchanged")
+    counts = np.array([[1, 2, 3]])
+    assert form_problem(counts.T, counts).endswith("equal once axes 0 and 1 are exchanged")
 
 
 def test_the_parts_of_a_result_have_names():

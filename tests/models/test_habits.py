@@ -63,6 +63,7 @@ IMPORTS = [
     ("from minisbert.evaluation import EmbeddingSimilarityEvaluator", "evaluators"),
     ("from minisbert.evaluation import InformationRetrievalEvaluator", "retrieval_scores"),
     ("from minisbert.evaluation import TripletEvaluator", "evaluators"),
+    ("from minisbert.evaluation import LabelAccuracyEvaluator", "argmax"),
     ("from minisbert.models import Transformer", "pooling"),
     ("from minisbert.models import Pooling, Normalize", "pooling"),
     ("minisbert.models.Dense(24, 12)", "Dense"),
