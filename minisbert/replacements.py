@@ -142,6 +142,7 @@ MODEL = {
     "fit": "`minisbert.train.train(encoder, rows)`, or the command `minisbert train`",
     "old_fit": "`minisbert.train.train(encoder, rows)`, or the command `minisbert train`",
     "evaluate": "`evaluator(encoder)`",
+    "encode": "`predict` for pairs; vectors of texts come from an encoder",
     "push_to_hub": "`save`, then `hf upload`",
     "save_to_hub": "`save`, then `hf upload`",
     "model_card_data": "`save`, which writes the card",
@@ -274,6 +275,39 @@ SEARCH = {
     "corpus_prompt": "the model's prompts: `encoder.prompts`",
     "corpus_prompt_name": "the model's prompts: `encoder.prompts`",
 }
+# Keywords of ``train``: those of sentence-transformers' trainer and of its training arguments.
+TRAIN = {
+    "args": "the settings by name: `train(encoder, rows, epochs=3, lr=5e-5)`",
+    "train_dataset": "the rows as the second argument",
+    "train_objectives": "the rows as the second argument, and `loss`",
+    "eval_dataset": "`dev`",
+    "evaluator": "`dev`, the rows to score",
+    "callbacks": "`callback`, a function of the step and the dev scores",
+    "learning_rate": "`lr`",
+    "num_train_epochs": "`epochs`",
+    "per_device_train_batch_size": "`batch_size`",
+    "gradient_accumulation_steps": "`micro_tokens`, which divides the batch",
+    "warmup_steps": "`warmup`, a number of steps or a part of them",
+    "warmup_ratio": "`warmup`, a number of steps or a part of them",
+    "lr_scheduler_type": "`schedule`",
+    "scheduler": "`schedule`",
+    "max_grad_norm": "`clip`",
+    "bf16": '`dtype="bfloat16"`',
+    "fp16": '`dtype="bfloat16"`',
+    "use_amp": '`dtype="bfloat16"`',
+    "eval_steps": "`eval_every`",
+    "evaluation_steps": "`eval_every`",
+    "save_steps": "`save_every`",
+    "checkpoint_save_steps": "`save_every`",
+    "logging_steps": "`log_every`",
+    "output_dir": "`out`",
+    "output_path": "`out`",
+    "resume_from_checkpoint": "`resume=True`, with `out`",
+    "load_best_model_at_end": "nothing: the weights that are best on `dev` are returned",
+    "save_best_model": "nothing: the weights that are best on `dev` are returned",
+    "batch_sampler": "nothing: rows that share a text are never in one batch",
+    "prompts": "the prompt in front of the texts",
+}
 
 
 # ``model.NAME = value``, where NAME is no setting of a model.
@@ -323,12 +357,14 @@ def missing_from_module(
 
 
 def check_keywords(
-    function: str, given: Iterable[str], known: Collection[str], table: Mapping[str, str]
+    function: str, keywords: Iterable[str], known: Collection[str], table: Mapping[str, str]
 ) -> None:
-    """Raise ``TypeError`` for a keyword that a function does not have."""
-    for name in given:
+    """Raise ``TypeError`` for a keyword that is not one of those that a function has, ``known``."""
+    for name in keywords:
         if name not in known:
-            instead = advice(table, name, known) or f"it has {', '.join(known)}"
+            instead = advice(table, name, known)
+            if instead is None:
+                instead = f"it has {', '.join(known)}"
             raise TypeError(f"{function} has no argument {name}: {instead}")
 
 
@@ -336,9 +372,10 @@ def keywords_of(function: Callable[..., Any]) -> list[str]:
     """List the arguments of a function that may be named, without ``self`` and ``cls``."""
     names = []
     for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+        may_be_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if may_be_named and parameter.name not in ("self", "cls"):
             names.append(parameter.name)
-    return [name for name in names if name not in ("self", "cls")]
+    return names
 
 
 def explained(
@@ -374,7 +411,9 @@ def takes_parts(constructor: Callable[P, None]) -> Callable[P, None]:
     @wraps(constructor)
     def checked(*arguments: P.args, **keywords: P.kwargs) -> None:
         model, *parts = arguments
-        name = parts[0] if parts else keywords.get("model_name_or_path")
+        name = keywords.get("model_name_or_path")
+        if parts:
+            name = parts[0]
         if isinstance(name, str | Path):
             raise TypeError(f"use {type(model).__name__}.load({str(name)!r})")
         check_keywords(type(model).__name__, keywords, known, LOAD)

@@ -22,6 +22,7 @@ from minisbert.core.loop import Diverged, Step, adamw, fit
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.transformer_encoder import training_in_this_thread
+from minisbert.replacements import TRAIN, explained
 from minisbert.system import devices
 from minisbert.system.console import Interrupts
 from minisbert.system.progress import Bar
@@ -39,6 +40,7 @@ from minisbert.training.table import LossName, find_loss, loss_of
 Model = TypeVar("Model", bound=SentenceEncoder | PairModel)
 
 
+@explained(TRAIN)
 def train(
     model: Model,
     rows: Any,

@@ -14,7 +14,7 @@ texts that follow each other in one row. Imports the rooms up to ``models``. Leg
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,7 +159,7 @@ def warming_up() -> Iterator[None]:
     torch.cuda.current_stream().wait_stream(stream)
 
 
-def recorded(compute: Callable[[], Tensor], pool: Any = None) -> Callable[[], Tensor]:
+def record_graph(compute: Callable[[], Tensor], pool: Any = None) -> Callable[[], Tensor]:
     """Record a computation as a CUDA graph; return a function that replays it.
 
     Its result is the same tensor each time. Graphs of one ``pool`` share the memory of what they
@@ -198,7 +198,7 @@ class Graphs:
         compute: Callable[..., Tensor],
         device: torch.device,
         limit: int,
-        capture: Callable = recorded,
+        capture: Callable = record_graph,
         most: int = KEPT,
     ):
         self.compute = compute
@@ -227,6 +227,8 @@ class Graphs:
                     self.kept.popitem(last=False)
             self.kept.move_to_end(key)
             recording = self.kept[key]
+
+            # The input is one row of numbers: the ids, zeros up to the graph's size, the lengths.
             row = recording.host.numpy()
             row[: len(ids)] = ids
             row[len(ids) : -count] = 0
@@ -274,7 +276,7 @@ class CudaEncoder(DenseEncoder):
         encoder: SentenceEncoder,
         folder: Path,
         dtype: torch.dtype,
-        capture: Callable = recorded,
+        capture: Callable = record_graph,
     ):
         super().__init__()
         self.folder = folder
@@ -324,7 +326,7 @@ class CudaEncoder(DenseEncoder):
                 batch_tokens = min(MOST_TOKENS, fitting_tokens(self.device, self.hidden_size))
         lengths = np.fromiter(map(len, tokens.ids), np.int32, len(tokens))
         waiting = None
-        for texts in budgeted_batches(cast(Sequence[int], lengths), batch_tokens):
+        for texts in budgeted_batches(lengths, batch_tokens):
             ids = np.frombuffer(b"".join([tokens.ids[text] for text in texts]), dtype=np.intc)
             check_ids(self.config, ids, int(lengths[texts[0]]))
             batch = RaggedBatch(ids, lengths[texts], texts, tokens.unpooled)
@@ -358,14 +360,14 @@ class CudaEncoder(DenseEncoder):
 
     def start(self, batch: RaggedBatch) -> None:
         """Let the GPU compute a batch's vectors and copy them to the CPU; ``embed`` waits."""
-        ids = self.sent(batch.ids)
-        lengths = self.sent(batch.lengths)
+        ids = self.send(batch.ids)
+        lengths = self.send(batch.lengths)
         computed = self.compute(ids, lengths, int(batch.lengths[0]), batch.unpooled)
         batch.vectors = computed.to("cpu", non_blocking=True)
         if self.device.type == "cuda":
             batch.done = torch.cuda.current_stream().record_event()
 
-    def sent(self, numbers: np.ndarray) -> Tensor:
+    def send(self, numbers: np.ndarray) -> Tensor:
         """Copy int32 numbers to the device, without waiting for it."""
         pinned = self.device.type == "cuda"
         host = torch.empty(len(numbers), dtype=torch.int32, pin_memory=pinned)

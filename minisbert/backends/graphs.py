@@ -29,7 +29,7 @@ from minisbert.checkpoints.layout import read_folder
 from minisbert.core import InputError
 from minisbert.core.bert import Attention
 from minisbert.models.batching import SHORT, Tokens, packed_batches, same_text, unpack
-from minisbert.models.pair_model import TASKS_WITH_LABELS, PairModel
+from minisbert.models.pair_model import PairModel, outputs_of_task
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.transformer_encoder import evaluating
 from minisbert.system.console import run_command
@@ -64,6 +64,8 @@ CLIPS = 16  # ranges of a weight's row to choose from: 70 to 100 % of its larges
 # Lengths of texts in the example batch: its sizes differ from each other, 0 and 1.
 EXAMPLE = (3, 5, 4, 6, 7)
 OPSET = 18
+# Poolings that take the first token or number the tokens.
+COUNT_FROM_THE_LEFT = ("cls", "pooler", "weightedmean")
 # Texts by which ONNX Runtime's vectors are compared with ours.
 SAMPLE_TEXTS = (
     "A cat sits.",
@@ -241,20 +243,20 @@ def attention_by_length(qkv: Tensor, bias: Tensor) -> Tensor:
     with AMX it is slower from some 160 tokens on, so only rows up to ``SHORT`` take it there; these
     share no batch with longer ones. With few scores both compute in float32.
     """
-    many_scores = fused_from_some_tokens
+    attention_of_many = attention_by_tokens
     if products_attend():
-        many_scores = fused_from_many_scores
+        attention_of_many = attention_by_scores
     few = at_most(number_of_scores(qkv), FEW_SCORES)
-    return torch.cond(few, float32_attention, many_scores, (qkv, bias))
+    return torch.cond(few, float32_attention, attention_of_many, (qkv, bias))
 
 
-def fused_from_many_scores(qkv: Tensor, bias: Tensor) -> Tensor:
+def attention_by_scores(qkv: Tensor, bias: Tensor) -> Tensor:
     """Choose by the scores that ``bfloat16_attention`` holds: what is faster on AMD's CPUs."""
     fit = at_most(number_of_scores(qkv), MOST_SCORES)
     return torch.cond(fit, bfloat16_attention, fused_attention, (qkv, bias))
 
 
-def fused_from_some_tokens(qkv: Tensor, bias: Tensor) -> Tensor:
+def attention_by_tokens(qkv: Tensor, bias: Tensor) -> Tensor:
     """Choose by the length of the rows: what is faster with AMX."""
     short = at_most(qkv.shape[1], SHORT)
     return torch.cond(short, bfloat16_attention, fused_attention, (qkv, bias))
@@ -391,9 +393,18 @@ class ScoreGraph(nn.Module):
         with in_bfloat16(self.autocast):
             hidden = self.model.encoder.bert(ids, mask, types)  # (B, T, D)
         outputs = self.model.head(hidden.float())  # (B, C)
-        if self.model.task not in TASKS_WITH_LABELS:
-            outputs = outputs.squeeze(-1)  # (B, 1) -> (B,)
-        return outputs
+        return outputs_of_task(outputs, self.model.task)
+
+
+def pads_to_the_right(hidden: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotate each text, so that its real tokens come first: hidden (B, T, D), mask (B, T)."""
+    tokens = mask.shape[1]
+    first = mask.int().argmax(dim=1, keepdim=True)  # (B, 1), each text's first real token
+    places = torch.arange(tokens) + first  # (B, T)
+    # The remainder of a division by ``tokens``; that operation has no export.
+    places = torch.where(places < tokens, places, places - tokens)
+    rotated = hidden.gather(1, places.unsqueeze(-1).expand_as(hidden))
+    return rotated, mask.gather(1, places)
 
 
 class OnnxGraph(nn.Module):
@@ -410,15 +421,9 @@ class OnnxGraph(nn.Module):
         mask = attention_mask != 0  # (B, T)
         hidden = self.encoder.bert(input_ids, mask, token_type_ids)  # (B, T, D)
         states = hidden
-        if {"cls", "pooler", "weightedmean"} & set(self.encoder.pooling.names):
-            # These count from the left, where another program's tokenizer may have put the pads:
-            # they go to the right.
-            tokens = mask.shape[1]
-            places = torch.arange(tokens) + mask.int().argmax(dim=1, keepdim=True)  # (B, T)
-            # The remainder of a division by ``tokens``; that operation has no export.
-            places = torch.where(places < tokens, places, places - tokens)
-            states = hidden.gather(1, places.unsqueeze(-1).expand_as(hidden))
-            mask = mask.gather(1, places)
+        # Another program's tokenizer may have put the pads to the left.
+        if any(name in COUNT_FROM_THE_LEFT for name in self.encoder.pooling.names):
+            states, mask = pads_to_the_right(hidden, mask)
         vectors = self.encoder.vectors(states, mask)  # (B, W)
         return hidden, vectors[:, : self.encoder.settings.truncate_dim]
 
@@ -463,6 +468,7 @@ def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
     description = read_folder(folder)
     identity = package_identity(description, dtype, pooling)
     about: dict[str, Any] = {"model": folder.name} | identity
+    graph: nn.Module
     if description.holds_pair_model:
         model = PairModel.load(folder, device="cpu")
         if not model.joint:
@@ -471,26 +477,40 @@ def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
             )
         about |= {"task": model.task, "labels": model.labels, "types": model.types}
         preparation = prepare_layers(model.encoder.bert, dtype)
-        graph: nn.Module = ScoreGraph(model, preparation.autocast)
-        ids = torch.ones(3, 5, dtype=torch.long)
-        examples = [ids, ids.clone(), torch.zeros_like(ids)]
+        graph = ScoreGraph(model, preparation.autocast)
+        examples = example_pairs()
     else:
         encoder = SentenceEncoder.load(folder, pooling=pooling, device="cpu")
         about |= {"width": encoder.width, "hidden_size": encoder.hidden_size}
         preparation = prepare_layers(encoder.bert, dtype)
         graph = VectorGraph(encoder, preparation.autocast)
-        # The compiler keeps sizes of 0 and 1, and equal ones, as constants: two rows, and texts of
-        # five other lengths.
-        texts = Tokens([array("i", [0] * length) for length in EXAMPLE])
-        batch = next(packed_batches(texts, sum(EXAMPLE)))
-        examples = [
-            batch.ids.repeat(2, 1),  # (2, T)
-            batch.positions.repeat(2, 1),
-            batch.text_index.repeat(2, 1),
-            batch.places,
-        ]
+        examples = example_texts()
     with evaluating(graph):
         compile_package(graph, examples, path, about, preparation.prepack)
+
+
+def example_pairs() -> list[Tensor]:
+    """Make inputs of a ``ScoreGraph``: ids, mask and token types, (3, 5) each.
+
+    The compiler keeps sizes of 0 and 1, and equal ones, as constants, so these differ.
+    """
+    ids = torch.ones(3, 5, dtype=torch.long)
+    return [ids, ids.clone(), torch.zeros_like(ids)]
+
+
+def example_texts() -> list[Tensor]:
+    """Make inputs of a ``VectorGraph``: two rows, and texts of five other lengths.
+
+    The sizes differ, as those of ``example_pairs``.
+    """
+    texts = Tokens([array("i", [0] * length) for length in EXAMPLE])
+    batch = next(packed_batches(texts, sum(EXAMPLE)))
+    return [
+        batch.ids.repeat(2, 1),  # (2, T)
+        batch.positions.repeat(2, 1),
+        batch.text_index.repeat(2, 1),
+        batch.places,
+    ]
 
 
 # ------------------------------------------------------------------------------------------- ONNX

@@ -59,7 +59,11 @@ from minisbert.system.torch_internals import package_runner
 # The oldest torch known to compile our models: 2.6 fails, 2.7 and 2.8 are untested.
 OLDEST = "2.9"
 RECOMPILE_ADVICE = "compile the model again: minisbert compile"
-COMPILERS = ("g++", "clang++", "cl" if sys.platform == "win32" else "c++")
+COMPILERS = ["g++", "clang++"]
+if sys.platform == "win32":
+    COMPILERS.append("cl")
+else:
+    COMPILERS.append("c++")
 COMPILER_ADVICE = (
     "Debian, Ubuntu: apt install g++; macOS: xcode-select --install; Windows: Visual Studio's "
     "build tools"
@@ -243,12 +247,7 @@ def read_about(path: Path) -> About:
         damaged = package.testzip()
         if damaged is not None:
             raise zipfile.BadZipFile(f"{damaged} is damaged")
-        content = None
-        for name in package.namelist():
-            if re.search(r"/data/.*wrapper_metadata\.json$", name):
-                # torch's metadata hold strings only: ours is JSON again.
-                metadata = json.loads(package.read(name))
-                content = json.loads(metadata["minisbert"])
+        content = read_metadata(package)
         if not isinstance(content, dict):
             raise ValueError("not a package of minisbert compile")
     settings = JsonSettings((path, content))
@@ -259,6 +258,16 @@ def read_about(path: Path) -> About:
         else:
             values[item.name] = settings.get(item.name, type(item.default), item.default)
     return About(**values)
+
+
+def read_metadata(package: zipfile.ZipFile) -> Any:
+    """Read what ``compile_package`` has written about a package into it; None without it."""
+    for name in package.namelist():
+        if re.search(r"/data/.*wrapper_metadata\.json$", name):
+            # torch's metadata hold strings only: ours is JSON again.
+            metadata = json.loads(package.read(name))
+            return json.loads(metadata["minisbert"])
+    return None
 
 
 def load_package(path: Path, expected: dict[str, str]) -> tuple[Callable, About]:
@@ -275,20 +284,25 @@ def load_package(path: Path, expected: dict[str, str]) -> tuple[Callable, About]
             f"{RECOMPILE_ADVICE}"
         )
     for key, value in (expected | {"torch": torch.__version__}).items():
-        if getattr(about, key) == value:
-            continue
-        difference = f"{key} {getattr(about, key)}, not {value}"
-        if key == "weights":
-            difference = "other weights"
-        if key == "minisbert":
-            difference = "another version of minisbert"
-        advice = RECOMPILE_ADVICE
-        if key == "dtype":
-            advice += f" --dtype {value}"
-        raise InputError(f"{path} was compiled from {about.model} with {difference}: {advice}")
+        if getattr(about, key) != value:
+            raise other_package(path, about, key, value)
     check_owner(path)
     with reading(path):
         return package_runner(path), about
+
+
+def other_package(path: Path, about: About, key: str, needed: str) -> InputError:
+    """Make the error of a package that was compiled with another value of a field of ``About``."""
+    difference = f"{key} {getattr(about, key)}, not {needed}"
+    # Two hashes would say nothing.
+    if key == "weights":
+        difference = "other weights"
+    if key == "minisbert":
+        difference = "another version of minisbert"
+    advice = RECOMPILE_ADVICE
+    if key == "dtype":
+        advice += f" --dtype {needed}"
+    return InputError(f"{path} was compiled from {about.model} with {difference}: {advice}")
 
 
 class CompiledEncoder(DenseEncoder):
@@ -376,8 +390,10 @@ class CompiledEncoder(DenseEncoder):
 
         ``settings`` are the arguments of ``configured``.
         """
-        if folder.model_class != "SentenceEncoder" or folder.holds_pair_model:
-            kind = "PairModel" if folder.holds_pair_model else folder.model_class
+        kind = folder.model_class
+        if folder.holds_pair_model:
+            kind = "PairModel"
+        if kind != "SentenceEncoder":
             raise InputError(
                 f"{folder.path} holds a {kind}: only a SentenceEncoder is compiled for encoding"
             )

@@ -39,8 +39,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 def print_assets() -> None:
     for entry in assets().values():
-        size = sum(file.size or 0 for file in entry.files)
-        megabytes = f"{size / 1e6:.1f} MB" if size else "size unknown"
+        size = 0
+        for file in entry.files:
+            if file.size is not None:
+                size += file.size
+        megabytes = "size unknown"
+        if size:
+            megabytes = f"{size / 1e6:.1f} MB"
         # The first key of a source is its kind, and the value its address.
         sources = []
         for source in entry.sources:

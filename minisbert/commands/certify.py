@@ -12,9 +12,13 @@ Examples:
 import json
 import math
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from minisbert.commands import shared
 from minisbert.system.console import check_usage, command_parser, exiting
+
+if TYPE_CHECKING:
+    from minisbert.diagnosis.certificate import Certificate
 
 NAMED_LINES = 5  # of the texts that differ
 
@@ -62,7 +66,10 @@ def main(arguments: list[str] | None = None) -> None:
     if certificate.verdict == "rounded":
         sentence = f"Equal up to rounding, which is harmless: {certificate.meaning}."
 
-    with exiting(0 if certificate.harmless else 1):
+    exit_code = 1
+    if certificate.harmless:
+        exit_code = 0
+    with exiting(exit_code):
         if options.json:
             report = {"model": options.model, "vectors": source, "shape": values.shape}
             report |= asdict(certificate)
@@ -70,29 +77,36 @@ def main(arguments: list[str] | None = None) -> None:
             report["harmless"] = certificate.harmless
             report["sentence"] = sentence
             print(json.dumps(report))
-            return
+        else:
+            scaled = ""
+            if encoder.normalize:
+                scaled = ", scaled to length 1"
+            limit = f"at most {encoder.max_seq_length} tokens"
+            print(f"model      {options.model}: {encoder.pooling_mode} pooling, {limit}{scaled}")
+            print(f"vectors    {source}: {len(values):,} x {values.shape[1]}")
+            print_certificate(certificate, len(values), sentence)
 
-        scaled = ", scaled to length 1" if encoder.normalize else ""
-        pooling = f"{encoder.pooling_mode} pooling, at most {encoder.max_seq_length} tokens{scaled}"
-        print(f"model      {options.model}: {pooling}")
-        print(f"vectors    {source}: {len(values):,} x {values.shape[1]}")
-        print(f"largest difference  {certificate.difference:.2e}, line {certificate.row + 1:,}")
 
-        # The distance from 1 is shown to three digits: 0.9124, 0.999999832.
-        gap = max(1 - certificate.cosine, 1e-14)
-        digits = max(4, 2 - math.floor(math.log10(gap)))
-        print(f"smallest cosine     {min(certificate.cosine, 1):.{digits}f}")
+def print_certificate(certificate: "Certificate", count: int, sentence: str) -> None:
+    """Print how far ``count`` vectors differ, which of them do, and what that means."""
+    print(f"largest difference  {certificate.difference:.2e}, line {certificate.row + 1:,}")
 
-        if not certificate.harmless:
-            differing = certificate.differing
-            lines = ", ".join(f"{row + 1:,}" for row in differing[:NAMED_LINES])
-            if len(differing) > NAMED_LINES:
-                lines += ", ..."
-            print(f"texts that differ   {len(differing):,} of {len(values):,}: lines {lines}")
-        print(f"\n{sentence}")
-        # If a cause is known, some vectors were computed with it: what difference is left?
-        if certificate.left is not None:
-            print(
-                f"Computed that way, {certificate.checked} texts differ from yours by at most "
-                f"{certificate.left:.1e}."
-            )
+    # The distance from 1 is shown to three digits: 0.9124, 0.999999832.
+    gap = max(1 - certificate.cosine, 1e-14)
+    digits = max(4, 2 - math.floor(math.log10(gap)))
+    print(f"smallest cosine     {min(certificate.cosine, 1):.{digits}f}")
+
+    if not certificate.harmless:
+        differing = certificate.differing
+        lines = ", ".join(f"{row + 1:,}" for row in differing[:NAMED_LINES])
+        if len(differing) > NAMED_LINES:
+            lines += ", ..."
+        print(f"texts that differ   {len(differing):,} of {count:,}: lines {lines}")
+    print(f"\n{sentence}")
+
+    # If a cause is known, some vectors were computed with it: what difference is left?
+    if certificate.left is not None:
+        print(
+            f"Computed that way, {certificate.checked} texts differ from yours by at most "
+            f"{certificate.left:.1e}."
+        )

@@ -19,13 +19,18 @@ Examples:
 """
 
 import argparse
+import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minisbert.commands import shared
 from minisbert.core import InputError
-from minisbert.system.console import check_usage, command_parser, say
+from minisbert.system.console import check_usage, command_parser, say, warn
+from minisbert.system.reading import read_json
+from minisbert.training import RUN_CONFIG
 
 if TYPE_CHECKING:
     from minisbert.loading import Encoder
@@ -72,7 +77,7 @@ shared.add_model_options(parser.add_argument_group("model"), compares=True)
 
 
 @dataclass
-class Evaluation:
+class Report:
     """What one of the three evaluations found, for ``main`` to print."""
 
     encoder: "Encoder"
@@ -84,7 +89,7 @@ class Evaluation:
 
 
 class Measured(NamedTuple):
-    """What was measured on rows; the fields are those of ``Evaluation``."""
+    """What was measured on rows; the fields are those of ``Report``."""
 
     result: dict[str, Any]  # for --json
     header: dict[str, str]  # lines above the table
@@ -97,29 +102,29 @@ def main(arguments: list[str] | None = None) -> None:
     searches = bool(options.queries or options.corpus or options.qrels)
     check_options(options, searches)
     if searches:
-        evaluation = evaluate_search(options)
+        report = evaluate_search(options)
     elif options.suite:
-        evaluation = evaluate_suite_of_sts(options)
+        report = evaluate_suite_of_sts(options)
     else:
         if options.data is None:
             options.data = "stsb"
         if options.data == "stsb" and options.split is None:
             options.split = "dev"
-        evaluation = evaluate_rows(options)
+        report = evaluate_rows(options)
 
-    encoder = evaluation.encoder
-    shared.say_cut_texts(encoder, evaluation.texts)
+    encoder = report.encoder
+    shared.say_cut_texts(encoder, report.texts)
     model = {
         "model": options.model,
         "pooling": encoder.pooling_mode,
         "similarity": encoder.similarity_fn_name,
     }
     lines = [f"{'model':<9} {options.model}, {encoder.pooling_mode} pooling"]
-    for name, value in evaluation.header.items():
+    for name, value in report.header.items():
         lines.append(f"{name:<9} {value}")
-    if evaluation.table:
-        lines += ["", *evaluation.table]
-    shared.print_result(options, evaluation.data | model | evaluation.result, lines)
+    if report.table:
+        lines += ["", *report.table]
+    shared.print_result(options, report.data | model | report.result, lines)
 
 
 def check_options(options: argparse.Namespace, searches: bool) -> None:
@@ -147,7 +152,7 @@ def check_options(options: argparse.Namespace, searches: bool) -> None:
 # rows of texts
 
 
-def evaluate_rows(options: argparse.Namespace) -> Evaluation:
+def evaluate_rows(options: argparse.Namespace) -> Report:
     """Evaluate on ``--data``: its header or keys say what its rows are and what is measured."""
     from minisbert.evaluation.evaluators import load_rows
 
@@ -156,6 +161,8 @@ def evaluate_rows(options: argparse.Namespace) -> Evaluation:
     )
     say(table_of_rows.note())
     rows = table_of_rows.rows
+    if options.split in (None, "train"):
+        warn_of_training_rows(options.model, options.data)
     encoder = shared.chosen_encoder(options, instead=ONLY_SEARCH)
 
     if kind == "pairs without scores":
@@ -177,7 +184,7 @@ def evaluate_rows(options: argparse.Namespace) -> Evaluation:
     # Where all similarities were compared, the line "scored by" says so instead.
     header |= measured.header
     noun = "triplets" if kind == "triplets" else "pairs"
-    return Evaluation(
+    return Report(
         encoder,
         texts=table_of_rows.columns.texts * len(rows),
         data={"data": options.data, "split": options.split, noun: len(rows)},
@@ -185,6 +192,23 @@ def evaluate_rows(options: argparse.Namespace) -> Evaluation:
         result=measured.result,
         table=measured.table,
     )
+
+
+def warn_of_training_rows(model: str, data: str) -> None:
+    """Warn if a model is evaluated on the file that it was trained on.
+
+    ``minisbert train`` keeps its settings in the folder of the run, in which the model's is.
+    """
+    path = Path(model).parent / RUN_CONFIG
+    trained_on = ""
+    with suppress(InputError):  # any folder may have a file of this name, or none
+        trained_on = read_json(path).get("data") or ""
+    for file in str(trained_on).split(","):
+        if os.path.exists(file) and os.path.exists(data) and os.path.samefile(file, data):
+            warn(
+                f"{model} was trained on {data}: a score on rows that it has seen is too high, "
+                f"so evaluate on others"
+            )
 
 
 def rank_positives(encoder: "Encoder", rows: list[tuple]) -> Measured:
@@ -231,7 +255,7 @@ def classify_pairs(encoder: "Encoder", rows: list[tuple]) -> Measured:
 
     protocol = "thresholds chosen on these very pairs, which flatters all but average precision"
     header = {"scored by": comparing_all(encoder), "protocol": protocol}
-    return Measured(evaluator.flat(metrics), header, lay_out(cells, 10, 11))
+    return Measured(evaluator.flatten(metrics), header, lay_out(cells, 10, 11))
 
 
 def correlate_pairs(encoder: "Encoder", rows: list[tuple]) -> Measured:
@@ -246,7 +270,7 @@ def correlate_pairs(encoder: "Encoder", rows: list[tuple]) -> Measured:
     for similarity, values in metrics.items():
         cells.append([similarity, values["pearson"], values["spearman"]])
     header = {"scored by": comparing_all(encoder), "protocol": PROTOCOL}
-    return Measured(evaluator.flat(metrics), header, lay_out(cells, 10, 10))
+    return Measured(evaluator.flatten(metrics), header, lay_out(cells, 10, 10))
 
 
 def columns_of(rows: list[tuple]) -> list[list]:
@@ -268,7 +292,7 @@ def by_similarity(encoder: "Encoder", scores: dict[str, float]) -> dict[str, flo
 # retrieval
 
 
-def evaluate_search(options: argparse.Namespace) -> Evaluation:
+def evaluate_search(options: argparse.Namespace) -> Report:
     """Evaluate retrieval: search ``--corpus`` for ``--queries``, and compare with ``--qrels``."""
     from minisbert.evaluation.retrieval import load_retrieval, retrieval_scores, two_stage_search
     from minisbert.models.pair_model import PairModel
@@ -299,7 +323,7 @@ def evaluate_search(options: argparse.Namespace) -> Evaluation:
     named_scores = scores
     if not options.rerank:
         named_scores = by_similarity(encoder, scores)
-    return Evaluation(
+    return Report(
         encoder,
         texts=queries + documents,
         data={
@@ -336,7 +360,7 @@ def retrieval_table(scores: dict[str, float]) -> list[str]:
 # the suite
 
 
-def evaluate_suite_of_sts(options: argparse.Namespace) -> Evaluation:
+def evaluate_suite_of_sts(options: argparse.Namespace) -> Report:
     """Evaluate on ``--suite sts``: a line for each task, and the average."""
     from minisbert.evaluation.suite import average, evaluate_suite, load_suite
 
@@ -368,7 +392,7 @@ def evaluate_suite_of_sts(options: argparse.Namespace) -> Evaluation:
         cells.append(["average", "", f"{total:.2f}", "", "", f"  {how}"])
 
     protocol = "each sentence encoded alone, Spearman's correlation with the scores, x 100"
-    return Evaluation(
+    return Report(
         encoder,
         texts=2 * sum(task["pairs"] for task in scores),
         data={"suite": options.suite},

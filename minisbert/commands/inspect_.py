@@ -10,9 +10,9 @@ Examples:
   minisbert inspect triplets.jsonl.gz --model bert-base-uncased --max-length 128 --json
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minisbert.commands import shared
 from minisbert.system.assets import asset, local_path
@@ -26,9 +26,13 @@ from minisbert.system.console import (
 )
 from minisbert.system.files import check_no_link, check_output
 
+if TYPE_CHECKING:
+    from minisbert.diagnosis.inspection import InspectedFile
+
 DEFAULT = "all-MiniLM-L6-v2"
 PICTURE = "inspection.png"
 ROLES = ("train", "dev", "test")  # of the files, in their order
+NAMED_LABELS = 10  # how many labels are counted for people; --json has all
 NAMED_PLACES = 3  # how many rows of each finding are named
 # What ``--json`` lists for each file, and what it means.
 FINDINGS = {
@@ -75,8 +79,10 @@ def report(content: dict[str, Any]) -> Iterator[str]:
         yield from report_of_file(file)
         yield ""
     for row in content["shared"]:
-        shared = "1 row is" if row["rows"] == 1 else f"{row['rows']:,} rows are"
-        yield f"{row['file']}: {shared} also in {row['with']}"
+        rows = f"{row['rows']:,} rows are"
+        if row["rows"] == 1:
+            rows = "1 row is"
+        yield f"{row['file']}: {rows} also in {row['with']}"
     if content["command"] is not None:
         yield f"Train with:\n  {content['command']}"
 
@@ -99,8 +105,11 @@ def report_of_file(file: dict[str, Any]) -> Iterator[str]:
     if "scores" in file:
         scores = file["scores"]
         yield f"  scores   {scores['min']:g} to {scores['max']:g}, mean {scores['mean']:.3g}"
-    for name, count in file["labels"].items():
+    labels = list(file["labels"].items())
+    for name, count in labels[:NAMED_LABELS]:
         yield f"  label    {name}: {count:,}"
+    if len(labels) > NAMED_LABELS:
+        yield f"  label    and {len(labels) - NAMED_LABELS:,} more"
     for name, meaning in FINDINGS.items():
         if file[name]:
             yield f"  {name} ({len(file[name]):,}): {meaning}"
@@ -149,23 +158,35 @@ def main(arguments: list[str] | None = None) -> None:
     }
 
     if options.plots:
-        unit = "characters"
         limit = None
         if tokenizer is not None:
-            unit = "tokens"
             limit = tokenizer.limit
-        lengths = {}
-        scores = {}
-        for file in files:
-            lengths[str(file.path)] = file.tokens or [len(text) for text in file.texts]
-            scores[str(file.path)] = file.scores
-        figure = plots.draw_histograms(lengths, unit, scores, limit)
-        plots.save(figure, options.plots / PICTURE)
+        plots.save(draw_files(files, limit), options.plots / PICTURE)
         say(f"wrote {options.plots / PICTURE}")
 
-    refused = any(file.problems for file in files)
-    with exiting(1 if refused else 0):
+    exit_code = 0
+    if any(file.problems for file in files):
+        exit_code = 1
+    with exiting(exit_code):
         if options.json:
             print_json(content)
         else:
             print(escaped("\n".join(report(content))))
+
+
+def draw_files(files: Sequence["InspectedFile"], limit: int | None) -> Any:
+    """Draw the lengths and scores of files: lengths in tokens if they have a ``limit``."""
+    from minisbert.evaluation import plots
+
+    unit = "characters"
+    if limit is not None:
+        unit = "tokens"
+    lengths = {}
+    scores = {}
+    for file in files:
+        name = str(file.path)
+        lengths[name] = file.tokens
+        if limit is None:
+            lengths[name] = [len(text) for text in file.texts]
+        scores[name] = file.scores
+    return plots.draw_histograms(lengths, unit, scores, limit)

@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
         scores, indices = encoder.top_k(query_vectors, vectors, candidates, progress=True)
 
     if options.rerank:
-        say(f"candidates by {similarity}, scored by {options.rerank}")
+        say(f"{candidates} candidates for each query by {similarity}, scored by {options.rerank}")
         scores, indices = rerank(reranker, queries, corpus, indices)
         shared.say_cut_pairs(reranker, indices.size)
     else:

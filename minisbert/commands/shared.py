@@ -321,9 +321,11 @@ def prompt_of(
     """
     from minisbert.models.properties import choose_prompt
 
-    prefix = f"{role}_" if role else ""
-    prompt = getattr(options, f"{prefix}prompt")
-    name = getattr(options, f"{prefix}prompt_name")
+    option = "prompt"
+    if role:
+        option = f"{role}_prompt"
+    prompt = getattr(options, option)
+    name = getattr(options, f"{option}_name")
     # An empty prompt was given on purpose: "" means none, and not the model's own.
     if prompt is not None or name is not None:
         return choose_prompt(encoder.settings, prompt, name)

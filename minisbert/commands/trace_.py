@@ -28,6 +28,8 @@ from minisbert.system.console import (
 from minisbert.system.files import atomic_file
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from minisbert.diagnosis.tracing import Stage
 
 EXAMPLE_TEXTS = [
@@ -116,13 +118,18 @@ def main(arguments: list[str] | None = None) -> None:
     first = tracing.first_divergence(rows)
     verdict = tracing.explain(rows, list(ours))
 
-    with exiting(0 if first is None else 1):
+    exit_code = 0
+    first_name = None
+    if first is not None:
+        exit_code = 1
+        first_name = first.name
+    with exiting(exit_code):
         if options.json:
             report = {
                 "model": options.model,
                 "against": against,
                 "tensors": [as_json(row) for row in rows],
-                "first_divergence": None if first is None else first.name,
+                "first_divergence": first_name,
                 "unknown": only_theirs,
                 "verdict": verdict,
             }
@@ -130,18 +137,25 @@ def main(arguments: list[str] | None = None) -> None:
             return
 
         dtype = str(encoder.dtype).removeprefix("torch.")
-        other_side = "Hugging Face transformers" if against == "hf" else against
-        counts = inputs["mask"].sum(dim=1).tolist()
-        tokens = ", ".join(map(str, counts))
         print(f"model      {options.model}, {encoder.pooling_mode} pooling, {dtype}")
-        print(f"against    {other_side}")
-        print(f"texts      {len(counts)}, with {tokens} tokens; pads are not compared")
+        print_other_side(against, inputs["mask"])
         print(f"tolerance  {tolerance:g}, for the final vector {vector_tolerance:g}\n")
         tracing.print_rows(rows)
         print()
         print_not_compared("we have", only_theirs)
         print_not_compared("the other side has", only_ours)
         print(verdict)
+
+
+def print_other_side(against: str, mask: "Tensor") -> None:
+    """Print what is compared with, and the texts of the mask (N, T)."""
+    other_side = against
+    if against == "hf":
+        other_side = "Hugging Face transformers"
+    counts = mask.sum(dim=1).tolist()
+    tokens = ", ".join(map(str, counts))
+    print(f"against    {other_side}")
+    print(f"texts      {len(counts)}, with {tokens} tokens; pads are not compared")
 
 
 def as_json(row: "Stage") -> dict[str, Any]:

@@ -22,9 +22,10 @@ def main(arguments: list[str] | None = None) -> None:
     if "-h" in words or "--help" in words:
         parse(words)  # prints the help and ends
     from minisbert.train import main as train
-    from minisbert.training.distributed import run_distributed_command
+    from minisbert.training.distributed import leaving_the_group
 
-    run_distributed_command(lambda: train(arguments))
+    with leaving_the_group():
+        train(arguments)
 
 
 def plot(arguments: list[str] | None = None) -> None:

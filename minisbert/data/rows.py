@@ -6,6 +6,7 @@ not.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -558,6 +559,17 @@ def choose_scale(scores: Iterable[float], name: str = "rows", unit: str = "line"
         f"{name}: the highest score is {highest:g}, and a scale above 100 must be given, such as "
         f"{scale_setting(unit, highest)}"
     )
+
+
+def highest_in_name(column: str) -> float | None:
+    """The highest score that the name of a column states; None without one.
+
+    ``highest_in_name("score (0-10)") = 10``.
+    """
+    scale = re.search(r"(?<![0-9a-zA-Z])[01] ?(?:-|–|to|\.\.) ?(\d+)(?!\d)", column)
+    if scale is None:
+        return None
+    return float(scale[1])
 
 
 def scale_option(unit: str) -> str:

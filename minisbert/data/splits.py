@@ -16,7 +16,15 @@ import torch
 from minisbert.core import InputError, one_line
 from minisbert.data.columns import Columns, listed_names
 from minisbert.data.published import PUBLISHED, check_has_name, is_published
-from minisbert.data.rows import Table, as_needs, choose_scale, divide_scores, read_rows
+from minisbert.data.rows import (
+    Table,
+    as_needs,
+    choose_scale,
+    divide_scores,
+    highest_in_name,
+    read_rows,
+    scale_setting,
+)
 
 # the sizes of dev and test that are held out by default
 DEFAULT_SHARE = 0.1  # of the rows
@@ -90,12 +98,27 @@ def read_splits(
             check_has_name(source)
     table = training_table(data, columns, names, scale, quotes, limit)
 
-    # Dev and test may hold what the training rows hold, or what else they are judged by. A text
-    # alone says nothing of what it should be near to.
+    # A file has names, so what fits the training rows is tried first.
     needs = [*judged_by]
-    if table.columns.texts > 1 and judges_itself:
-        needs = [*as_needs(columns), *judged_by]
+    if judges_itself:
+        needs = [*needs_that_judge(columns, judged_by, table), *judged_by]
     return split_table(table, dev, test, needs, names, quotes=quotes, seed=seed)
+
+
+def needs_that_judge(
+    columns: Columns | Sequence[Columns], judged_by: Sequence[Columns], train: Table
+) -> list[Columns]:
+    """Which of the needs of the training rows the rows of dev and test may have, too.
+
+    A text alone says nothing of what it should be near to, so it judges no model that is
+    ``judged_by`` other rows.
+    """
+    needs = as_needs(columns)
+    if not judged_by:
+        return [*needs]
+    if train.columns.texts == 1:
+        return []
+    return [need for need in needs if need.texts > 1]
 
 
 def split_table(
@@ -194,10 +217,24 @@ def ready_to_train(table: Table, scale: float | None = None) -> Table:
     if table.columns.label == "score":
         if scale is None:
             scale = choose_scale([row[-1] for row in table.rows], table.name, table.unit)
+            table = remark_other_scale(table, scale)
         table = divide_scores(table, scale)
     if table.columns.label == "class":
         check_classes(table)
     return table
+
+
+def remark_other_scale(table: Table, scale: float) -> Table:
+    """Add a remark if the header states another highest score than the one that was chosen."""
+    if not table.names:
+        return table
+    highest = highest_in_name(table.names[-1])
+    if highest is None or highest == scale:
+        return table
+    remark = (
+        f"the header says up to {highest:g}: {scale_setting(table.unit, highest)} divides by it"
+    )
+    return replace(table, remarks=[*table.remarks, remark])
 
 
 # -------------------------------------------------------------------------- which rows are dev

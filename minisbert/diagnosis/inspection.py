@@ -260,9 +260,11 @@ def check_whole(file: InspectedFile, table: Table) -> None:
     if len(table.rows) == 1 and file.role == "train":
         raise InputError(f"{table.name}: one row is too few to train on: give more")
 
-    # It is called for its errors and for the scale: the scores are shown as the file has them.
+    # It is called for its errors, for the scale and what is said of it: the scores are shown as the
+    # file has them.
     ready = ready_to_train(table, file.scale)
     table.scale = ready.scale
+    table.remarks = ready.remarks
 
     if table.columns.label == "score" and len(set(file.scores)) < 2:
         raise InputError(

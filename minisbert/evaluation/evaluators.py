@@ -132,9 +132,9 @@ class Evaluator:
             raise InputError(f"an evaluator is called with an encoder, not {one_line(model)}")
         similarity = model.similarity_fn_name
         self.primary_metric = self.key.format(similarity=similarity, metric=self.primary)
-        return self.flat(self.compute_metrics(model, [similarity]))
+        return self.flatten(self.compute_metrics(model, [similarity]))
 
-    def flat(self, computed: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    def flatten(self, computed: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         """Join the names of similarities and metrics as in sentence-transformers: ``cosine_ap``."""
         results = {}
         for similarity, values in computed.items():
@@ -174,10 +174,10 @@ def checked_columns(texts: Mapping[str, Sequence[str]], **numbers: Sequence) -> 
 
 
 def numbers_of(name: str, values: Sequence) -> list:
-    """Scores as numbers, or labels as 0 and 1; ``InputError`` with the place of what is neither."""
+    """Return scores as numbers, or labels as 0 and 1; ``InputError`` names what is neither."""
     parse = PARSERS[name]
     numbers: list = []
-    # an array or a tensor has numbers of its own, which ``tolist`` turns into Python's
+    # An array or a tensor has numbers of its own, which ``tolist`` turns into Python's.
     if hasattr(values, "tolist"):
         values = values.tolist()
     for i, value in enumerate(values):

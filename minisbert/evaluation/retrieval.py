@@ -186,7 +186,7 @@ def texts_by_id(path: str | Path) -> dict[str, str]:
 
 
 def first_value(fields: Record, keys: Sequence[str]) -> Any:
-    """The value of the first of the keys that an object has; None without one."""
+    """Return the value of the first of the keys that an object has; None without one."""
     for key in keys:
         if key in fields:
             return fields[key]
@@ -205,12 +205,11 @@ def read_qrels(path: str | Path, queries: Collection[str]) -> dict[str, dict[str
             cells = cells_of_judgement(line)
             check_width(cells, width)
             width = len(cells)
-            query, *iteration, document, score = cells  # TREC alone has the iteration
-            if iteration and iteration != ["Q0"] and as_number(iteration[0]) is None:
-                raise ValueError(
-                    f"the second of four columns is {one_line(iteration[0])}: TREC's qrels have 0 "
-                    f"or Q0 there and no header; else {', '.join(QRELS)} are needed"
-                )
+            if width == 4:  # a line of TREC's
+                check_iteration(cells[1])
+            query = cells[0]
+            document = cells[-2]
+            score = cells[-1]
             grade = as_number(score)
             if is_first:
                 is_first = False
@@ -234,10 +233,19 @@ def read_qrels(path: str | Path, queries: Collection[str]) -> dict[str, dict[str
 
 
 def cells_of_judgement(line: str) -> list[str]:
-    """The cells of a line: between tabs, or of TREC's four columns between blanks."""
+    """Return the cells of a line: between tabs, or of TREC's four columns between blanks."""
     if "\t" not in line and len(line.split()) == 4:
         return line.split()
     return [cell.strip() for cell in line.split("\t")]
+
+
+def check_iteration(cell: str) -> None:
+    """Raise ``ValueError`` unless the second of four cells is TREC's, which is not read."""
+    if cell != "Q0" and as_number(cell) is None:
+        raise ValueError(
+            f"the second of four columns is {one_line(cell)}: TREC's qrels have 0 or Q0 there and "
+            f"no header; else {', '.join(QRELS)} are needed"
+        )
 
 
 def check_header(cells: Sequence[str]) -> None:

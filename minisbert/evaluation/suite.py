@@ -23,7 +23,8 @@ from minisbert.models.text_encoder import TextEncoder
 from minisbert.system.assets import asset, ensure, problems
 from minisbert.system.reading import reading
 
-YEARS = {  # STS13 lacks its SMT set, whose licence forbids copies, here as in the papers
+# STS13 lacks its SMT set, whose licence forbids copies, here as in the papers.
+YEARS = {
     "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
     "STS13": ("FNWN", "headlines", "OnWN"),
     "STS14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
@@ -36,7 +37,7 @@ SICK_FILES = {
     "trial": "SICK_trial.txt",
 }
 AVERAGED = (*YEARS, "STS-B", "SICK-R")  # the tasks of SimCSE's table, in its order
-# the name of a task -> the asset with its files
+# The asset with the files of each task.
 TASK_ASSETS = {
     "STS12": "sts12",
     "STS13": "sts13",
@@ -89,8 +90,9 @@ def load_suite() -> tuple[list[Task], dict[str, str]]:
                 missing[name] = reason.removesuffix(":")
                 continue
         # A changed file would give another score without a word, so every hash is compared.
-        if wrong := problems(asset(asset_name)):
-            raise InputError(f"{wrong[0]}; fetch it again: minisbert assets fetch {asset_name}")
+        faults = problems(asset(asset_name))
+        if faults:
+            raise InputError(f"{faults[0]}; fetch it again: minisbert assets fetch {asset_name}")
         tasks += load_task(name, folder)
     return tasks, missing
 

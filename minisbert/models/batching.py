@@ -94,9 +94,9 @@ class Tokens:
 def with_limit(tokenizer: ModelTokenizer, limit: int) -> ModelTokenizer:
     """Return a copy that cuts texts at another length; other encoders may share the tokenizer."""
     check_limit(limit, tokenizer.single_template)
-    other = copy.copy(tokenizer)
-    other.limit = limit
-    return other
+    limited = copy.copy(tokenizer)
+    limited.limit = limit
+    return limited
 
 
 def tokenize(
@@ -166,7 +166,7 @@ def distinct_rows(rows: Sequence[array]) -> tuple[list[array], list[int]]:
 # ---------------------------------------------------------------------------------- padded batches
 
 
-def budgeted_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
+def budgeted_batches(lengths: Sequence[int] | np.ndarray, batch_tokens: int) -> list[list[int]]:
     """Group row numbers by length, longest first, to at most ``batch_tokens`` with padding."""
     order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
     batches: list[list[int]] = []
@@ -252,12 +252,12 @@ def packed_batches(
         pads = width - row.tokens
         wasteful = 8 * pads > width and pads * (len(rows) - number) > FEW_PADS
         # Rows up to SHORT and longer ones share no batch.
-        other_attention = rounded(row.tokens) <= SHORT < width
+        other_attention = round_up(row.tokens) <= SHORT < width
         if batch and (full or wasteful or other_attention):
             yield make_batch(tokens, batch, width)
             batch = []
         if not batch:
-            width = rounded(row.tokens)
+            width = round_up(row.tokens)
         batch.append(row)
     yield make_batch(tokens, batch, width)
 
@@ -281,26 +281,28 @@ def share_rows(lengths: Sequence[int], tokens: int = ROW) -> list[Row]:
     # the one with the lowest number.
     total = sum(lengths[text] for text in short_texts)
     heap = [(0, number) for number in range(math.ceil(total / tokens))]  # tokens, number of a row
-    texts_of: list[list[int]] = [[] for _ in heap]
+    texts_by_number: list[list[int]] = [[] for _ in heap]
     for text in short_texts:
         filled, number = heap[0]
         heapreplace(heap, (filled + lengths[text], number))
-        texts_of[number].append(text)
+        texts_by_number[number].append(text)
     for filled, number in heap:
-        rows.append(Row(texts_of[number], filled))
+        rows.append(Row(texts_by_number[number], filled))
     return rows
 
 
-def rounded(tokens: int) -> int:
+def round_up(tokens: int) -> int:
     """Round up the length of a row, for few shapes: oneDNN compiles and keeps a kernel for each."""
-    step = 4 if tokens <= 2 * ROW else 8
-    return (tokens + step - 1) // step * step
+    step = 8
+    if tokens <= 2 * ROW:
+        step = 4
+    return math.ceil(tokens / step) * step
 
 
 def single_batch(tokens: Tokens) -> PackedBatch:
     """Write the only text of a call into a row: ``make_batch``, in a fraction of its time."""
     count = len(tokens.ids[0])
-    width = rounded(count)
+    width = round_up(count)
     if count <= UNPADDED_UP_TO or count > UNPADDED_ABOVE:
         width = count
     places = np.arange(count)[None]  # (1, S)
@@ -342,22 +344,25 @@ def make_batch(tokens: Tokens, rows: Sequence[Row], width: int) -> PackedBatch:
         width = longest  # no pads
 
     # Of each token of the batch, M in all: the number of its text in the batch, its position in
-    # that text, and its place in the rows.
+    # that text, and its place in the rows, flattened.
     counts = np.array(lengths)  # (N,)
-    text_of = np.repeat(np.arange(len(texts)), counts)  # (M,)
+    text_of_token = np.repeat(np.arange(len(texts)), counts)  # (M,)
     before = counts.cumsum() - counts  # tokens of the texts before each text, (N,)
-    position = np.arange(total) - before[text_of]  # (M,)
-    place = np.array(starts)[text_of] + position  # (M,)
+    position_of_token = np.arange(total) - before[text_of_token]  # (M,)
+    place_of_token = np.array(starts)[text_of_token] + position_of_token  # (M,)
 
+    # Each table has a number for every place, and that of a pad where no token is.
     size = len(rows) * width
     ids = np.zeros(size, np.int64)
-    ids[place] = np.frombuffer(b"".join([tokens.ids[text] for text in texts]), dtype=np.intc)
+    ids[place_of_token] = np.frombuffer(
+        b"".join([tokens.ids[text] for text in texts]), dtype=np.intc
+    )
     positions = np.zeros(size, np.int64)
-    positions[place] = position
+    positions[place_of_token] = position_of_token
     text_index = np.full(size, -1)
-    text_index[place] = text_of
+    text_index[place_of_token] = text_of_token
     places = np.full((len(texts), longest), -1)  # (N, S)
-    places[text_of, position] = place
+    places[text_of_token, position_of_token] = place_of_token
     return PackedBatch(
         ids=torch.from_numpy(ids.reshape(-1, width)),
         positions=torch.from_numpy(positions.reshape(-1, width)),
@@ -414,15 +419,21 @@ def check_ids(
             f"{longest} tokens, but the position table has {config.positions}: let the tokenizer "
             f"cut them"
         )
-    advice = "in its vocabulary: do tokenizer and weights belong together?"
-    check_range("ids", ids, config.vocab_size, advice)
+    words = f"{config.vocab_size} in its vocabulary: do tokenizer and weights belong together?"
+    check_range("ids", ids, config.vocab_size, words)
     if token_types is not None:
-        check_range("token_types", token_types, config.type_vocab_size, "types")
+        types = f"{config.type_vocab_size} types"
+        if config.type_vocab_size == 0:
+            types = "no types"
+        check_range("token_types", token_types, config.type_vocab_size, types)
 
 
-def check_range(name: str, values: Tensor | np.ndarray, size: int, things: str) -> None:
-    """Raise ``ValueError`` for a number below 0 or from ``size`` on."""
+def check_range(name: str, values: Tensor | np.ndarray, size: int, needed: str) -> None:
+    """Raise ``ValueError`` for a number below 0 or from ``size`` on.
+
+    The message ends in what the model has: ``needed``.
+    """
     low = int(values.min())
     high = int(values.max())
     if low < 0 or high >= max(size, 1):  # a model without token types is given zeros
-        raise ValueError(f"{name} run from {low} to {high}, this model has {size or 'no'} {things}")
+        raise ValueError(f"{name} run from {low} to {high}, this model has {needed}")

@@ -230,7 +230,8 @@ def read_task(folder: ModelFolder, outputs: int) -> str:
     if activation is None:
         path = folder.path / CONFIG
         activation = config.get("sentence_transformers", dict, {}).get("activation_fn")
-        activation = activation or config.get("sbert_ce_default_activation_function", str)
+        if not activation:
+            activation = config.get("sbert_ce_default_activation_function", str)
 
     tasks = PAIR_TASKS
     default = SIGMOID_PATH

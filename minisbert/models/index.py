@@ -206,6 +206,8 @@ def indexed_vectors(
     """
     texts = check_texts(texts)
     path = Path(path)
+
+    # What is there is used if it was made from the same.
     wanted = made_from(encoder, texts, prompt, model)
     made = index_metadata(path)
     if made is not None:
@@ -214,10 +216,12 @@ def indexed_vectors(
         if not changed:
             return read_vectors(encoder, path, len(texts), int(wanted["width"]))
         if "quantized" in made:
-            again = f"encode --quantize {made['quantized']}"
-            remedy = f"give what it was made with, or write it again with {again}"
-            raise InputError(f"{path} was made with {changed}: {remedy}")
+            raise InputError(
+                f"{path} was made with {changed}: give what it was made with, or write it again "
+                f"with encode --quantize {made['quantized']}"
+            )
         say(f"{path} was made with {changed}: rebuilding it")
+
     # Opened before the work, so that a path that cannot be written is found at once; the old index
     # stays until the end.
     with atomic_file(path) as partial:
@@ -237,14 +241,19 @@ def read_vectors(encoder: TextEncoder, path: Path, count: int, width: int) -> An
     with reading(path):
         if "bits" in tensors or "codes" in tensors:
             return from_codes(tensors, count, width)
-        usable = True
-        for name in FLOATS:
-            if name in tensors:
-                x = tensors[name]
-                is_float = x.dtype in (torch.float32, torch.float64)
-                usable = usable and is_float and bool(x.isfinite().all())
         vectors = KINDS[encoder.vectors_are].from_tensors(tensors)
-        if not usable or tuple(vectors.shape) != (count, width):
+        if not are_finite_floats(tensors) or tuple(vectors.shape) != (count, width):
             needed = f"{count:,} vectors of width {width}, finite and in float32"
             raise ValueError(f"the file does not hold {needed}: remove it, and it is made anew")
     return vectors
+
+
+def are_finite_floats(tensors: Mapping[str, torch.Tensor]) -> bool:
+    """Return whether those of the tensors that hold numbers of vectors can be compared."""
+    for name in FLOATS:
+        if name not in tensors:
+            continue
+        x = tensors[name]
+        if x.dtype not in (torch.float32, torch.float64) or not x.isfinite().all():
+            return False
+    return True

@@ -90,8 +90,10 @@ def load_head(folder: ModelFolder, bert: Encoder) -> MaskedHead:
     """Open the masked-language head in an encoder's folder; ``InputError`` if it has none."""
     config = bert.config
     if config.model_type not in MASKED_CLASSES:
-        reason = f"a masked-language head is read from a {' or a '.join(MASKED_CLASSES.values())}"
+        classes = " or a ".join(MASKED_CLASSES.values())
+        reason = f"a masked-language head is read from a {classes}"
         raise unsupported(folder.path / CONFIG, "model_type", config.model_type, reason)
+
     names = MASKED_HEAD_NAMES[config.model_type]
     canonical = ENCODER_FAMILIES[config.model_type].canonical
     tensors: dict[str, Tensor] = {}
@@ -99,6 +101,7 @@ def load_head(folder: ModelFolder, bert: Encoder) -> MaskedHead:
     for file in files:
         for name, tensor in read_weights(file).items():
             tensors[canonical(name)] = tensor
+
     # Most files leave out the table of words, which is the embeddings' again.
     words = bert.embeddings.word.weight
     tied = folder.json(CONFIG).get("tie_word_embeddings", True)
@@ -106,6 +109,7 @@ def load_head(folder: ModelFolder, bert: Encoder) -> MaskedHead:
         tensors.setdefault(names["words"], words)
     if DECODER_BIAS in tensors:
         tensors[names["bias"]] = tensors[DECODER_BIAS]
+
     path = files[-1]  # for messages: most models have a single file
     for name in names.values():
         if name not in tensors:

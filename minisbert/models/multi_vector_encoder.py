@@ -173,6 +173,13 @@ def normalizes_tokens(folder: ModelFolder) -> bool:
     return False
 
 
+def role_of(query: bool) -> str:
+    """Return what texts are, in the words of prompts and of ``skiplist_tasks``."""
+    if query:
+        return "query"
+    return "document"
+
+
 # The vectors of texts' tokens: of several texts, or (T, K) of one.
 TokenVectors = Matrices | Tensor | np.ndarray | Sequence[Tensor | np.ndarray]
 
@@ -332,8 +339,7 @@ class MultiVectorEncoder(TransformerEncoder):
             attended = positions < own[:, None]
 
         compared = real  # in documents usually all tokens but punctuation
-        task = "query" if tokens.query else "document"
-        if task in self.settings.skiplist_tasks:
+        if role_of(tokens.query) in self.settings.skiplist_tasks:
             compared = real & ~torch.isin(ids, self.skipped_ids.to(ids.device))
         return TokenBatch(list(texts), ids, attended, compared, tokens.dtype)
 
@@ -394,8 +400,7 @@ class MultiVectorEncoder(TransformerEncoder):
             queries_prompt = bool(prompt) and prompt == role_prompt(self.settings, "query")
             query = queries_prompt or prompt_name == "query"
         elif prompt is None and prompt_name is None:
-            role = "query" if query else "document"
-            prompt = role_prompt(self.settings, role)
+            prompt = role_prompt(self.settings, role_of(query))
 
         single = isinstance(texts, str)
         if isinstance(texts, str):
@@ -407,8 +412,10 @@ class MultiVectorEncoder(TransformerEncoder):
         self.truncated = sum(tokens.truncated)
         with bar_of(show_progress_bar, len(texts)) as bar:
             matrices = self.states_of(tokens, TEXT_TOKENS * batch_size, dtype, bar)
+        if single and convert_to_numpy:
+            return matrices[0].numpy()
         if single:
-            return matrices[0].numpy() if convert_to_numpy else matrices[0]
+            return matrices[0]
         return Matrices.of([matrix.numpy() for matrix in matrices], self.width)
 
     @explained(ENCODE, DenseEncoder.encode)

@@ -102,8 +102,11 @@ def make_head(name: str, settings: dict[str, Any]) -> Head:
         needed = ", ".join(SETTINGS[name])
         raise ValueError(f"settings {one_line(settings)} must state each of {needed}")
     for key, value in settings.items():
-        kind = str if key in ("concat", "variant") else int | float
-        if not isinstance(value, kind):
+        if key in ("concat", "variant"):
+            fits = isinstance(value, str)
+        else:
+            fits = isinstance(value, int | float)
+        if not fits:
             raise ValueError(f"settings: {key} cannot be {one_line(value)}")
 
     sizes = dict(settings)
@@ -113,5 +116,5 @@ def make_head(name: str, settings: dict[str, Any]) -> Head:
         features = sizes.pop("concat").split(",")
         return ConcatHead(features=features, **sizes)
     variant = sizes.pop("variant")
-    check_one_of("variant", variant, [*CROSS_HEADS])
+    check_one_of("variant", variant, list(CROSS_HEADS))
     return CROSS_HEADS[variant](**sizes)

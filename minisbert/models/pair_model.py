@@ -299,6 +299,13 @@ def split_pairs(pairs: Any) -> tuple[list[str], list[str]]:
     return firsts, seconds
 
 
+def outputs_of_task(outputs: Tensor, task: str) -> Tensor:
+    """Return a head's outputs (N, C) as the losses take them: (N,) if a pair has one number."""
+    if task in TASKS_WITH_LABELS:
+        return outputs
+    return outputs.squeeze(-1)  # (N, 1) -> (N,)
+
+
 def to_scores(
     outputs: Tensor, task: str, activation: Callable[[Tensor], Tensor] | None, softmax: bool
 ) -> Tensor:
@@ -405,9 +412,7 @@ class PairModel(PairScorer, ChangedBetweenCalls):
             if mask is not None:
                 mask_a, mask_b = mask.chunk(2)  # (B, T) each
             outputs = self.head(a, b, mask_a, mask_b)
-        if self.task in TASKS_WITH_LABELS:
-            return outputs  # (B, C)
-        return outputs.squeeze(-1)  # (B, 1) -> (B,)
+        return outputs_of_task(outputs, self.task)
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -466,10 +471,8 @@ class PairModel(PairScorer, ChangedBetweenCalls):
         )
         self.truncated = encoder.truncated
         u, v = vectors.to(self.device).chunk(2)  # (N, D) each
-        outputs = compare_in_blocks(head, u, v).cpu()  # (N, 1) or (N, C)
-        if self.task in TASKS_WITH_LABELS:
-            return outputs
-        return outputs.squeeze(-1)  # (N,)
+        outputs = compare_in_blocks(head, u, v).cpu()  # (N, C)
+        return outputs_of_task(outputs, self.task)
 
     @explained(SAVE)
     def save(self, folder: str | Path) -> None:

@@ -227,7 +227,9 @@ class EncoderProperties(CutTexts):
     @default_prompt_name.setter
     def default_prompt_name(self, name: str | None) -> None:
         if name is not None and name not in self.settings.prompts:
-            names = ", ".join(map(one_line, self.settings.prompts)) or "none"
+            names = "none"
+            if self.settings.prompts:
+                names = ", ".join(map(one_line, self.settings.prompts))
             raise InputError(
                 f"default_prompt_name {one_line(name)} is not one of the prompts; there are {names}"
             )

@@ -8,20 +8,37 @@ import torch
 
 from minisbert.checkpoints.card import base_model_of, write_card
 from minisbert.checkpoints.layout import (
+    HEAD_FILE,
     LARGEST_SIZE,
     ModelFolder,
     check_opened_by,
     find_model,
     read_folder,
 )
+from minisbert.core.heads import JointHead
+from minisbert.models.pair_heads import HEAD_NAMES
 from minisbert.models.properties import SimilarityName
 from minisbert.models.text_encoder import TextEncoder
 from minisbert.replacements import LOAD, SAVE, explained
+from minisbert.system.console import warn
 from minisbert.system.devices import choose_device
 from minisbert.system.files import atomic_folder
 
 # How a model card names the result for a text, by the encoder's ``vectors_are``.
 VECTOR_NAMES = {"dense": "a vector", "sparse": "a sparse vector", "per token": "a vector per token"}
+
+
+def holds_cross_encoder(folder: ModelFolder) -> bool:
+    """Return whether a head reads both texts of a pair together.
+
+    The encoder under it was trained for that alone. Under a head that compares two vectors it is an
+    encoder like any other.
+    """
+    if folder.classifier:
+        return True
+    if not folder.holds_pair_model:
+        return False
+    return folder.json(HEAD_FILE).get("head") == HEAD_NAMES[JointHead]
 
 
 class StoredEncoder(TextEncoder):
@@ -97,6 +114,12 @@ class StoredEncoder(TextEncoder):
         """
         choose_device(device)  # an error before the weights are read
         check_opened_by(folder, cls.folder_class)
+        if holds_cross_encoder(folder):
+            warn(
+                f"{folder.path} holds a cross-encoder, which scores pairs: only its encoder is "
+                f"opened, and nobody has trained its vectors to be compared; minisbert.load opens "
+                f"the whole model"
+            )
         encoder = cls.from_folder(folder, pooling, max_seq_length)
         encoder.base_model = base_model_of(folder.path)
         encoder.configured(**settings)

@@ -28,6 +28,17 @@ from minisbert.models.stored_encoder import StoredEncoder
 from minisbert.system.devices import choose_dtype, move_to
 from minisbert.system.torch_internals import fastest_linear
 
+# Which models are in use now, in all threads.
+#
+# Held while modes, dtypes and devices change; notified when a call ends.
+_lock = threading.Condition(threading.RLock())
+# The networks that ``train`` is training, and in which thread. Several may share modules.
+_trained: dict[nn.Module, int] = {}
+# The model that each call computes with, and the thread of the call.
+_computing: list[tuple[nn.Module, int]] = []
+# The modules that were switched from train to eval mode, and how many calls still need them so.
+_calls: dict[nn.Module, int] = {}
+
 
 class ChangedBetweenCalls(ExplainedModule):
     """A model that no other thread changes while a call computes with it.
@@ -171,16 +182,6 @@ def token_states(bert: Encoder, batch: PackedBatch) -> list[Tensor]:
     """Compute the hidden states (T, D) of each text, its prompt's included."""
     hidden, mask = text_states(bert, replace(batch, unpooled=0))
     return [states[real] for states, real in zip(hidden, mask, strict=True)]
-
-
-# Held while modes, dtypes and devices change; notified when a call ends.
-_lock = threading.Condition(threading.RLock())
-# The networks that ``train`` is training, and in which thread. Several may share modules.
-_trained: dict[nn.Module, int] = {}
-# The model that each call computes with, and the thread of the call.
-_computing: list[tuple[nn.Module, int]] = []
-# The modules that were switched from train to eval mode, and how many calls still need them so.
-_calls: dict[nn.Module, int] = {}
 
 
 @contextmanager

@@ -34,6 +34,7 @@ from minisbert.system.progress import Bar, is_disabled, is_watched
 
 ASSETS_TOML = Path(__file__).with_name("assets.toml")
 TIMEOUT = 30  # seconds without a byte before giving up on a server
+MOST_BYTES = 2**30  # of a file whose size the manifest does not have
 PIP = ["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check"]
 
 
@@ -174,9 +175,10 @@ def fetch(wanted: Asset) -> None:
     """
     names = [file.name for file in wanted.files]
     sources = wanted.sources
-    forbidding = offline()
-    if forbidding:
+    forbidden_by = offline()  # a variable's name, or ""
+    if forbidden_by:
         sources = [source for source in wanted.sources if "hub" in source]
+
     failures = []
     folder = Path(os.path.realpath(wanted.folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -187,18 +189,19 @@ def fetch(wanted: Asset) -> None:
         for source in sources:
             kind = next(iter(source))  # the first key
             address = f"{kind} {source[kind]}"
-            if not forbidding:
+            if not forbidden_by:  # a look into the cache is no download to announce
                 warn(f"fetching {wanted.name} ({address}) to {wanted.folder}")
             failure = try_source(source, wanted, Path(temporary))
             if not failure:
                 move_files(names, Path(temporary), folder)
                 return
-            if not forbidding:
+            if not forbidden_by:
                 warn(f"  {failure}")
             failures.append(f"  {address}: {failure}")
-    if forbidding:
+
+    if forbidden_by:
         raise InputError(
-            f"{wanted.name} is {wanted.state()} and {forbidding} forbids fetching it; "
+            f"{wanted.name} is {wanted.state()} and {forbidden_by} forbids fetching it; "
             f"put {', '.join(names)} into {wanted.folder}"
         )
     lines = [
@@ -313,10 +316,12 @@ def copy(stream: IO[bytes], path: Path, size: int | None) -> None:
     """Copy a stream to a file, with a bar.
 
     ``size`` is the manifest's. Raises ``ValueError`` for a longer stream, or for one of more than
-    1 GiB if the manifest has no size. This stops a wrong answer before it fills the disk; a shorter
-    one fails by its hash.
+    ``MOST_BYTES`` if the manifest has no size. This stops a wrong answer before it fills the disk;
+    a shorter one fails by its hash.
     """
-    most = size or 2**30
+    most = MOST_BYTES
+    if size is not None:
+        most = size
     path.parent.mkdir(parents=True, exist_ok=True)
     with (
         stream,
@@ -364,7 +369,8 @@ def offline() -> str:
         return "MINISBERT_OFFLINE"
     from huggingface_hub import constants  # this import takes .2 s
 
-    # Who sets one of these wants no download, from a package index neither. The library reads both.
+    # The library reads both variables. Somebody who sets one of them wants no download from
+    # anywhere, a package index included.
     if constants.HF_HUB_OFFLINE:
         if os.environ.get("HF_HUB_OFFLINE"):
             return "HF_HUB_OFFLINE"
@@ -380,7 +386,9 @@ def download_model(name: str, revision: str | None = None) -> Path:
     full disk, or weights without safetensors.
     """
     name, _, revision_in_name = name.partition("@")
-    folder = snapshot(name, revision or revision_in_name or None, READ_PATTERNS)
+    if revision_in_name and not revision:
+        revision = revision_in_name
+    folder = snapshot(name, revision, READ_PATTERNS)
     if not any(folder.rglob("*.safetensors")):
         raise InputError(
             f"{name} has no model.safetensors, and a pickle can execute code: choose another "

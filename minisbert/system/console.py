@@ -34,13 +34,22 @@ MOST_CHARACTERS = 4000  # of an error message; what follows is cut off
 # core from other processes.
 SPINNING = {"GOMP_SPINCOUNT": "3000", "KMP_BLOCKTIME": "1"}
 
-# Control characters and what is shown for them; a tab and the end of a line stay. A terminal obeys
-# them, and they may come from the names in a file that somebody else wrote: a new title for the
-# window, a line that overwrites the one before.
-CONTROL_CHARACTERS = {}
-for code in [*range(0x20), *range(0x7F, 0xA0)]:
-    if chr(code) not in "\t\n":
-        CONTROL_CHARACTERS[code] = f"\\x{code:02x}"
+
+def control_characters() -> dict[int, str]:
+    """Return the control characters and what is printed for them, but not a tab and a line's end.
+
+    A terminal obeys them, and they may come from the names in a file that somebody else wrote: a
+    new title for the window, a line that overwrites the one before.
+    """
+    escapes = {}
+    for code in [*range(0x20), *range(0x7F, 0xA0)]:
+        escapes[code] = f"\\x{code:02x}"
+    del escapes[ord("\t")]
+    del escapes[ord("\n")]
+    return escapes
+
+
+CONTROL_CHARACTERS = control_characters()
 
 CHECK_PLACE = "; check its permissions, or name another place (--out, MINISBERT_HOME)"
 # What the user can do about the error of a file, by its number.
@@ -65,23 +74,33 @@ def run_command(main: Callable[[], None]) -> None:
         with interrupts, messages_on_stderr():
             main()
             sys.stdout.flush()  # now, while a full disk or a closed pipe can still be reported
-    except KeyboardInterrupt:
-        write_stderr("stopped\n")
-        sys.exit(130)
-    except Exception as error:
-        settle_output()
-        # The reader of stdout (head, less) has closed the pipe, which is not an error.
-        if isinstance(error, BrokenPipeError):
-            sys.exit(0)
+    except (KeyboardInterrupt, Exception) as error:
         # subtle: Ctrl-C during the import of native code arrives as an ImportError
         if interrupts.raised and isinstance(error, ImportError):
-            write_stderr("stopped\n")
-            sys.exit(130)
-        message = user_message(error)
-        if message is None or os.environ.get("MINISBERT_TRACEBACK"):
+            error = KeyboardInterrupt()
+        code = report_error(error)
+        if code is None:
             raise
-        write_stderr(f"error: {escaped(message[:MOST_CHARACTERS])}\n")
-        sys.exit(2)
+        sys.exit(code)
+
+
+def report_error(error: BaseException) -> int | None:
+    """Print what the user should know of an error, and return the exit code.
+
+    None stands for an error of the program, whose traceback is to be shown.
+    """
+    settle_output()
+    if isinstance(error, KeyboardInterrupt):
+        write_stderr("stopped\n")
+        return 130
+    # The reader of stdout (head, less) has closed the pipe, which is not an error.
+    if isinstance(error, BrokenPipeError):
+        return 0
+    message = user_message(error)
+    if message is None or os.environ.get("MINISBERT_TRACEBACK"):
+        return None
+    write_stderr(f"error: {escaped(message[:MOST_CHARACTERS])}\n")
+    return 2
 
 
 def shorten_spinning() -> None:
@@ -104,7 +123,7 @@ def print_every_character() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def user_message(error: Exception) -> str | None:
+def user_message(error: BaseException) -> str | None:
     """Return what to tell the user about an error that they can mend; None for a bug."""
     if isinstance(error, OSError):
         return file_message(error)
@@ -119,10 +138,13 @@ def file_message(error: OSError) -> str:
         return str(error)
     if not error.filename:
         return error.strerror
-    return f"{error.filename}: {error.strerror}{FILE_ADVICE.get(error.errno or 0, '')}"
+    advice = ""
+    if error.errno in FILE_ADVICE:
+        advice = FILE_ADVICE[error.errno]
+    return f"{error.filename}: {error.strerror}{advice}"
 
 
-def memory_message(error: Exception) -> str | None:
+def memory_message(error: BaseException) -> str | None:
     """Return how much memory was asked for, if Python, NumPy or torch ran out of it; else None."""
     text = str(error)
     ran_out = re.search("out of memory|can't allocate memory", text)
@@ -269,8 +291,8 @@ def escaped(text: str) -> str:
     Bytes of a file's name that are not UTF-8 are escaped too: a log file or a socket would refuse
     the half of a character that Python makes of each.
     """
-    shown = text.translate(CONTROL_CHARACTERS)
-    return shown.encode("utf-8", "backslashreplace").decode("utf-8")
+    printable = text.translate(CONTROL_CHARACTERS)
+    return printable.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def say(text: str) -> None:
@@ -300,8 +322,7 @@ class StderrHandler(logging.Handler):
 def messages_on_stderr() -> Iterator[None]:
     """Print all messages of the library on stderr, as a command does.
 
-    A command may be run by another one, as ``minisbert train`` runs the trainer's: the outer one
-    prints.
+    A program that prints them already may run a command: then nothing changes.
     """
     if any(isinstance(handler, StderrHandler) for handler in LOGGER.handlers):
         yield

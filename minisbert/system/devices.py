@@ -135,12 +135,12 @@ def move_to(model: Model, bert: nn.Module, name: str | torch.device | None) -> M
     the part of the model that makes them. If it does not, ``auto`` stays on the CPU, and "mps"
     raises ``InputError``.
     """
-    place = choose_device(name)
-    if place.type != "mps":
-        return model.to(place)
+    device = choose_device(name)
+    if device.type != "mps":
+        return model.to(device)
 
     expected = hidden_states(bert)
-    model = model.to(place)
+    model = model.to(device)
     difference = float((hidden_states(bert) - expected).abs().max() / expected.abs().max())
     message = (
         f"Apple's GPU computes a batch with a relative difference of {difference:.0e} from the CPU"
@@ -247,9 +247,9 @@ def too_little_memory(
     A batch size counts texts of ``text_tokens`` tokens each; ``width`` is D of the encoder.
     """
     # Half of the batch at most, whatever the estimate says: the whole has just failed.
-    fits = min(fitting_tokens(device, width), tokens // 2) // text_tokens
-    if fits:
-        advice = f"batch_size={fits} fits"
+    fitting_texts = min(fitting_tokens(device, width), tokens // 2) // text_tokens
+    if fitting_texts:
+        advice = f"batch_size={fitting_texts} fits"
     else:
         advice = "not even a few texts fit: free some, or choose device cpu"
     return InputError(

@@ -22,6 +22,9 @@ MOST_BYTES = 2**28  # a model's file may have so many, if it does not hold weigh
 PARTIAL = "partial-"  # stands in the hidden name of what is being written
 OLD = ".old"  # ends the hidden name of a folder that is being replaced
 LOCKED_AFTER = 60  # seconds: a hidden folder that is younger may not have been locked yet
+# Of Linux's headers: paths are relative to the current folder, and two names are exchanged.
+AT_FDCWD = -100
+RENAME_EXCHANGE = 2
 # The numbers of the errors of a full or broken disk; Windows has no EDQUOT.
 BROKEN_DISK = (errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC))
 
@@ -204,20 +207,27 @@ def remove_leftovers(target: Path) -> None:
     """Remove the hidden folders of processes that were killed while they wrote ``target``."""
     hidden = f".{glob.escape(target.name)}.{PARTIAL}*"
     leftovers = [path for path in target.parent.glob(hidden) if path.is_dir()]
+    # The old folders come first: whether one may be touched is seen from the new one beside it.
     for path in leftovers:
-        if path.suffix != OLD:
-            continue
-        # A folder that was being replaced. The new one is beside it until it has the target's name.
-        new = path.with_suffix("")
-        if new.exists() and not is_abandoned(new):
-            continue
-        if target.exists():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            os.replace(path, target)
+        if path.suffix == OLD:
+            settle_replaced(path, target)
     for path in leftovers:
         if path.suffix != OLD and is_abandoned(path):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def settle_replaced(old: Path, target: Path) -> None:
+    """Remove a folder that was being replaced; without a ``target`` it takes its place again.
+
+    That is, if ``replace_folder`` was killed: between its two renames there is no target.
+    """
+    new = old.with_suffix("")
+    if new.exists() and not is_abandoned(new):
+        return  # a process is between the two renames now
+    if target.exists():
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        os.replace(old, target)
 
 
 def is_abandoned(folder: Path) -> bool:
@@ -268,12 +278,11 @@ def exchange(first: Path, second: Path) -> bool:
 
     There is a folder of each name at every moment. Linux can, and Python has no function for it.
     """
-    this_folder = -100  # AT_FDCWD: paths are relative to the current folder
-    both = 2  # RENAME_EXCHANGE
-    paths = [os.fsencode(path) for path in (first, second)]
+    first_path = os.fsencode(first)
+    second_path = os.fsencode(second)
     try:
         library = ctypes.CDLL(None)
-        failed = library.renameat2(this_folder, paths[0], this_folder, paths[1], both)
+        failed = library.renameat2(AT_FDCWD, first_path, AT_FDCWD, second_path, RENAME_EXCHANGE)
     except (OSError, AttributeError, TypeError):  # another system, or an old C library
         return False
     return failed == 0

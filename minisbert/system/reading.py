@@ -66,7 +66,9 @@ def damage(path: str | Path, line: int, error: BaseException) -> str:
     if is_lfs_pointer(path):
         return f"{path} is a Git LFS pointer, not the file itself: git lfs pull fetches it"
 
-    place = f"{path}, line {line}" if line else str(path)
+    place = str(path)
+    if line:
+        place = f"{path}, line {line}"
     match error:
         case json.JSONDecodeError():
             return f"{path}, line {line or error.lineno}: not valid JSON: {error.msg}"
@@ -97,7 +99,7 @@ def cache_advice(path: str | Path, error: Exception) -> str:
 
 
 def printable(text: str, limit: int = 200) -> str:
-    """A name out of somebody's file, for a message: without control characters, and not long.
+    """Make a name out of somebody's file fit for a message: no control characters, and not long.
 
     As ``one_line``, but without quotation marks: ``printable("a\\x1b[2J") = "a\\\\x1b[2J"``.
     """
@@ -113,7 +115,7 @@ def printable(text: str, limit: int = 200) -> str:
 
 
 def is_lfs_pointer(path: str | Path) -> bool:
-    """Whether a file is the few lines that Git stores in place of a large file."""
+    """Return whether a file is the few lines that Git stores in place of a large file."""
     with suppress(OSError, ValueError):  # it may be missing, or the path a description
         if 0 < Path(path).stat().st_size < LONGEST_LFS_POINTER:
             return Path(path).read_bytes().startswith(LFS_POINTER)

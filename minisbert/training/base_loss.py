@@ -24,8 +24,8 @@ from minisbert.core.loop import Diverged
 from minisbert.core.tokenizer import Encoded
 from minisbert.data.batches import unique_batches
 from minisbert.data.columns import PAIRS, Columns
-from minisbert.data.rows import Table, as_needs, as_rows
-from minisbert.data.splits import checked_like, ready_to_train
+from minisbert.data.rows import Table, as_rows
+from minisbert.data.splits import checked_like, needs_that_judge, ready_to_train
 from minisbert.evaluation.retrieval import Retrieval
 from minisbert.models.pair_heads import Head
 from minisbert.models.pair_model import PairModel
@@ -116,6 +116,8 @@ class Loss:
 
     columns: ClassVar[Columns | tuple[Columns, ...]] = PAIRS  # what a training row holds
     judged_by: ClassVar[tuple[Columns, ...]] = ()  # what a dev row may hold instead
+    # Whether rows like those of training judge an encoder that is trained without a head.
+    judges_itself: ClassVar[bool] = True
     compares_rows: ClassVar[bool] = False  # the loss of a batch is not the mean of its rows' losses
     negatives_in_batch: ClassVar[bool] = False  # no text may be twice in a batch
     smallest_batch: ClassVar[int] = 1  # rows without which the loss is always 0
@@ -328,11 +330,9 @@ def read_dev(dev: Any, loss: Loss, train: Table, columns: str | None = None) -> 
         return []
     if isinstance(dev, Retrieval):
         return dev
-    # A text alone says nothing of what it should be near to.
-    needs = [*loss.judged_by]
-    for need in as_needs(loss.columns):
-        if need.texts > 1 or not loss.judged_by:
-            needs.append(need)
+    # Tuples have no names. So a number at their end is taken for a score before it is taken for the
+    # number of a class: what else judges the model is tried first.
+    needs = [*loss.judged_by, *needs_that_judge(loss.columns, loss.judged_by, train)]
     table = as_rows(dev, needs, columns, name="dev", names_may_lack=True)
     table = checked_like(table, train)
     warn_what_was_left_out(table)

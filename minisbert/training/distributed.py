@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from minisbert.core import InputError
-from minisbert.system.console import run_command, say, settle_output, warn
+from minisbert.system.console import report_error, run_command, say, settle_output, warn
 from minisbert.system.devices import choose_device
 from minisbert.system.reading import reading
 from minisbert.training.gradient_cache import (
@@ -216,16 +216,38 @@ def warn_once(text: str) -> None:
         warn(text)
 
 
-def run_distributed_command(main: Callable[[], None]) -> None:
-    """Run a command that torchrun may start in several processes; each reports its errors."""
+@contextmanager
+def leaving_the_group() -> Iterator[None]:
+    """Report an error of this block, and end the process at once if it is one of several.
+
+    It belongs around a command that torchrun may start, within ``run_command``, which reports the
+    errors of a single process.
+    """
     try:
-        run_command(main)
-    except SystemExit as end:
+        yield
+    except BaseException as error:
         if processes() == 1:
             raise
+        if isinstance(error, SystemExit):
+            code = int(error.code or 0)
+        else:
+            reported = report_error(error)
+            if reported is None:
+                raise
+            code = reported
         settle_output()
         # This leaves out Python's clean-up, in which gloo's threads sometimes abort the process.
-        os._exit(int(end.code or 0))
+        os._exit(code)
+
+
+def run_distributed_command(main: Callable[[], None]) -> None:
+    """Run a command that torchrun may start in several processes; each reports its errors."""
+
+    def main_in_the_group() -> None:
+        with leaving_the_group():
+            main()
+
+    run_command(main_in_the_group)
 
 
 def lost_contact(error: BaseException) -> bool:

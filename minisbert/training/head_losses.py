@@ -137,6 +137,7 @@ class Softmax(Loss):
     columns: ClassVar[Columns] = Columns(2, "class")
     default_data: ClassVar[str | None] = "snli"
     judged_by: ClassVar[tuple[Columns, ...]] = (SCORED,)
+    judges_itself: ClassVar[bool] = False  # a class does not say how near two texts should be
     task: ClassVar[str] = "classes"
     classifier: Any = field(default=None, repr=False)
 

@@ -31,10 +31,9 @@ def read_run(settings: Settings, loss: Loss) -> RunData:
     dev = settings.dev
     test = settings.test
 
-    # A model is judged by rows like those that it is trained on, with one exception: classes do not
-    # say how near two texts should be, so an encoder that is trained on them without a head is
-    # judged by scored pairs.
-    judges_itself = settings.loss != "softmax" or settings.head is not None
+    # A model is judged by rows like those that it is trained on. Some losses have rows that do not
+    # say how near two texts should be: they judge a head, but an encoder needs scored pairs.
+    judges_itself = loss.judges_itself or settings.head is not None
     if not judges_itself:
         dev = dev or "stsb"
         test = test or "stsb"

@@ -90,10 +90,12 @@ def load_encoder(settings: Settings, folder: ModelFolder, device: Any) -> Senten
     reads_tokens = settings.head in ("cross-encoder", "cross-attention", "classifier")
     if reads_tokens and folder.pooling is None:
         pooling = "cls"
-    model_class = MaskedLanguageModel if settings.loss == "mlm" else SentenceEncoder
-    return model_class.load(
-        folder.path, pooling=pooling, device=device, max_seq_length=settings.max_length
-    )
+    model_class = SentenceEncoder
+    if settings.loss == "mlm":
+        model_class = MaskedLanguageModel
+    # Not by ``load``, which warns of a cross-encoder's folder that its head is not opened: ``load``
+    # above opens it.
+    return model_class.from_folder(folder, pooling, settings.max_length).on_device(device)
 
 
 def new_from_texts(settings: Settings, rows: Sequence[tuple]) -> MaskedLanguageModel:

@@ -1,6 +1,7 @@
 """Evaluation: four similarities, two correlations, and the command that prints them."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,29 @@ def test_the_json_of_scored_pairs(tiny, tsv, capsys):
         "pearson_manhattan",
         "spearman_manhattan",
     ]
+
+
+@pytest.fixture
+def trained(tiny, tsv):
+    """The model of a run that was trained on the pairs: a folder of ``minisbert train``."""
+    run = tsv.parent / "run"
+    shutil.copytree(tiny, run / "model")
+    (run / "config.json").write_text(json.dumps({"data": str(tsv), "loss": "cosine"}))
+    return run / "model"
+
+
+def test_the_rows_of_the_training_are_warned_of(trained, tsv, capsys):
+    """Nothing else in the table shows that the score is too high."""
+    main(["--model", str(trained), "--data", str(tsv)])
+    assert "trained" in capsys.readouterr().err
+
+
+def test_other_rows_are_evaluated_without_a_warning(trained, tsv, capsys):
+    """A copy may hold other rows: only the very file counts."""
+    other = tsv.with_name("other.tsv")
+    shutil.copy(tsv, other)
+    main(["--model", str(trained), "--data", str(other)])
+    assert "trained" not in capsys.readouterr().err
 
 
 def test_the_table_states_what_was_measured_and_how(tiny, tsv, capsys):

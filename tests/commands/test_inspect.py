@@ -48,6 +48,19 @@ def test_json_and_the_exit_code_of_a_problem(tiny, tmp_path, capsys):
     assert content["command"] is None
 
 
+def test_many_labels_do_not_hide_the_problems(tiny, tmp_path, capsys):
+    """The lines of a file with hundreds of classes fit a screen; --json has them all."""
+    lines = ["sentence1\tsentence2\tlabel"]
+    for row in range(60):
+        lines.append(f"a cat {row}\ta dog {row}\tclass {row // 4:02}")
+    path = write(tmp_path, "classes.tsv", joined(lines))
+    main([str(path), "--model", str(tiny)])
+    out = capsys.readouterr().out
+    assert "label    class 09: 4" in out
+    assert "class 10" not in out.replace("15 classes", "")
+    assert "label    and 5 more" in out
+
+
 def test_without_a_model_tokens_are_not_counted(tmp_path, monkeypatch, capsys):
     """Nothing is fetched for a report, which says what it lacks."""
     monkeypatch.setenv("MINISBERT_HOME", str(tmp_path))

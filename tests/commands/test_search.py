@@ -107,7 +107,9 @@ def test_a_reranker_sorts_the_candidates(tiny, corpus, capsys, reranker, flags, 
     queries = ["--query", "a dog", "--query", "snow"]
     named = ["--model", str(tiny), "--rerank", str(reranker)]
     main([str(corpus), *named, *queries, "--json", *flags])
-    for result in json.loads(capsys.readouterr().out)["results"]:
+    printed = capsys.readouterr()
+    assert f"{candidates} candidates" in printed.err
+    for result in json.loads(printed.out)["results"]:
         query = result["query"]
         indices = [i for _, i in expected_hits(tiny, query, candidates)]
         scores = model.predict([(query, CORPUS[i]) for i in indices]).tolist()
@@ -148,6 +150,7 @@ def documented_session() -> list[list[str]]:
     """
     page = (ROOT / "docs" / "search.md").read_text("utf-8")
     block = re.search(r"```bash\n([^`]*runs/matryoshka/[^`]*)```", page)[1]
+    block = block.replace("\\\n", "")  # a command that goes on in the next line
     block = block.replace("64", "8").replace("A guitar.", "the dog")
     return [shlex.split(line) for line in block.splitlines()]
 

@@ -10,6 +10,7 @@ from minisbert.data.rows import (
     Table,
     choose_scale,
     divide_scores,
+    highest_in_name,
     load_scored_pairs,
     nli_triplets,
     read_rows,
@@ -361,3 +362,18 @@ def test_scored_pairs_have_names(write):
     (pair,) = load_scored_pairs(path)
     assert (pair.sentence1, pair.sentence2, pair.score) == ("a", "b", 4.5)
     assert pair.texts == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("column", "highest"),
+    [
+        ("score (0-10)", 10),
+        ("rating 1 to 7", 7),
+        ("score_0-5", 5),
+        ("score v1-2", None),
+        ("a", None),
+    ],
+)
+def test_the_highest_score_in_a_header(column, highest):
+    """A version or a year in a name is no scale."""
+    assert highest_in_name(column) == highest

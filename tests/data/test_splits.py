@@ -190,6 +190,21 @@ def test_one_scale_for_all_files(write):
     assert splits.notes[0].endswith("300 rows; sentence1, sentence2, score / 5")
 
 
+NAMED = "sentence1,sentence2,rating 0-10"
+
+
+def test_a_header_with_another_scale_is_remarked(write):
+    """Scores up to 10 of which none is above 5 would be divided by 5, and nobody would notice."""
+    lines = ["sentence1,sentence2,rating 0-10"]
+    for row in range(60):
+        lines.append(f"a{row},b{row},{row % 6}")
+    data = write("a.csv", "\n".join(lines))
+    splits = read_splits(data, "none", "none", SCORED, NAMED)
+    assert splits.scale == 5
+    assert "--scale 10" in splits.notes[0]
+    assert "--scale" not in read_splits(data, "none", "none", SCORED, NAMED, scale=10).notes[0]
+
+
 def test_dev_beyond_the_scale_of_training(write):
     data = scored_file(write, 300, scale=1)
     dev = scored_file(write, 30, "dev.csv", scale=5)

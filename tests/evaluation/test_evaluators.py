@@ -157,5 +157,5 @@ def test_results_by_each_similarity_equal_theirs(tiny, reference, name, argument
     evaluation, model = reference
     theirs = getattr(evaluation, name)(*arguments, similarity_fn_names=list(SIMILARITIES))
     ours = getattr(evaluators, name)(*arguments)
-    results = ours.flat(ours.compute_metrics(SentenceEncoder.load(tiny), SIMILARITIES))
+    results = ours.flatten(ours.compute_metrics(SentenceEncoder.load(tiny), SIMILARITIES))
     assert_same_values(results, theirs(model))

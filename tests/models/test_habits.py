@@ -5,6 +5,7 @@ Python's own stands in ``BARE``, at the end.
 """
 
 import copy
+import inspect
 import pickle
 from importlib import import_module
 from importlib.util import find_spec
@@ -25,6 +26,7 @@ from minisbert import (
 )
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.static_encoder import distill
+from minisbert.train import train
 from tests.conftest import ROOT
 
 FOLDERS = ROOT / "tests" / "reference" / "architectures"
@@ -293,7 +295,15 @@ UTILS = [
     ("util.is_sentence_transformer_model(tiny)", "load"),
     ("util.maxsim([], [])", "MultiVectorEncoder"),
 ]
-HABITS = IMPORTS + LOADS + ENCODES + MODELS + RERANKS + OTHERS + UTILS + SETS
+# Keywords of ``train``.
+TRAINS = [
+    ("train(model, [], learning_rate=0.1)", "lr"),
+    ("train(model, [], num_train_epochs=3)", "epochs"),
+    ("train(model=model, train_dataset=[])", "second argument"),
+    ("train(model, [], epoch=3)", "epochs"),
+    ("train(model, [], nothing_like_it=3)", "micro_tokens"),
+]
+HABITS = IMPORTS + LOADS + ENCODES + MODELS + RERANKS + OTHERS + UTILS + SETS + TRAINS
 BARE = [
     ("SentenceEncoder.from_pretrained(tiny)", AttributeError),  # of the class, not of a model
     ("model.tokenizer(texts)", TypeError),
@@ -335,7 +345,7 @@ def names(models, tiny, tmp_path):
     names |= {"SparseEncoder": SparseEncoder, "MultiVectorEncoder": MultiVectorEncoder}
     names |= {"StaticEncoder": StaticEncoder, "splade_folder": FOLDERS / "tiny-splade"}
     names |= {"tiny": tiny, "texts": TEXTS, "pool": None}
-    names |= {"out": tmp_path / "out", "other_out": tmp_path / "other"}
+    names |= {"out": tmp_path / "out", "other_out": tmp_path / "other", "train": train}
     return names
 
 
@@ -375,6 +385,22 @@ def test_the_names_of_the_table_are_theirs(table, modules):
         theirs |= {*dir(module)}
     theirs |= {name for name in table if is_module(f"sentence_transformers.{name}")}
     assert {*table} - theirs == set()
+
+
+@pytest.mark.reference
+@pytest.mark.filterwarnings("ignore:Importing from")
+def test_the_keywords_of_train_are_theirs():
+    """A misspelt keyword in the table would explain nothing."""
+    theirs = import_module("sentence_transformers")
+    functions = [
+        theirs.SentenceTransformerTrainer.__init__,
+        theirs.SentenceTransformerTrainingArguments.__init__,
+        theirs.SentenceTransformer.fit,
+    ]
+    keywords = set()
+    for function in functions:
+        keywords |= {*inspect.signature(function).parameters}
+    assert {*replacements.TRAIN} - keywords == set()
 
 
 def is_module(name):

@@ -367,6 +367,28 @@ def test_the_encoder_of_a_saved_model_opens_by_itself(model, tmp_path):
     np.testing.assert_allclose(encoder.encode(SENTENCES), expected, atol=MINILM_VECTOR, rtol=0)
 
 
+@pytest.mark.parametrize(("kind", "warns"), [("joint", True), ("siamese", False)])
+def test_an_encoder_out_of_a_cross_encoder_is_warned_of(tiny, tmp_path, capsys, kind, warns):
+    """Its vectors look like any others, and were never trained to be compared."""
+    pair_model(tiny, kind).save(tmp_path / "model")
+    SentenceEncoder.load(tmp_path / "model")
+    assert ("cross-encoder" in capsys.readouterr().err) == warns
+
+
+def test_a_pair_model_is_asked_for_vectors(tiny):
+    """``minisbert.load`` opens a cross-encoder as such, and it has no ``encode``."""
+    with pytest.raises(AttributeError, match="predict"):
+        pair_model(tiny, "joint").encode(FIRSTS)
+
+
+def test_a_cross_encoder_that_is_trained_further_is_not_warned_of(tiny, tmp_path, capsys):
+    """Its head is opened, by another call."""
+    pair_model(tiny, "joint").save(tmp_path / "model")
+    settings = Settings(model=str(tmp_path / "model"), head="cross-encoder")
+    load_encoder(settings, read_folder(tmp_path / "model"), "cpu")
+    assert capsys.readouterr().err == ""
+
+
 @pytest.fixture
 def saved(tiny, tmp_path):
     """A saved cross-attention model to spoil."""

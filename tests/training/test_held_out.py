@@ -9,6 +9,7 @@ import pytest
 from minisbert.commands import inspect_
 from minisbert.core import losses as formulas
 from minisbert.train import main
+from minisbert.training.head_losses import Softmax
 from minisbert.training.options import parse
 from minisbert.training.run_data import read_run
 from minisbert.training.scores import Evaluation
@@ -88,6 +89,17 @@ def test_held_out_rows_share_no_text_with_the_training_rows(own, tiny):
         assert not texts[1] & texts[2]
         again = parse([*words, "--seed", "7"])
         assert read_run(again, loss_of(again)).dev != data.dev
+
+
+def test_a_loss_of_ones_own_says_that_its_rows_judge_no_encoder(files):
+    """The loss says it, not its name: a subclass of Softmax is judged by scored pairs, too."""
+
+    class OtherSoftmax(Softmax):
+        """As Softmax."""
+
+    settings = parse(["--data", files["nli"], "--dev", files["dev"], "--test", "none"])
+    data = read_run(settings, OtherSoftmax())
+    assert isinstance(data.dev[0][-1], float)
 
 
 def test_softmax_holds_nothing_out_without_a_classifier(files):
