@@ -107,7 +107,8 @@ def fingerprint() -> str:
 nb_execution_cache_path = str(BUILD / "executed" / fingerprint())
 
 mathjax_path = "mathjax/tex-chtml.js"  # in _static, where lesson_pages puts it
-WIDE = ["lessons/README", "docs/gallery"]  # their columns need the place of the contents
+# Their columns need the place of the contents.
+WIDE = ["docs/index", "docs/interactive", "docs/gallery", "lessons/README"]
 html_theme = "sphinx_book_theme"
 html_title = "minisbert"
 html_baseurl = pages_address(repository)  # a link's picture needs it
@@ -117,7 +118,7 @@ templates_path = ["templates"]
 html_sidebars = {"**": ["home.html", "search-button-field.html", "navigation.html"]}
 html_context = {"default_mode": "auto"}  # light or dark, as the reader's system is
 html_css_files = ["site.css"]
-html_js_files = [("copy.js", {"defer": "defer"})]
+html_js_files = [("copy.js", {"defer": "defer"}), ("tables.js", {"defer": "defer"})]
 html_show_copyright = html_show_sphinx = False
 html_copy_source = html_use_index = False
 html_theme_options = {

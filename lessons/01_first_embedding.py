@@ -155,7 +155,7 @@ assert u @ negated > u @ wider, "what it is about counts, not whether it is true
 guess.answer("its negation")
 
 # %% [markdown]
-# **3.** A question and four answers, each of which names the red planet in some way. Mars should win. Which one
+# **3.** A question and four answers, one about each planet. Mars should win. Which one
 # comes second?
 
 # %%

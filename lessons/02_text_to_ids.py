@@ -106,8 +106,8 @@ def to_ids(text):
 # %% [markdown]
 # ## The real function
 #
-# `Tokenizer.encode` on a text of three tokens. Check the three ids against the lines of `vocab.txt` above; "hello" is
-# on line 7593, counted from 1.
+# `Tokenizer.encode` on a text of three tokens. Check the three ids against the lines of `weights/all-MiniLM-L6-v2/vocab.txt`:
+# "hello" is on line 7593, counted from 1.
 
 # %%
 encoded = tokenizer.encode(["Hello"])
@@ -178,7 +178,7 @@ chapter("tokenizer", "word_pieces", "token_ids")
 #     mask[b, t]  =  t < n_b                                                         (B, T), True or False
 #
 # If all rows have T ids there is nothing to hide, and the mask is None. It is made from the lengths, not from the ids:
-# a real token may have the pad's id.
+# a real token may have the pad's id. A row may be a list or a tuple of ids.
 
 # %%
 from minisbert.core.tokenizer import pad_batch

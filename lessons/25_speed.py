@@ -87,8 +87,11 @@ assert batches == [[1, 5], [2, 3, 0, 4]], "18 and 16 tokens, 2 of them pads"
 # ![Two texts in one row, and the mask that keeps them apart](drawings/packed_rows.svg)
 
 # %%
+import inspect
+
 from minisbert.models.batching import packed_batches, same_text, tokenize
 
+print(inspect.getsource(same_text))
 two_texts = ["A cat.", "Snow."]
 (shared,) = packed_batches(tokenize(fast_encoder.tokenizer, two_texts), batch_tokens=64)
 together = same_text(shared.text_index)  # (1, 1, T, T)
@@ -99,11 +102,9 @@ assert together.sum() == 5 * 5 + 4 * 4 + 3 * 3, "three blocks, the last of the p
 
 # %% [markdown]
 # Each token can see only the tokens of its own text. The layers are the same; `unpack` gives each text its own tokens
-# back:
+# back. (`evaluating` is eval mode without graphs for as long as its block lasts.)
 
 # %%
-import inspect
-
 from minisbert.architectures.packing import embed, packed_states, states_by_view
 from minisbert.core import pooling
 from minisbert.core.encoder import normalize
@@ -178,7 +179,10 @@ def padded(name, batches):
 
 
 def packed(name, batch_tokens=2048):
-    """The same with several texts in one row: ``embed`` is the forward and the pooling from above."""
+    """The same with several texts in one row.
+
+    ``embed`` is the forward and the pooling from above; ``computing`` is ``evaluating``, in float32.
+    """
     vectors, computed[name] = torch.empty(N, D), 0
     with fast_encoder.computing("float32"):
         for batch in packed_batches(tokens, batch_tokens):
@@ -343,6 +347,7 @@ own = [
     Mistake("positions run on", "", packing, "embed", along),
 ]
 right = vectors["packed"]
+own_cosine = {}
 for mistake in own:
     with planted(mistake):
         found, alone = packed(mistake.name), packed("alone", batch_tokens=1)
@@ -351,10 +356,13 @@ for mistake in own:
     print(f"Spearman {spearman(right):.1f} to {spearman(found):.1f}; alone {off:.1e}")
     assert largest_difference(found, right) > 0.05, "no rounding"
     assert off < 2e-6, "with one text a row there is nothing to mix up"
+    own_cosine[mistake.name] = cosine
+assert own_cosine["mask forgotten"] < own_cosine["positions run on"] < 0.95
 
 # %% [markdown]
-# A demo with one sentence shows neither mistake. So test that a text's vector does not depend on what else is in the
-# call: that test needs no reference.
+# The forgotten mask does more harm: a text reads its neighbours, where wrong positions only shift it. A demo with one
+# sentence shows neither mistake. So test that a text's vector does not depend on what else is in the call: that test
+# needs no reference.
 #
 # **Sorted, and not put back.** The vectors come out row by row. Forget to undo that, and you have the right vectors in
 # the wrong places, and no shape, no norm and no mean will tell.

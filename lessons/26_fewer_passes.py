@@ -61,8 +61,8 @@ assert 2048 * D * 4 * 2 == 6_291_456, "bytes: read once, written once"
 # **Fused operations.** The formulas of `bert.py` go over the numbers many times: `layer_norm` takes a mean, subtracts
 # it, squares, takes a mean again, multiplies twice and adds, and each step reads from memory what the last one
 # wrote there. For each of the three formulas PyTorch has one operation that does all of it. `bert.FUSED` chooses;
-# outside of lessons it is True. (`fused(choice, function, ...)` of `lessons/compiled.py` is a call with that choice.)
-# Is it the same formula? In float64:
+# outside of lessons it is True. (`fused(choice, function, ...)` of `lessons/compiled.py` is a call with that choice,
+# and `milliseconds(function, ...)` the median of eleven calls.) Is it the same formula? In float64:
 
 
 # %%
@@ -174,7 +174,8 @@ with torch.inference_mode():
 # ## Fewer bits
 #
 # **bfloat16** is float32 without its last 16 bits: the same range, and 8 binary digits of precision where float32 has
-# 24. So each number has two to three right decimal digits. Is the vector still good for anything?
+# 24. So each number has two to three right decimal digits. Is the vector still good for anything? (`packed(model,
+# tokens)` of `lessons/compiled.py` encodes as lesson 25 did, several texts in one row.)
 
 
 # %%
@@ -196,7 +197,7 @@ rounded = fused(True, packed, fast_encoder, replace(tokens, dtype=torch.bfloat16
 points = [spearman(right), spearman(rounded)]
 cosine = (rounded * right).sum(1).min()
 print(f"Spearman {points[0]:.2f} and {points[1]:.2f}; lowest cosine {cosine:.5f}")
-assert cosine > 0.999, "turned by a degree or two at most"
+assert cosine > 0.9994, "turned by a degree or two at most"
 assert abs(points[1] - points[0]) < 0.5, "the order of the pairs hardly changes"
 assert largest_difference(rounded, right) > 2e-5, "but these are other numbers"
 

@@ -109,7 +109,8 @@ assert encoder.w.grad.item() == 12, "6 * 1, then 3 * 2 more"
 # vectors out. Two words of torch for how it does that. A **leaf** is a tensor with which a computation begins, as far
 # as autograd knows: `vectors` above was one, for it was detached from what made it. A **hook** is a function that
 # torch calls when something happens, here when a leaf's gradient is there. So what comes out is a leaf, and a hook on
-# it replays the parts.
+# it replays the parts. A hook runs in the middle of a backward, and there torch makes no graphs. But `replay` needs one
+# of each part, so its loop stands in `with torch.enable_grad():`.
 
 # %%
 import inspect
@@ -137,8 +138,30 @@ assert encoder.calls == expected, "twice forward: this is the price"
 #
 # A row goes through the encoder twice, and dropout draws a mask each time. But the gradient is that of the vectors of
 # step 1: with another mask in step 3 it would be multiplied with the derivative of *another* network. So the state of
-# the random generator is kept before each part and put back before its replay.
-#
+# the random generator is kept before each part and put back before its replay. A GPU has a generator of its own, so
+# both functions ask for the device, which is that of the network's parameters or of the gradient:
+
+# %%
+from minisbert.system.devices import random_state, set_random_state
+
+device = next(encoder.parameters()).device
+state = random_state(device)
+drawn = torch.rand(3)
+assert not torch.equal(torch.rand(3), drawn), "the generator has moved on"
+set_random_state(state, device)
+assert torch.equal(torch.rand(3), drawn), "the same numbers again"
+
+# %% [markdown]
+# And `cut` makes the parts, in the order of the rows: as many rows as fit into so many tokens, if each is padded to
+# the longest of its part.
+
+# %%
+lengths = [30, 50, 20, 40]
+assert gradient_cache.cut([0, 1, 2, 3], lengths, tokens=100) == [[0, 1], [2, 3]], (
+    "2 * 50 and 2 * 40: with row 2 the first would be 3 * 50"
+)
+
+# %% [markdown]
 # The tiny model, twelve pairs in parts, float64, dropout on. For the reference we draw the masks part by part too, but
 # keep all graphs and make one ordinary backward.
 

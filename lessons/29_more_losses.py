@@ -71,7 +71,8 @@ assert abs(value - math.log(1 + math.e)) < 1e-6, "in the wrong order by a cosine
 
 # %% [markdown]
 # What is CoSENT good for? Scores of different data sets, or of different people, rarely share a scale, and the loss
-# does not ask for one. It does not say how large a cosine should be, and neither does Spearman's correlation.
+# does not ask for one, as long as each batch has rows of one set: those of two scales would be compared with each
+# other. It does not say how large a cosine should be, and neither does Spearman's correlation.
 #
 # ## Variants of lesson 10's losses
 #

@@ -91,7 +91,7 @@ figure("30_from_the_wild", draw)
 # %% [markdown]
 # ## Predict, then run
 #
-# **1.** 1,000 steps, and a warm-up of 100. At how many steps is that rate 0?
+# **1.** 1,000 steps, and a warm-up of 100. At how many steps is that rate 0, the very first one not counted?
 
 # %%
 guess = predict("30.1", "Steps at a rate of 0, of 1,000?", ["1", "10", "100"])

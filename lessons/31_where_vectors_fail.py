@@ -3,7 +3,7 @@
 #
 # Steps through `lessons/by_hand/limits.py`. Reading 50, pieces 20, exercises 80 minutes. After lesson 18. You will
 # ask MiniLM thirty questions of which it gets two right, find out how many answers four columns can hold and why
-# training does not find them, and read a text back out of its vector.
+# training does not find them, and, in an exercise, read a text back out of its vector.
 
 # %%
 import itertools
@@ -165,8 +165,8 @@ guess.answer("8")
 #     - (1 - cos(t - a)) (1 - cos(t - b))
 #
 # which is 0 at t = a and at t = b, and below 0 everywhere else: two factors that are never negative. So a and b are the
-# two nearest, and nobody else. (The path of v is the **moment curve**. With 2 k columns, cos and sin of t to k t, the
-# same product of k factors gives every k documents a query.)
+# two nearest, and nobody else. (The path of v is the trigonometric **moment curve**. With 2 k columns, cos and sin of t
+# to k t, the same product of k factors gives every k documents a query.)
 
 # %%
 from lessons.by_hand.limits import on_the_curve, query_for_two
@@ -368,5 +368,5 @@ figure("31_where_vectors_fail", draw)
 #
 # ## What you have now
 #
-# You know three things to measure before you trust a cosine. Next: [reading a
-# leaderboard](32_reading_a_leaderboard.py).
+# You know what to measure before you trust a cosine: changed facts, lists of items, and what a vector gives away. Next:
+# [reading a leaderboard](32_reading_a_leaderboard.py).

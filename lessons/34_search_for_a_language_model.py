@@ -60,7 +60,8 @@ terms = [docstrings.terms(q.text) for q in questions]
 
 def ranked(size, overlap):
     """Chunks; their order for each question, whether each holds the answer, its tokens: best first, (Q, N)."""
-    chunks, _ = engine.read_folder(folder, 20_000, words=size, overlap=overlap)
+    most = 20_000  # chunks, far more than the folder has
+    chunks, _ = engine.read_folder(folder, most, words=size, overlap=overlap)
     texts = [" ".join(chunk.text.split()) for chunk in chunks]
     words = bm25.bm25_scores(terms, [docstrings.terms(text) for text in texts])
     both = reciprocal_ranks(words) + reciprocal_ranks(asked @ encoder.encode(texts).T)
@@ -142,9 +143,11 @@ for split in ("dev", "test"):
     some = [entry for entry in entries if docstrings.split_of(entry.module) == split]
     sides = encoder.encode([text for entry in some for text in entry[2:]])
     module = np.array([entry.module for entry in some])
-    away = np.zeros((len(some),) * 2), np.eye(len(some)), module[:, None] == module
-    all_pairs = sides[::2] @ sides[1::2].T
-    cosines[split] = np.stack([np.where(x, -1, all_pairs).max(1) for x in away])
+    all_pairs = sides[::2] @ sides[1::2].T  # (N, N), questions by documents
+    without_document = np.where(np.eye(len(some)), -1, all_pairs)
+    without_module = np.where(module[:, None] == module, -1, all_pairs)
+    searches = (all_pairs, without_document, without_module)
+    cosines[split] = np.stack([scores.max(axis=1) for scores in searches])
 
 there, _, absent = cosines["dev"]
 threshold = max(there, key=lambda at: (there >= at).mean() + (absent < at).mean())

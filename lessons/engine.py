@@ -171,9 +171,9 @@ def parts() -> tuple[dict[str, Callable], set[str]]:
         passed = [master for master in passed if master in PARTS]
         if not passed:
             continue
-        space = sandbox.load(path, path.read_text(encoding="utf-8-sig"), pieces_of(lesson))
+        written = sandbox.read_file(path, pieces_of(lesson))
         for master in passed:
-            use[master], _ = sandbox.find(space, PIECES[master], path)
+            use[master], _ = sandbox.find(written.space, PIECES[master], path)
         own.update(passed)
     return use, own
 

@@ -32,8 +32,6 @@ from minisbert.replacements import LOAD, check_keywords, explained, keywords_of
 from minisbert.system.console import warn
 from minisbert.system.devices import choose_device, move_to
 
-Encoder = TextEncoder  # the type of what ``load_encoder`` opens: an encoder of any kind
-
 # The classes by their names in ``ModelFolder.model_class``.
 ENCODER_CLASSES: dict[str, type[StoredEncoder]] = {
     "SentenceEncoder": SentenceEncoder,
@@ -93,8 +91,10 @@ def load(
     if folder.holds_pair_model:
         for name, value in encoder_options.items():
             if value is not None:
-                head = f"{folder.path} holds a head for pairs"
-                raise InputError(f"{name} {one_line(value)}: {head}, which has no {name}")
+                raise InputError(
+                    f"{name} {one_line(value)}: {folder.path} holds a head for pairs, which has "
+                    f"no {name}"
+                )
         return open_pair_model(
             folder, compiled=compiled, dtype=dtype, device=device, max_length=max_seq_length
         )
@@ -125,7 +125,7 @@ def open_pair_model(
     return PairModel.load_folder(folder, device=device, max_length=max_length)
 
 
-def load_encoder(model: str | Path, **options: Any) -> Encoder:
+def load_encoder(model: str | Path, **options: Any) -> TextEncoder:
     """Open a model as ``load`` does, with its options, but of a ``PairModel`` only the encoder."""
     check_keywords("load", options, keywords_of(load), LOAD)
     return open_encoder(read_folder(find_model(model)), **options)
@@ -138,7 +138,7 @@ def open_encoder(
     dtype: str | None = None,
     device: str | torch.device | None = "auto",
     **options: Any,
-) -> Encoder:
+) -> TextEncoder:
     """Open the encoder in a folder that has been read. ``options`` are others of ``load``."""
     encoder_class = ENCODER_CLASSES[folder.model_class]
 
@@ -148,8 +148,9 @@ def open_encoder(
             gpu_dtype = choose_gpu_dtype(dtype, choose_device(device))
             encoder = SentenceEncoder.load_folder(folder, device=device, **options)
             return CudaEncoder(encoder, folder.path, gpu_dtype)
-        reason = "is no BERT or relative of it, and only those are on a GPU"
-        warn(f"not compiled: {folder.path} {reason}")
+        warn(
+            f"not compiled: {folder.path} is no BERT or relative of it, and only those are on a GPU"
+        )
         return encoder_class.load_folder(folder, device=device, **options)
 
     check_compiled(compiled, dtype, device)
@@ -166,13 +167,15 @@ def check_compiled(
     A model that is not compiled has no ``dtype``, and a compiled one no ``device`` but the CPU.
     """
     if dtype is not None and not compiled:
-        advice = "add compiled=True, or pass it to encode"
-        raise InputError(f"dtype {one_line(dtype)} is for compiled models: {advice}")
+        raise InputError(
+            f"dtype {one_line(dtype)} is for compiled models: add compiled=True, or pass it to "
+            f"encode"
+        )
     if compiled and device is not None and str(device) not in ("auto", "cpu"):
         raise InputError(f"a compiled model runs only on the CPU, not on {device}")
 
 
-def load_dense(model: str | Path | Encoder, **options: Any) -> DenseEncoder:
+def load_dense(model: str | Path | TextEncoder, **options: Any) -> DenseEncoder:
     """Open an encoder by name, or return it as it is, for a library that takes dense vectors.
 
     Such a library takes one vector (D,) for each text. ``options`` are those of ``load``, for a
@@ -214,7 +217,7 @@ def load_tokenizer(model: str | Path, limit: int | None = None) -> ModelTokenize
     return read_tokenizer(folder.encoder, limit)
 
 
-def uncompiled(encoder: Encoder) -> Encoder:
+def uncompiled(encoder: TextEncoder) -> TextEncoder:
     """Return the encoder itself; of a compiled one, load the model that it was made from."""
     if not isinstance(encoder, CompiledEncoder | CudaEncoder):
         return encoder

@@ -188,7 +188,7 @@ MODEL = {
 LOAD = {
     "model_name_or_path": "the name as the first argument",
     "modules": (
-        '`SentenceEncoder.load("name", pooling="mean")`, or the constructor with a `Pooling`'
+        '`SentenceEncoder.load("name", pooling="mean")`, or the constructor with a `ModelPooling`'
     ),
     "revision": '`load("owner/name@main")`',
     "token": "the environment variable `HF_TOKEN`",

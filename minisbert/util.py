@@ -22,9 +22,9 @@ from minisbert.core.checks import check_texts
 from minisbert.data import rows as data
 from minisbert.data.columns import Columns
 from minisbert.evaluation.retrieval import encode_both
-from minisbert.loading import Encoder
-from minisbert.models.properties import AnyVectors, as_rows, check_count, similarity
+from minisbert.models.properties import AnyVectors, check_count, similarity, vector_rows
 from minisbert.models.sparse_encoder import SparseEncoder
+from minisbert.models.text_encoder import TextEncoder
 from minisbert.replacements import ENCODE, SEARCH, UTIL, explained, missing_from_module
 from minisbert.search import dense
 from minisbert.search.by_tokens import rank
@@ -76,8 +76,8 @@ def semantic_search(
     ``InputError`` as ``minisbert.search.dense.top_k``.
     """
     check_count("top_k", top_k)
-    queries = as_rows(query_embeddings)
-    corpus = as_rows(corpus_embeddings)
+    queries = vector_rows(query_embeddings)
+    corpus = vector_rows(corpus_embeddings)
     if not len(queries) or not len(corpus):
         return [[] for _ in queries]
     # The two functions that nearly everybody passes have a fast way.
@@ -121,7 +121,7 @@ def ranked_by(
 
 @explained(ENCODE | SEARCH, SparseEncoder.encode)  # which has the options of every other ``encode``
 def paraphrase_mining(
-    model: Encoder,
+    model: TextEncoder,
     sentences: Sequence[str],
     *,
     max_pairs: int = 500_000,
@@ -159,7 +159,7 @@ def check_encoder(model: object) -> None:
 @explained(SEARCH, Rules)
 def mine_hard_negatives(
     pairs: Any,
-    model: Encoder,
+    model: TextEncoder,
     corpus: Sequence[str] = (),
     *,
     columns: str | None = None,
@@ -212,7 +212,7 @@ def community_detection(
     check_count("min_community_size", min_community_size)
     if not isinstance(threshold, int | float) or not -1 <= threshold <= 1:
         raise InputError(f"threshold must be a number from -1 to 1, not {one_line(threshold)}")
-    vectors = torch.tensor(as_rows(embeddings), dtype=torch.float32)  # (N, D)
+    vectors = torch.tensor(vector_rows(embeddings), dtype=torch.float32)  # (N, D)
     vectors = torch.nn.functional.normalize(vectors)
 
     # First only the size of the group around each row: the members of all groups at once could be

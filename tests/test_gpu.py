@@ -22,7 +22,7 @@ import minisbert
 from minisbert.backends.cuda import CudaEncoder
 from minisbert.core import InputError
 from minisbert.core.bert import Bert
-from minisbert.models.pooling import Pooling
+from minisbert.models.pooling import ModelPooling
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.progress import Bar
 from minisbert.train import main
@@ -96,7 +96,7 @@ def wide_heads(device: str, width: int = 128) -> SentenceEncoder:
         intermediate_size=2 * width,
     )
     encoder = SentenceEncoder(
-        tiny.tokenizer, Bert(config), Pooling("mean"), True, settings=tiny.settings
+        tiny.tokenizer, Bert(config), ModelPooling("mean"), True, settings=tiny.settings
     )
     return encoder.eval().to(device)
 

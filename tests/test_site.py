@@ -68,6 +68,20 @@ def test_a_notebook_holds_the_lesson_after_a_cell_that_installs_it(path, lesson_
     assert " ?: " not in page, "what a hint fits is the grader's"
 
 
+def test_only_a_notebook_sends_to_the_site_to_play(lesson_pages):
+    """The lesson's page on the site has the thing to play with below the text."""
+    text = (ROOT / "lessons" / "10_losses.py").read_text(encoding="utf-8")
+
+    def words(book: Any) -> str:
+        return " ".join(" ".join(cell.source for cell in book.cells).split())
+
+    elsewhere = words(lesson_pages.notebook(text, "https://example.org/course"))
+    assert elsewhere.count("(On the site") == 2
+    page = words(lesson_pages.read(text, "https://example.org/course"))
+    assert "On the site" not in page
+    assert "15 degrees at best. " in page
+
+
 def test_a_notebook_names_the_origin_without_credentials_or_the_checkout(lesson_pages, tmp_path):
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     assert lesson_pages.origin(tmp_path) == tmp_path.as_uri()
@@ -106,53 +120,58 @@ def test_the_first_cell_fetches_and_installs_only_what_is_missing(
     assert all(str(home) in command[-1] and check for command, check in ran)
 
 
+def write_small_course(folder: Path, files: dict[str, str]) -> None:
+    """The programs of docs/ with ``files`` in place of its pages and of the course."""
+    shutil.copytree(
+        ROOT / "docs",
+        folder / "docs",
+        ignore=shutil.ignore_patterns("*.md", "*.png", "__pycache__"),
+    )
+    (folder / "minisbert").mkdir()
+    (folder / "lessons" / "grader").mkdir(parents=True)
+    needed = {
+        "lessons/course.py": "",
+        "lessons/grader/cards.toml": "pieces = []\n",
+        "lessons/grader/answers.toml": "exercises = []\n",
+    }
+    for file, content in (needed | files).items():
+        (folder / file).write_text(content)
+
+
+def build_course(folder: Path, *options: str) -> str:
+    """Build the site of a small course into its folder ``built``; return what Sphinx prints."""
+    command = [sys.executable, "-m", "sphinx", "-W", *options, "-c", "docs", ".", "built"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.site
 @pytest.mark.parametrize("address", ["", "https://github.com/somebody/course"])
 def test_the_repositorys_address_is_one_setting(address, tmp_path):
     """With it pages can be edited and cloned, and lessons opened elsewhere; without it, not."""
     require(find_spec("myst_nb"), "needs the site extra: pip install '.[site]'")
-    shutil.copytree(
-        ROOT / "docs",
-        tmp_path / "docs",
-        ignore=shutil.ignore_patterns("*.md", "*.png", "__pycache__"),
-    )
-    (tmp_path / "minisbert").mkdir()
-    (tmp_path / "lessons" / "grader").mkdir(parents=True)
-    settings = tmp_path / "docs" / "conf.py"
-    text = settings.read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
     conf, count = re.subn(
         '^repository = ".*"$', f'repository = "{address}"', text, flags=re.MULTILINE
     )
     assert count == 1
-    for file, content in (
-        ("docs/conf.py", conf),
-        ("docs/interactive.md", "# Play\n"),
-        ("docs/install.md", "# Install\n\nFor all.\n\n```bash\npip install .\n```\n"),
-        (
-            "docs/index.md",
+    files = {
+        "docs/conf.py": conf,
+        "docs/interactive.md": "# Play\n",
+        "docs/install.md": "# Install\n\nFor all.\n\n```bash\npip install .\n```\n",
+        "docs/index.md": (
             "# Front\n\nAll.\n\n## Start\n\n"
             "- [One](../lessons/01_first.py)\n- [Install](install.md)\n\n## Course\n\n- "
-            "[Play](interactive.md)\n",
+            "[Play](interactive.md)\n"
         ),
-        ("lessons/course.py", ""),
-        (
-            "lessons/01_first.py",
-            "# %% [markdown]\n# # Lesson 01: first\n#\n# About 20 minutes.\n\n# %%\n6 * 7\n",
+        "lessons/01_first.py": (
+            "# %% [markdown]\n# # Lesson 01: first\n#\n# About 20 minutes.\n\n# %%\n6 * 7\n"
         ),
-        ("lessons/grader/cards.toml", "pieces = []\n"),
-        ("lessons/grader/answers.toml", "exercises = []\n"),
-    ):
-        (tmp_path / file).write_text(content)
-    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-D", "nb_execution_mode=off"]
-    command += ["-c", "docs", ".", "built"]
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    }
+    write_small_course(tmp_path, files)
+    build_course(tmp_path, "-q", "-D", "nb_execution_mode=off")
     built = tmp_path / "built"
     lesson = (built / "lessons" / "01_first.html").read_text(encoding="utf-8")
     install = (built / "docs" / "install.html").read_text(encoding="utf-8")
@@ -176,6 +195,32 @@ def test_the_repositorys_address_is_one_setting(address, tmp_path):
     assert not (tmp_path / "index.html").exists(), "built is no version"
     book = json.loads((built / "lessons" / "01_first.ipynb").read_text(encoding="utf-8"))
     assert address in "".join(book["cells"][0]["source"])  # "" is in every text
+
+
+@pytest.mark.site
+def test_the_build_says_which_lesson_it_executes(tmp_path):
+    """Minutes without a sign look like a failure; a lesson whose outputs are stored says nothing."""
+    require(find_spec("myst_nb"), "needs the site extra: pip install '.[site]'")
+    lesson = "# %% [markdown]\n# # Lesson {0}: one\n#\n# About 20 minutes.\n\n# %%\n6 * {1}\n"
+    index = "# Front\n\nAll.\n\n## Start\n\n- [One](../lessons/01_one.py)\n"
+    index += "- [Two](../lessons/02_one_more.py)\n- [A](a.md)\n- [B](b.md)\n- [C](c.md)\n"
+    files = {
+        "docs/index.md": index,
+        "docs/a.md": "# A\n\nText.\n",
+        "docs/b.md": "# B\n\nText.\n",
+        "docs/c.md": "# C\n\nText.\n",
+        "lessons/01_one.py": lesson.format("01", 1),
+        "lessons/02_one_more.py": lesson.format("02", 2),
+    }
+    write_small_course(tmp_path, files)
+    # Two processes read six pages; Sphinx shows what they log only when they are done.
+    printed = build_course(tmp_path, "-j", "2").splitlines()
+    assert printed.count("executing lesson 01 of 2: one") == 1
+    assert printed.count("executing lesson 02 of 2: one more") == 1
+    # If two lessons end in the same moment, jupyter-cache may lose one; a build by one process
+    # stores it.
+    build_course(tmp_path, "-E")
+    assert "executing lesson" not in build_course(tmp_path, "-j", "2", "-E")
 
 
 @pytest.mark.site
@@ -322,7 +367,16 @@ def test_every_internal_link_leads_to_a_file_and_an_anchor(pages):
 
 
 # requests that fail or go to another host, pictures without natural width or description
-KINDS = ("console", "requests", "tracebacks", "pictures", "wide", "cut", "accessibility")
+KINDS = (
+    "console",
+    "requests",
+    "tracebacks",
+    "pictures",
+    "wide",
+    "cut",
+    "tables",
+    "accessibility",
+)
 Findings = dict[str, list[str]]
 
 
@@ -358,6 +412,10 @@ PICTURES = """() => [...document.images].filter(x => !x.naturalWidth || !x.alt |
 AXE = {"resultTypes": ["violations"], "preload": False}
 CUT = """() => [...document.querySelectorAll('.bd-article :is(pre, div.math)')]
                .filter(x => x.scrollWidth > x.clientWidth + 1).map(x => x.innerText.trim().slice(0, 80))"""
+# Tables that scroll on a phone: the column that one looks for is out of sight.
+TABLES = """() => [...document.querySelectorAll('.bd-article table')]
+                  .filter(x => x.scrollWidth > x.parentElement.clientWidth + 1)
+                  .map(x => x.innerText.trim().slice(0, 80))"""
 TYPESET = "document.querySelectorAll('div.math:not(:has(mjx-math))').length == 0"
 WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
@@ -406,6 +464,8 @@ def findings(server, chromium, pages) -> Findings:
             # Of a lesson: code, output or a formula that is wider than its box.
             if re.match(r"lessons/\d\d_", page):
                 found["cut"] += [f"{where}: {text}" for text in tab.evaluate(CUT)]
+            if device == PHONE and page.startswith("docs/"):
+                found["tables"] += [f"{where}: {text}" for text in tab.evaluate(TABLES)]
             if page in full:
                 for rule in Axe().run(tab, options=AXE).response["violations"]:
                     for node in rule["nodes"]:
@@ -450,6 +510,9 @@ def test_hints_start_closed_and_open_by_keyboard(server, chromium):
 def test_the_things_to_play_with_answer_to_the_keyboard(server, chromium):
     tab = chromium.new_context(**PHONE).new_page()
     tab.goto(f"{server}/docs/interactive.html")
+    assert "After 200 steps" in tab.locator("#ci-say").inner_text()
+    tab.locator("#ci-start").press("Enter")
+    assert "After 0 steps" in tab.locator("#ci-say").inner_text()
     tab.locator("#wp-text").fill("Encoders!")
     tab.locator("#wp-end").press("Enter")
     tokens = tab.locator("#wp-tokens").inner_text().split()[::2]
@@ -464,13 +527,83 @@ def test_the_things_to_play_with_answer_to_the_keyboard(server, chromium):
     tab.locator("#ci-200").press("Space")
     assert "After 200 steps" in tab.locator("#ci-say").inner_text()
     tab.locator("#by-kind").press("b")
-    assert tab.locator("#by-rows th").last.inner_text() == "bits, 384 columns"
+    assert tab.locator("#by-rows th").last.inner_text() == "bits, 96 columns"
     assert tab.evaluate(WIDER) <= 0
     tab.goto(f"{server}/lessons/10_losses.html")  # where they stand too
     tab.locator("#ci-run").press("Enter")
     tab.wait_for_function(
-        "document.querySelector('#ci-say').innerText.startsWith('After 300 steps')"
+        "document.querySelector('#ci-say').innerText.startsWith('After 500 steps')"
     )
+
+
+@pytest.mark.site
+def test_the_things_to_play_with_start_with_an_example_and_its_result(server, chromium):
+    """Nobody presses the first button of an empty form."""
+    tab = chromium.new_page()
+    tab.goto(f"{server}/docs/interactive.html")
+    tokens = " ".join(tab.locator("#wp-tokens").inner_text().split()[::2])
+    assert tokens == "[CLS] the en ##code ##rs love snow ##men . [SEP]"
+    assert tab.locator("#wp-tries li").count() == 11  # of "encoders": 7, 3 and 1
+    assert tab.locator("#by-rows tr").count() == 4
+    for picture in ("at-picture", "ln-picture", "ci-picture", "ci-curve", "tr-picture"):
+        assert tab.locator(f"#{picture} text").count() > 4, f"{picture} has no numbers"
+
+
+@pytest.mark.site
+def test_every_slider_has_ticks_with_numbers(server, chromium):
+    tab = chromium.new_page()
+    tab.goto(f"{server}/docs/interactive.html")
+    for slider in tab.locator("input[type=range]").all():
+        ticks = slider.locator("xpath=following-sibling::*").locator("span").all_inner_texts()
+        assert len(ticks) >= 4, slider.get_attribute("id")
+        assert all(re.fullmatch(r"[\d.e-]+", tick) for tick in ticks), ticks
+
+
+@pytest.mark.site
+@pytest.mark.parametrize("page", ["docs/interactive", "docs/index", "lessons/05_attention"])
+def test_the_map_of_attention_names_its_rows_and_columns_and_its_colours(page, server, chromium):
+    tab = chromium.new_context(**PHONE).new_page()
+    tab.goto(f"{server}/{page}.html")
+    names = tab.locator("#at-picture .play-name").all_text_contents()
+    sentence = "[CLS] the animal did not cross the street because it was too tired . [SEP]"
+    assert " ".join(names[0::2]) == sentence
+    assert " ".join(names[1::2]) == sentence
+    legend = tab.locator(".play-legend").inner_text()
+    assert "0: does not look" in legend
+    assert "1: looks at nothing else" in legend
+    tab.locator("#at-picture .play-square").nth(3 * 15).click()  # a row has 15
+    assert '"did" looks most at' in tab.locator("#at-say").inner_text()
+    assert "layer 3, head 1" in tab.locator("#at-picture").get_attribute("aria-label")
+
+
+@pytest.mark.site
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (1280, 800)])
+def test_the_first_screen_has_a_map_to_play_with_and_the_three_cards(
+    width, height, server, chromium
+):
+    tab = chromium.new_context(viewport={"width": width, "height": height}).new_page()
+    tab.goto(f"{server}/docs/index.html")
+    cards = tab.locator("article .sd-card")
+    assert cards.count() == 3
+    assert re.search(r"0\.69", tab.locator("#at-say").inner_text())
+    for shown in (tab.locator("#play-attention"), *cards.all()):
+        box = shown.bounding_box()
+        assert box["y"] + box["height"] <= height, shown.inner_text()
+
+
+@pytest.mark.site
+def test_what_only_github_shows_is_not_on_the_site(pages):
+    """There some pages say that the site has more, or show a picture of what one can play with."""
+    for page, part in (
+        ("docs/interactive", "version of this page"),
+        ("docs/commands", "each section of this page"),
+        ("docs/index", "05_attention.png"),
+        ("README", "Build it with"),
+    ):
+        assert part in (ROOT / f"{page}.md").read_text(encoding="utf-8")
+        shown = (SITE / f"{page}.html").read_text(encoding="utf-8")
+        assert part not in shown, page
+        assert "<h1>" in shown
 
 
 @pytest.mark.site

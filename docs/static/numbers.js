@@ -1,4 +1,4 @@
-// The formulas of the page "Play with it", as plain functions. tests/test_play.py compares them with the package's.
+// The formulas of the playground, as plain functions. tests/test_play.py compares them with the package's.
 
 const LONGEST_WORD = 100; // characters
 const BLOCKS = "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B920-2CEAF F900-FAFF 2F800-2FA1F"

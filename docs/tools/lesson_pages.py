@@ -5,9 +5,11 @@ A Sphinx extension, and the reader that makes a notebook of a lesson; jupytext d
 
 import ast
 import base64
+import logging
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 import zlib
 from functools import cache
@@ -46,6 +48,8 @@ PLAY = FORMULAS.with_name("play.html")
 MARK = re.compile(r"^<!-- play: (\w+) -->\n", re.MULTILINE)
 LONGEST = (13, 20, 18, 24, 19, 27, 21, 26)  # lessons by the seconds of CPU that they take
 NOTEBOOKS = "notebooks"  # a branch: Colab and Binder open what a repository holds
+# "(On the site you can [cut texts of your own](../docs/interactive.md#...).)"
+ON_THE_SITE = re.compile(r"\s*\(On\s+the\s+site\s(?:[^()]|\([^()]*\))*\)")
 PICTURE = re.compile(r"\n*!\[([^\]]*)\]\(figures/[^)]*\)")  # of a lesson, with its description
 
 INSTALL = """\
@@ -170,7 +174,8 @@ def read(text: str, repository: str, launch: bool = False) -> NotebookNode:
         title.source += launch_links(repository, stem)
     for cell in book.cells:
         if cell.cell_type == "markdown":
-            cell.source = answered(cell.source, lesson)
+            # On the site what one can play with stands below.
+            cell.source = answered(ON_THE_SITE.sub("", cell.source), lesson)
     asked = quiz(lesson)
     if lesson == 0:  # it says who should read this lesson
         return NotebookNode(book | {"cells": [*book.cells[:2], *asked, *book.cells[2:]]})
@@ -217,6 +222,10 @@ def things() -> dict[str, str]:
     blocks = re.findall(r'^(<div class="play" id="play-(\w+)">\n(?:.+\n)+)', text, re.MULTILINE)
     found = {name: block for block, name in blocks}
     found["scripts"] = re.search(r"^(?:<script .*\n)+", text, re.MULTILINE)[0]
+    # The front page has the attention alone, with less data.
+    front = found["attention"].replace('class="play"', 'class="play front"')
+    front = front.replace("<label>Sentence <select", '<label><select aria-label="Sentence"')
+    found["front"] = front + found["scripts"].replace("play_data.js", "front_data.js")
     return found
 
 
@@ -299,6 +308,34 @@ def order_documents(app: Sphinx, env: Any, names: list[str]) -> None:
 def create_cache(app: Sphinx, env: Any, names: list[str]) -> None:
     """Create the database of executed lessons once: two processes that create it at once fail."""
     JupyterCacheBase(app.config.nb_execution_cache_path).db.dispose()
+
+
+class Progress(logging.Handler):
+    """Prints which lesson is executed, when it starts.
+
+    Sphinx shows what a process of ``-j 2`` logs only when that process has read all of its pages.
+    """
+
+    def __init__(self, lesson: Path) -> None:
+        super().__init__(logging.INFO)
+        number, _, name = lesson.stem.partition("_")
+        self.line = f"executing lesson {number} of {len(LESSONS)}: {name.replace('_', ' ')}"
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # myst-nb logs it only if it has no outputs of this lesson to take.
+        if record.levelno == logging.INFO and str(record.msg).startswith("Executing notebook"):
+            # A terminal has Sphinx's own progress in the line where the cursor stands.
+            start = "\r\x1b[K" if sys.stdout.isatty() else ""
+            print(f"{start}{self.line}", flush=True)
+
+
+def tell_progress(app: Sphinx) -> None:
+    """Print a line for each lesson that is executed, but not if the build is quiet (``-q``)."""
+    for lesson in LESSONS:
+        log = logging.getLogger(f"sphinx.mystnb-{page_of(lesson)}")
+        log.handlers.clear()  # of a build before this one in the same process
+        if not app.quiet:
+            log.addHandler(Progress(lesson))
 
 
 def write_mathjax(app: Sphinx, error: Exception | None) -> None:
@@ -432,6 +469,7 @@ def describe(app: Sphinx, doctree: nodes.document) -> None:
 def setup(app: Sphinx) -> dict[str, int | bool]:
     app.connect("env-before-read-docs", order_documents)
     app.connect("env-before-read-docs", create_cache)
+    app.connect("builder-inited", tell_progress)
     app.connect("doctree-read", link_sources)
     app.connect("doctree-read", leave_out_paths)
     app.connect("doctree-read", describe)

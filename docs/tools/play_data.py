@@ -1,6 +1,7 @@
-"""What the page "Play with it" computes from: a vocabulary, MiniLM's attention, an index, points.
+"""What the playground computes from: a vocabulary, MiniLM's attention, an index, points.
 
-A Sphinx extension. The build writes it from the model itself, as ``_static/play_data.js``.
+A Sphinx extension. The build writes it from the model itself, as ``_static/play_data.js``; the
+front page has the attention of the first sentences only, as ``_static/front_data.js``.
 """
 
 import base64
@@ -19,6 +20,7 @@ from minisbert.search.dense import top_k
 from minisbert.system.assets import ensure
 
 SENTENCES = Path(__file__).with_name("thirty_sentences.txt")
+IN_FRONT = 3  # sentences: 60 kB instead of 1 MB
 
 
 def attention_of(encoder: SentenceEncoder, text: str) -> tuple[list[str], torch.Tensor]:
@@ -94,9 +96,19 @@ def play_data() -> dict[str, Any]:
 
 
 def write(app: Any, error: Exception | None) -> None:
-    if error is None and app.builder.format == "html" and "docs/interactive" in app.env.found_docs:
-        text = f"const PLAY = {json.dumps(play_data(), separators=(',', ':'))};\n"
-        (Path(app.outdir) / "_static" / "play_data.js").write_text(text, encoding="utf-8")
+    if error is not None or app.builder.format != "html":
+        return
+    if "docs/interactive" not in app.env.found_docs:
+        return
+    data = play_data()
+    front = {
+        "layers": data["layers"],
+        "heads": data["heads"],
+        "sentences": data["sentences"][:IN_FRONT],
+    }
+    for name, values in (("play_data.js", data), ("front_data.js", front)):
+        text = f"const PLAY = {json.dumps(values, separators=(',', ':'))};\n"
+        (Path(app.outdir) / "_static" / name).write_text(text, encoding="utf-8")
 
 
 def setup(app: Any) -> dict[str, bool]:

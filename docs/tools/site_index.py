@@ -22,6 +22,8 @@ LINK = re.compile(r"^- \[(.+?)\]\(([^)]+)\)", re.MULTILINE)
 CARDS = re.compile(r"^<!-- cards -->\n(.*?)^<!-- end of cards -->\n", re.MULTILINE | re.DOTALL)
 # What GitHub hides as a comment: directives of Sphinx.
 DIRECTIVES = re.compile(r"<!-- api\n(.*?)\n-->", re.DOTALL)
+# What only GitHub shows.
+ON_GITHUB = re.compile(r"\n?<!-- github -->.*?<!-- end of github -->", re.DOTALL)
 BADGES = re.compile(r"<!-- badges -->.*?<!-- /badges -->\n", re.DOTALL)
 CAPTION = re.compile(
     r'<p[^>]*class="caption"[^>]*><span '
@@ -72,7 +74,8 @@ def title(text: str) -> str:
 
 def first_sentence(text: str) -> str:
     """Return a page's first sentence, without links; of a lesson, the first after its header."""
-    text = re.sub(r"^#(?: |$)", "", BADGES.sub("", text), flags=re.MULTILINE)
+    text = ON_GITHUB.sub("", BADGES.sub("", text))
+    text = re.sub(r"^#(?: |$)", "", text, flags=re.MULTILINE)
     below = text.partition("\n\n")[2].strip()
     paragraph = " ".join(below.partition("\n\n")[0].split())
     paragraph = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", paragraph)
@@ -194,7 +197,7 @@ def mark(app: "Sphinx", name: str, source: list[str]) -> None:
     if name == API:
         source[0] = DIRECTIVES.sub(r"```{eval-rst}\n\1\n```", source[0])
     # Badges are pictures of other hosts, and no page asks another host.
-    source[0] = BADGES.sub("", source[0])
+    source[0] = ON_GITHUB.sub("", BADGES.sub("", source[0]))
     kind = kinds(Path(app.srcdir)).get(name)
     if kind and name.startswith("docs/"):
         source[0] = re.sub(r"^(# .*\n\n)(?=[A-Z`])", rf"\1**{kind}** · ", source[0])

@@ -4,6 +4,7 @@ import math
 import weakref
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -148,15 +149,18 @@ def _():
 
 @cases("geometry.alignment")
 def _():
-    rows = [[1, 0], [0, 2]], [[1, 0], [1, 1]]
+    rows = np.array([[1.0, 0.0], [0.0, 2.0]]), np.array([[1.0, 0.0], [1.0, 1.0]])
     yield example("equal, and 45 degrees apart", 0.29289, geometry.alignment, *rows)
-    yield trap("one way, other lengths: 0", 0.0, geometry.alignment, [[3.0, 4.0]], [[6.0, 8.0]])
+    u = np.array([[3.0, 4.0]])
+    yield trap("one way, other lengths: 0", 0.0, geometry.alignment, u, 2 * u)
 
 
 @cases("geometry.uniformity")
 def _():
-    yield example("right, up, left", -4.39635, geometry.uniformity, [[1, 0], [0, 1], [-1, 0]])
-    yield trap("two opposite rows", -8.0, geometry.uniformity, [[1.0, 0.0], [-5.0, 0.0]])
+    three = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
+    yield example("right, up, left", -4.39635, geometry.uniformity, three)
+    opposite = np.array([[1.0, 0.0], [-5.0, 0.0]])
+    yield trap("two opposite rows", -8.0, geometry.uniformity, opposite)
 
 
 # ----------------------------------------------------------------------------------------- training

@@ -84,16 +84,16 @@ def _():
 def _():
     recall = passages.recall_in_budget
     holds = np.array([[False, True]])
-    yield example("60 and 50 tokens, budget 100", np.array([0.0]), recall, holds, [[60, 50]], 100)
-    yield example("the same, budget 110", np.array([1.0]), recall, holds, [[60, 50]], 110)
+    lengths = np.array([[60, 50]])
+    yield example("60 and 50 tokens, budget 100", np.array([0.0]), recall, holds, lengths, 100)
+    yield example("the same, budget 110", np.array([1.0]), recall, holds, lengths, 110)
     # the second does not fit, and ends the prompt, although the third would fit
     third = np.array([[False, False, True]])
-    yield trap(
-        "a passage that does not fit ends it", np.array([0.0]), recall, third, [[60, 50, 10]], 100
-    )
-    full = [[10, 10, 10]]
-    yield trap("three passages fill it", np.array([1.0]), recall, third, full, 30)
+    lengths = np.array([[60, 50, 10]])
+    yield trap("a passage that does not fit ends it", np.array([0.0]), recall, third, lengths, 100)
+    yield trap("no limit", np.array([1.0]), recall, third, lengths, math.inf)
+    tens = np.array([[10, 10, 10]])
+    yield trap("three passages fill it", np.array([1.0]), recall, third, tens, 30)
     several = np.array([[True, False, True], [False, False, False]])
-    lengths = [[10, 10, 10], [10, 10, 10]]
-    yield trap("twice there, and nowhere", np.array([1.0, 0.0]), recall, several, lengths, 25)
-    yield trap("no limit", np.array([1.0]), recall, third, [[60, 50, 10]], math.inf)
+    tens = np.array([[10, 10, 10], [10, 10, 10]])
+    yield trap("twice there, and nowhere", np.array([1.0, 0.0]), recall, several, tens, 25)

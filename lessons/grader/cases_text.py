@@ -272,6 +272,15 @@ def _():
 
     yield trap("the same generator, the same batches", True, drawn_from_the_generator_alone)
 
+    def other_rows_meet() -> bool:
+        met = []
+        for seed in (0, 1):
+            found = data.length_grouped_batches([3, 1, 2] * 20, 4, seeded(seed), window=3)
+            met.append({frozenset(batch) for batch in found})
+        return met[0] != met[1]
+
+    yield trap("another seed, and other rows meet", True, other_rows_meet)
+
 
 # ------------------------------------------------------------------------------------------- search
 

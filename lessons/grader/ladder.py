@@ -43,7 +43,7 @@ from lessons.grader.cases import (
     form_problem,
     right,
 )
-from lessons.grader.guard import Refused, refusing
+from lessons.grader.guard import ALLOWED, Refused, refusing
 from lessons.grader.pieces import Piece
 from lessons.grader.result import RUNGS, Result
 from lessons.grader.slips import known_mistakes
@@ -127,7 +127,8 @@ def attempt(rung: str, name: str, run: Callable[[], Iterator[Finding]]) -> list[
         found.append(Finding(where, name, False, f"{name}: {trouble}"))
     except (Exception, KeyboardInterrupt) as error:
         # of autograd, or of the package, which could not go on with the learner's result
-        cut = isinstance(error, RuntimeError) and "grad" in str(error)
+        about_gradients = "grad" in str(error) and "inference" not in str(error).lower()
+        cut = isinstance(error, RuntimeError) and about_gradients
         text = (
             "no gradient comes back (a detach, an item(), a detour through numpy?)"
             if cut
@@ -291,12 +292,14 @@ def told(error: BaseException, function: Callable) -> str:
         if frame.filename == file
     ]
     where = f", line {lines[-1]}" if lines else ""
-    text = (
-        "it calls itself without end"
-        if isinstance(error, RecursionError)
-        else " ".join(str(error).split())
-    )
-    return f"{type(error).__name__}{where}: {text[:200]}"
+    text = " ".join(str(error).split())[:200]
+    if isinstance(error, RecursionError):
+        text = "it calls itself without end"
+    elif isinstance(error, NameError) and error.name in ALLOWED:
+        text += f": is import {error.name} missing at the top of the file?"
+    elif "does not have a grad_fn" in text:
+        text += ": a detach, or are graphs off here (torch.enable_grad() turns them on)?"
+    return f"{type(error).__name__}{where}: {text}"
 
 
 def kept(value: Any) -> Any:

@@ -1,8 +1,9 @@
 """The learner's code runs in a separate process, so a crash or an endless loop does no harm.
 
-``grade`` starts ``python -m lessons.grader.sandbox LESSON PIECE...`` and reads one line of JSON per
-piece. A piece that takes too long, or ends the process, has failed; the next ones get a new
-process.
+``grade`` starts ``python -m lessons.grader.sandbox LESSON SECONDS PIECE...`` and reads one line of
+JSON per piece. A piece that takes too long has failed, and so has a piece that ends the process;
+then the next ones get a new process. The file is run statement by statement: one that fails, or
+does not end, costs what it would have defined, and nothing else.
 """
 
 import ast
@@ -18,7 +19,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -27,7 +28,11 @@ from lessons.grader.pieces import PIECES, ROOT, Piece, mine, pieces_of
 from lessons.grader.result import RUNS, Result
 from lessons.grader.stubs import attributes_of, own_class_cells
 
-SECONDS = 20.0  # for one piece, the search for the mistake included; it takes far less than one
+# For a statement of the file, or for one piece, the search for the mistake included. It takes far
+# less than one.
+SECONDS = 20.0
+# How much later the process is ended, if the limit did not stop the learner's code inside of it.
+GRACE = 3.0
 START_SECONDS = 120.0  # until torch is imported, even on a slow disk
 MEMORY = 4 << 30  # bytes that the learner's code may take on top of torch's
 FILE = "the file"  # reported as busy while the file is loaded
@@ -41,7 +46,12 @@ def grade(lesson: int, seconds: float = SECONDS) -> list[Result]:
     left = [piece.master for piece in pieces_of(lesson)]
     while left:
         busy, reason = _run_child(lesson, left, results, seconds)
-        stopped = left if busy == FILE else [busy] if busy else []
+        if busy == FILE:
+            stopped = left
+        elif busy:
+            stopped = [busy]
+        else:
+            stopped = []
         for master in stopped:
             results[master] = Result(master, "failed", [(RUNS, False, reason)])
         before = left
@@ -55,32 +65,41 @@ def _run_child(
     lesson: int, masters: list[str], results: dict[str, Result], seconds: float
 ) -> tuple[str, str]:
     """Fill ``results`` from one process; return what it was busy with, and how it ended."""
-    command = [sys.executable, "-m", "lessons.grader.sandbox", str(lesson), *masters]
+    command = [sys.executable, "-m", "lessons.grader.sandbox"]
+    command += [str(lesson), str(seconds), *masters]
     # a session of its own, so that processes which the learner's code started end with it
     with subprocess.Popen(
         command, cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE, text=True
     ) as child:
         lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(
-            target=lambda: [*map(lines.put, child.stdout), lines.put("")], daemon=True
-        ).start()
+
+        def read_lines() -> None:
+            for line in child.stdout:
+                lines.put(line)
+            lines.put("")  # the end
+
+        threading.Thread(target=read_lines, daemon=True).start()
         busy = ""
         limit = START_SECONDS
         try:
             while line := lines.get(timeout=limit):
                 message = json.loads(line)
                 busy = message.get("busy", "")
-                limit = seconds
+                limit = seconds + GRACE
                 if "result" in message:
                     result = Result(**message["result"])
                     results[result.master] = result
             code = child.wait(timeout=limit)
         except (queue.Empty, subprocess.TimeoutExpired):
-            return busy, f"still running after {limit:g} seconds: a loop that never ends?"
+            return busy, still_running(seconds if busy else limit)
         finally:
             stop(child)
     name = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     return busy, f"it ended the process ({name})"
+
+
+def still_running(seconds: float) -> str:
+    return f"still running after {seconds:g} seconds (a loop that never ends?)"
 
 
 def stop(child: subprocess.Popen) -> None:
@@ -114,7 +133,8 @@ def main(arguments: Sequence[str]) -> None:
 
     torch.set_num_threads(1)  # tensors this small gain nothing from a second one
     limit_memory()
-    grade_here(int(arguments[0]), arguments[1:], tell)
+    lesson, seconds, *masters = arguments
+    grade_here(int(lesson), masters, tell, float(seconds))
 
 
 def limit_memory() -> None:
@@ -128,49 +148,202 @@ def limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
-def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -> None:
-    """Load the learner's file and grade each piece; ``tell`` gets each start and result."""
-    from lessons.grader.guard import Refused, look
-    from lessons.grader.ladder import climb
+class StillRunning(BaseException):
+    """Not an ``Exception``, so that an ``except`` in the learner's file does not catch it."""
 
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise ``StillRunning`` where the code is after so many seconds.
+
+    Where there is no alarm (Windows), ``grade`` ends the process a little later.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not hasattr(signal, "setitimer") or not in_main_thread:
+        yield
+        return
+
+    def stop_here(*_: Any) -> None:
+        raise StillRunning(still_running(seconds))
+
+    before = signal.signal(signal.SIGALRM, stop_here)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# --------------------------------------------------------------------------------- grade the pieces
+
+
+def grade_here(
+    lesson: int, masters: Sequence[str], tell: Callable[..., None], seconds: float = SECONDS
+) -> None:
+    """Load the learner's file and grade each piece; ``tell`` gets each start and result."""
     path = mine(lesson)
     pieces = pieces_of(lesson)
-    tell(busy=FILE)
-    objections: dict[str, str] = {}
-    space: dict[str, Any] = {}
-    broken: dict[str, str] = {}
-    reason = ""
+    written = read_file(path, pieces, lambda: tell(busy=FILE), seconds)
+    # A helper of the file looks names up here while a piece is graded.
+    space = written.space
+    learners = dict(space)
+    # Each piece is graded alone, with the package's versions of the lesson's others.
+    masters_of = {}
+    for piece in pieces:
+        masters_of[piece.path[0]] = piece.original if len(piece.path) == 1 else piece.owner
+
+    for master in masters:
+        piece = PIECES[master]
+        tell(busy=piece.master)
+        if piece.master in written.objections:
+            objection = written.objections[piece.master]
+            result = Result(piece.master, "refused", [("refused", False, objection)])
+            tell(result=asdict(result))
+            continue
+        function, problem = find(learners, piece, path)
+        if function is None:
+            problem = written.why_missing(piece) or problem
+            result = Result(piece.master, "failed", [(RUNS, False, problem)])
+            tell(result=asdict(result))
+            continue
+        space.update(masters_of)
+        if len(piece.path) == 1:
+            space[piece.path[0]] = function
+        result = grade_piece(piece, function, learners, path, seconds)
+        result.line = inspect.unwrap(function).__code__.co_firstlineno
+        tell(result=asdict(result))
+
+
+def grade_piece(
+    piece: Piece, function: Callable, learners: dict[str, Any], path: Path, seconds: float
+) -> Result:
+    """The ladder; a loop that never ends is stopped, and its line said."""
+    from lessons.grader.ladder import climb
+
+    try:
+        with lent(learners, piece), time_limit(seconds):
+            return climb(piece, function)
+    except StillRunning as error:
+        line = line_of(error, path)
+        where = f"{path.name}, line {line}: " if line else ""
+        return Result(piece.master, "failed", [(RUNS, False, f"{where}{error}")])
+
+
+# ----------------------------------------------------------------------------------- read the file
+
+
+@dataclass
+class Written:
+    """What a learner's file defines, and why it does not define the rest."""
+
+    space: dict[str, Any] = field(default_factory=dict)
+    objections: dict[str, str] = field(default_factory=dict)  # master -> why it is refused
+    broken: dict[str, str] = field(default_factory=dict)  # function or class -> why it is missing
+    reason: str = ""  # why nothing of the file could be read
+
+    def why_missing(self, piece: Piece) -> str:
+        """Why the file does not define a piece; empty if nothing is known."""
+        if self.reason:
+            return self.reason
+        name = piece.path[-1]
+        return self.broken.get(name) or self.broken.get(piece.path[0], "")
+
+
+def read_file(
+    path: Path,
+    pieces: list[Piece],
+    renew: Callable[[], None] = lambda: None,
+    seconds: float = SECONDS,
+) -> Written:
+    """Run the learner's file.
+
+    ``renew`` is called before each statement, because each has ``seconds`` of its own.
+    """
+    from lessons.grader.guard import Refused, look
+
+    renew()
+    written = Written()
     try:
         # Some editors begin a file with a byte-order mark.
-        text, broken = without_broken_blocks(path.read_text(encoding="utf-8-sig"), path.name)
-        objections = look(text, pieces)
-        if len(objections) < len(pieces):
-            space = load_without_failing_imports(path, text, pieces)
+        text = path.read_text(encoding="utf-8-sig")
+        text, written.broken = without_broken_blocks(text, path.name)
+        written.objections = look(text, pieces)
     except SyntaxError as error:
-        reason = f"{path.name}, line {error.lineno}: not Python: {error.msg}"
+        written.reason = f"{path.name}, line {error.lineno}: not Python: {error.msg}"
+        return written
+    except Exception as error:  # bytes that are no text, say
+        written.reason = f"{path.name} cannot be loaded: {type(error).__name__}: {error}"
+        return written
+    if len(written.objections) == len(pieces):
+        return written
+    try:
+        run_statements(path, text, pieces, written, renew, seconds)
     except Refused as refused:
-        objections = dict.fromkeys(masters, str(refused))
+        for piece in pieces:
+            written.objections[piece.master] = str(refused)
+    return written
+
+
+def run_statements(
+    path: Path,
+    text: str,
+    pieces: list[Piece],
+    written: Written,
+    renew: Callable[[], None],
+    seconds: float,
+) -> None:
+    """Fill ``written.space`` statement by statement, without those that fail or do not end.
+
+    A piece that is missing says so in its result. Whatever else is left out is said here.
+    """
+    import torch
+
+    from lessons.grader.guard import refusing
+
+    written.space.update({"__name__": path.stem, "__file__": str(path)})
+    tree = ast.parse(text)
+    # They hold for the whole file, so every statement is compiled with them.
+    futures = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__"
+    ]
+    of_pieces = {piece.path[0] for piece in pieces}
+    refused = {name for piece in pieces for name in piece.refused}
+    dtype = torch.get_default_dtype()
+    try:
+        with torch.set_grad_enabled(True), refusing(refused):
+            for node in tree.body:
+                renew()
+                problem = run_statement(node, futures, path, written.space, seconds)
+                name = getattr(node, "name", "")  # of a function or a class
+                if problem and name in of_pieces:
+                    written.broken[name] = problem
+                elif problem:
+                    print(f"{problem}; graded without this statement")
+    finally:
+        torch.set_default_dtype(dtype)
+
+
+def run_statement(
+    node: ast.stmt, futures: list, path: Path, space: dict[str, Any], seconds: float
+) -> str:
+    """Run one statement of the file; why it has failed, with the line, or nothing."""
+    try:
+        module = ast.Module(body=[*futures, node], type_ignores=[])
+        code = compile(module, str(path), "exec", dont_inherit=True)
+        with time_limit(seconds):
+            exec(code, space)
+    except SyntaxError as error:  # a ``break`` outside of a loop, say, which ``ast`` lets through
+        return f"{path.name}, line {error.lineno or node.lineno}: not Python: {error.msg}"
+    except StillRunning as error:
+        return f"{path.name}, line {line_of(error, path) or node.lineno}: {error}"
     except (Exception, SystemExit, KeyboardInterrupt) as error:
-        reason = f"{path.name} cannot be loaded: {told_at(error, path)}"
-    written = dict(space)
-    # Each piece is graded alone, with the package's versions of the lesson's others.
-    masters_of = {
-        piece.path[0]: piece.original if len(piece.path) == 1 else piece.owner for piece in pieces
-    }
-    for piece in (PIECES[master] for master in masters):
-        tell(busy=piece.master)
-        function, problem = find(written, piece, path) if not reason else (None, reason)
-        if piece.master in objections:
-            result = Result(piece.master, "refused", [("refused", False, objections[piece.master])])
-        elif function is None:
-            problem = broken.get(piece.path[-1], problem) if not reason else problem
-            result = Result(piece.master, "failed", [(RUNS, False, problem)])
-        else:
-            space.update(masters_of | ({piece.path[0]: function} if len(piece.path) == 1 else {}))
-            with lent(written, piece):
-                result = climb(piece, function)
-            result.line = inspect.unwrap(function).__code__.co_firstlineno
-        tell(result=asdict(result))
+        line = line_of(error, path) or node.lineno
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return f"{path.name}, line {line}: {text}"
+    return ""
 
 
 BLOCK = re.compile(r"( *)(?:def|class|async def)\b\s*(\w*)")
@@ -179,8 +352,9 @@ BLOCK = re.compile(r"( *)(?:def|class|async def)\b\s*(\w*)")
 def without_broken_blocks(text: str, name: str) -> tuple[str, dict[str, str]]:
     """A file without its functions that are not Python, and for each of them why, with the line.
 
-    A half-written function must not take the others of its file with it. ``SyntaxError`` if what is
-    wrong stands outside all functions.
+    A half-written function must not take the others of its file with it, and a line above all
+    functions must not, either: that one is said here. ``SyntaxError`` if a class's first line is
+    wrong.
     """
     lines = text.split("\n")
     broken: dict[str, str] = {}
@@ -192,19 +366,26 @@ def without_broken_blocks(text: str, name: str) -> tuple[str, dict[str, str]]:
             # "expected an indented block after function definition on line 3" is found on line 4
             named = re.search(r"on line (\d+)", error.msg or "")
             number = int(named[1]) if named else error.lineno or 1
+            problem = f"{name}, line {number}: not Python: {error.msg}"
             start = min(number, len(lines)) - 1
             while start >= 0 and not BLOCK.match(lines[start]):
                 start -= 1
-            block = BLOCK.match(lines[start]) if start >= 0 else None
-            if block is None or lines[start].lstrip().startswith("class"):
+
+            if start < 0 and lines[number - 1].strip():
+                print(f"{problem}; graded without this line")
+                lines[number - 1] = ""
+                continue
+            if start < 0 or lines[start].lstrip().startswith("class"):
                 raise
+
+            block = BLOCK.match(lines[start])
             depth = len(block[1])
             end = start + 1
             while end < len(lines) and not ends_block(lines[end], depth):
                 end += 1
-            broken.setdefault(block[2], f"{name}, line {number}: not Python: {error.msg}")
-            blank = [f"{block[1]}pass"] + [""] * (end - start - 1)  # the numbers of the lines stay
-            lines[start:end] = blank
+            broken.setdefault(block[2], problem)
+            # The numbers of the lines stay.
+            lines[start:end] = [f"{block[1]}pass"] + [""] * (end - start - 1)
 
 
 def ends_block(line: str, depth: int) -> bool:
@@ -218,46 +399,6 @@ def line_of(error: BaseException, path: Path) -> int:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == str(path) and frame.lineno]
     return lines[-1] if lines else 0
-
-
-def told_at(error: BaseException, path: Path) -> str:
-    """An exception that ended the loading of a file, with the file's line."""
-    line = line_of(error, path)
-    where = f"line {line}: " if line else ""
-    return f"{where}{type(error).__name__}: {error}"
-
-
-def load_without_failing_imports(path: Path, text: str, pieces: list[Piece]) -> dict[str, Any]:
-    """What the learner's file defines; an import that fails is said, and costs who needs it."""
-    lines = text.split("\n")
-    while True:
-        try:
-            return load(path, "\n".join(lines), pieces)
-        except ImportError as error:
-            at = line_of(error, path) - 1
-            if at < 0 or not lines[at].startswith(("import ", "from ")):
-                raise
-            print(f"{path.name}, {told_at(error, path)}; graded without this line")
-            lines[at] = ""
-
-
-def load(path: Path, text: str, pieces: list[Piece]) -> dict[str, Any]:
-    """What the learner's file defines."""
-    import torch
-
-    from lessons.grader.guard import refusing
-
-    space: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
-    dtype = torch.get_default_dtype()
-    try:
-        with (
-            torch.set_grad_enabled(True),
-            refusing(name for piece in pieces for name in piece.refused),
-        ):
-            exec(compile(text, str(path), "exec", dont_inherit=True), space)
-    finally:
-        torch.set_default_dtype(dtype)
-    return space
 
 
 @contextlib.contextmanager

@@ -210,31 +210,42 @@ def write_log(path: Path, track: str, results: dict[Path, list], folder: Path) -
     """What somebody needs to run a record again and compare: one JSON file, for git."""
     own = results[path]
     cpu = machine.cpu()
-    log = {
-        "date": str(date.today()),
-        "track": track,
-        "target": TARGET,
-        **summary(path.stem, own),
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        "commit": commit(),
-        "digest": own[0]["digest"],
-        "versions": {
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "torch": torch.__version__,
-            "tokenizers": tokenizers.__version__,
-        },
-        "cpu": cpu["cpu"],
-        "cores": cpu["cores"],
-        "threads": torch.get_num_threads(),
-        "rate": round(statistics.median(result["rate"] for result in own), 1),
-        "minus_minilm": gain_over_minilm(own),
-        "beside": [summary(other.stem, some) for other, some in results.items() if other != path],
-        "seeds": [
-            {key: round(result[key], 2) for key in ("seed", "dev", "test", "seconds", "rate")}
-            for result in own
-        ],
+
+    beside = []
+    for other, of_other in results.items():
+        if other != path:
+            beside.append(summary(other.stem, of_other))
+
+    seeds = []
+    for result in own:
+        kept = ("seed", "dev", "test", "seconds", "rate")
+        seeds.append({key: round(result[key], 2) for key in kept})
+
+    log: dict[str, Any] = {"date": str(date.today()), "track": track, "target": TARGET}
+    log.update(summary(path.stem, own))
+
+    # What was run.
+    log["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    log["commit"] = commit()
+    log["digest"] = own[0]["digest"]
+    log["versions"] = {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": torch.__version__,
+        "tokenizers": tokenizers.__version__,
     }
+
+    # Where it was run.
+    log["cpu"] = cpu["cpu"]
+    log["cores"] = cpu["cores"]
+    log["threads"] = torch.get_num_threads()
+    log["rate"] = round(statistics.median(result["rate"] for result in own), 1)
+
+    # What came out.
+    log["minus_minilm"] = gain_over_minilm(own)
+    log["beside"] = beside
+    log["seeds"] = seeds
+
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{log['date']}_{track}_{path.stem}.json"
     file.write_text(json.dumps(log, indent=1) + "\n", encoding="utf-8")

@@ -43,7 +43,7 @@ PREDICT = 'print(model.predict([("A cat sits.", "A kitten is sitting.")]))'
 def write_card(
     folder: Path,
     kind: str,
-    about: str,
+    description: str,
     base_model: str | None,
     training: str = "",
     former: Path | None = None,
@@ -52,8 +52,8 @@ def write_card(
     """Write the card of the model in ``folder``, unless the user wrote one.
 
     One that the user wrote there is kept; one in the ``former`` folder is copied. ``kind`` is a key
-    of ``PIPELINE_TAGS``; ``about`` says what the model computes; ``in_both`` is True if
-    sentence-transformers opens it too.
+    of ``PIPELINE_TAGS``; ``description`` says what the model computes; ``training`` is the section
+    about its training, or ""; ``in_both`` is True if sentence-transformers opens it too.
     """
     if keep_own_card(folder, former):
         return
@@ -72,7 +72,7 @@ def write_card(
     title = f"# {PIPELINE_TAGS[kind].capitalize()} model"
     if base_model:
         title += f" based on {base_model}"
-    lines += [title, "", about]
+    lines += [title, "", description]
     lines += loading_section("minisbert", "load", kind)
     if in_both:
         lines += loading_section("sentence_transformers", kind, kind)
@@ -142,7 +142,10 @@ def is_own(path: Path) -> bool:
     content = path.read_text(encoding="utf-8", errors="replace")
     beginning_of_last_line, _, _ = LAST_LINE.partition("{}")
     text, _, _ = content.rpartition(beginning_of_last_line)
-    return content != text + LAST_LINE.format(digest(text))
+    # A page as it was written is this text and its hash. In an edited one the hash differs, and a
+    # page without our last line has no text before it.
+    as_written = text + LAST_LINE.format(digest(text))
+    return content != as_written
 
 
 def base_model_of(folder: Path) -> str | None:
@@ -150,9 +153,12 @@ def base_model_of(folder: Path) -> str | None:
     for asset in assets().values():
         if asset.kind == "weights" and folder == asset.folder:
             return asset.sources[0].get("hub")
+
+    # The cache of huggingface_hub has models--owner--name.
     for part in folder.parts:
-        if part.startswith("models--"):  # in the cache of huggingface_hub
+        if part.startswith("models--"):
             return part.removeprefix("models--").replace("--", "/", 1)
+
     if (folder / CARD).is_file():
         card = (folder / CARD).read_text("utf-8", "replace")
         match = re.search(r"^base_model: (\S+)$", card, re.MULTILINE)

@@ -36,7 +36,7 @@ from minisbert.architectures.families import Family
 from minisbert.architectures.relatives import ENCODER_FAMILIES, read_config
 from minisbert.checkpoints.module_names import MODULE_PREFIX, pooling_modes
 from minisbert.core import InputError, one_line
-from minisbert.system.assets import assets, download_model, ensure, is_hub_name
+from minisbert.system.assets import Asset, assets, download_model, ensure, is_hub_name
 from minisbert.system.console import warn
 from minisbert.system.files import MOST_BYTES, listed, write_json
 from minisbert.system.reading import printable, read_json
@@ -59,7 +59,7 @@ LARGEST_SIZE = 2**31 - 1
 # bytes.
 MOST_JSON_BYTES = 2**24
 MOST_MODULES = 100  # in modules.json; published models have at most about ten
-# the types of values in JSON, as messages call them
+# The types of values in JSON, as messages call them.
 JSON_TYPES = {
     bool: "true or false",
     int: "an integer",
@@ -171,18 +171,20 @@ class JsonSettings:
         # Some authors write "no limit" as 1e30, and JSON has one type for all numbers.
         if kind is int and isinstance(value, float) and value.is_integer():
             value = int(value)
-        kinds = [kind]
+        allowed_types = [kind]
         if kind is float:
-            kinds = [float, int]
+            allowed_types = [float, int]
         # subtle: not isinstance, to which True is an integer
-        if type(value) not in kinds:
+        if type(value) not in allowed_types:
             raise self.error(key, JSON_TYPES[kind])
+
         if items is not None:
             contents: Any = value
             if isinstance(value, dict):
                 contents = value.values()
-            if any(type(item) is not items for item in contents):
-                raise self.error(key, f"{JSON_TYPES[kind]}, each item {JSON_TYPES[items]}")
+            for item in contents:
+                if type(item) is not items:
+                    raise self.error(key, f"{JSON_TYPES[kind]}, each item {JSON_TYPES[items]}")
         return value
 
     def size(self, key: str, needed: bool = False) -> Any:
@@ -203,8 +205,9 @@ class JsonSettings:
             return choices[0]
         _, value = self.values[key]
         if value not in choices:
-            expected = " or ".join(str(choice) for choice in choices if choice is not None)
-            raise self.error(key, expected)
+            # None as the default says that the key may be missing; nobody writes it.
+            expected = [str(choice) for choice in choices if choice is not None]
+            raise self.error(key, " or ".join(expected))
         return value
 
     def file_of(self, key: str) -> Path:
@@ -237,7 +240,7 @@ class JsonFiles:
             if has_file(path, MOST_JSON_BYTES) or needed:
                 self.contents[path] = read_json(path, kind)
             else:
-                self.contents[path] = kind()
+                self.contents[path] = kind()  # an empty dictionary or list
         return self.contents[path]
 
     def settings(self, name: str, needed: bool = False) -> JsonSettings:
@@ -258,8 +261,8 @@ class ModelFolder:
     """What the files in a folder say about the model there. ``read_folder`` makes it."""
 
     files: JsonFiles
-    # the class and the place of each module, which is its subfolder: ("Transformer", "."),
-    # ("Pooling", "1_Pooling")
+    # The class and the place of each module, which is its subfolder: ("Transformer", "."),
+    # ("Pooling", "1_Pooling").
     modules: list[tuple[str, str]]
     model_type: str  # the encoder's, such as "bert"
     architectures: list[str]  # the encoder's classes in transformers, of which the first counts
@@ -331,8 +334,8 @@ class ModelFolder:
         if not modes and "pooling_mode" not in content:
             modes = ["mean"]  # the default of sentence-transformers
         if not modes or not set(modes).issubset(POOLING_NAMES):
-            supported = f"supported: {', '.join(POOLING_NAMES)}"
-            raise unsupported(self.path / name, "pooling_mode", modes, supported)
+            reason = f"supported: {', '.join(POOLING_NAMES)}"
+            raise unsupported(self.path / name, "pooling_mode", modes, reason)
         return "+".join(modes)
 
     def choose_pooling(self, mode: str | None) -> str:
@@ -484,8 +487,8 @@ def classifier_of(architectures: list[str]) -> str:
 
 def choose_class(marks: set[str]) -> str:
     """Return the first class that has one of these marks."""
-    for name, own in CLASS_MARKS.items():
-        if marks & own:
+    for name, class_marks in CLASS_MARKS.items():
+        if marks & class_marks:
             return name
     return SENTENCE_ENCODER
 
@@ -532,11 +535,13 @@ def read_family_and_sizes(files: JsonFiles) -> tuple[Family, Any]:
         if value == "gelu_python":  # the exact GELU, under the name of its first code
             content[key] = "gelu"
 
-    kind = content.get("model_type")
-    family = ENCODER_FAMILIES.get(str(kind))
+    model_type = content.get("model_type")
+    family = ENCODER_FAMILIES.get(str(model_type))
     if family is None and content.get("auto_map"):
-        reason = "needs code from its author (auto_map), which is never run here"
-        raise InputError(f"{path}: model_type {one_line(kind)} {reason}")
+        raise InputError(
+            f"{path}: model_type {one_line(model_type)} needs code from its author (auto_map), "
+            f"which is never run here"
+        )
     try:
         return read_config(files.folder, ENCODER_FAMILIES, content)
     except InputError as error:
@@ -573,7 +578,7 @@ class EncoderSettings:
     prompts: dict[str, str] = field(default_factory=NO_PROMPTS.copy)
     default_prompt_name: str | None = None
     model_type: str = "SentenceTransformer"
-    # True if a prompt's tokens are pooled too; the pooling's own file states it
+    # True if a prompt's tokens are pooled too; the pooling's own file states it.
     include_prompt: bool = True
     others: dict[str, Any] = field(default_factory=dict)  # other keys of the file, for ``save``
 
@@ -619,11 +624,13 @@ def read_include_prompt(folder: ModelFolder) -> bool:
     """Read whether the tokens of a prompt are pooled too."""
     for place in folder.places["Pooling"]:
         name = f"{place}/{CONFIG}"
-        if not folder.json_settings(name).get("include_prompt", bool, True):
-            if folder.pooling is not None and "weightedmean" in folder.pooling:
-                reason = "with weightedmean it must be true"
-                raise unsupported(folder.path / name, "include_prompt", False, reason)
-            return False
+        include_prompt = folder.json_settings(name).get("include_prompt", bool, True)
+        if include_prompt:
+            continue
+        if folder.pooling is not None and "weightedmean" in folder.pooling:
+            reason = "with weightedmean it must be true"
+            raise unsupported(folder.path / name, "include_prompt", False, reason)
+        return False
     return True
 
 
@@ -669,10 +676,10 @@ def write_modules(folder: Path, classes: list[str], package: str = "models") -> 
         (folder / place).mkdir(exist_ok=True)
         places.append(place)
 
-        kind = f"sentence_transformers.{package}.{name}"
+        full_name = f"sentence_transformers.{package}.{name}"
         if name == "MultiVectorMask":  # in a package of its own
-            kind = f"sentence_transformers.multi_vector_encoder.modules.{name}"
-        modules.append({"idx": i, "name": str(i), "path": place, "type": kind})
+            full_name = f"sentence_transformers.multi_vector_encoder.modules.{name}"
+        modules.append({"idx": i, "name": str(i), "path": place, "type": full_name})
     write_json(folder / MODULES_FILE, modules)
     return places
 
@@ -711,7 +718,7 @@ def find_model(model: str | Path) -> Path:
     # A repository of the manifest is that asset, at its fixed revision, unless another revision is
     # named.
     for asset in models.values():
-        if model in [source.get("hub") for source in asset.sources]:
+        if model in repositories_of(asset):
             return ensure(asset)
     if is_hub_name(model):
         return download_model(model)
@@ -720,3 +727,8 @@ def find_model(model: str | Path) -> Path:
         "Hugging Face Hub have an owner in their name, such as "
         "sentence-transformers/all-mpnet-base-v2"
     )
+
+
+def repositories_of(asset: Asset) -> list[str | None]:
+    """Return the repositories on the Hub from which an asset is downloaded."""
+    return [source.get("hub") for source in asset.sources]

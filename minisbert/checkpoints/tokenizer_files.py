@@ -55,7 +55,7 @@ TOKENIZER = "tokenizer.json"
 ADDED_TOKENS = "added_tokens.json"
 PROBE = "A cat, ÉŠſ 1"  # shows tables of characters that are damaged before a user's text does
 
-# settings of a MultiVectorEncoder, which are only saved again
+# Settings of a MultiVectorEncoder, which are only saved again.
 LATE_INTERACTION = ("query_length", "document_length", "query_expansion")
 # For each ``transformer_task`` of a Transformer module: which of transformers' results the module
 # reads, and the name under which it hands the result to the next module.
@@ -113,7 +113,7 @@ TOKEN_TYPE_CLASSES = ("BertTokenizer", "ElectraTokenizer")
 LEFT_PADDING_CLASSES = ("GemmaTokenizer",)
 
 # Each file with its contents, whose keys override those of the files before it.
-Files = list[tuple[Path, dict[str, Any]]]
+FileContents = list[tuple[Path, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ class TextSettings:
     """``sentence_bert_config.json``, which overrides transformers' own files."""
 
     settings: JsonSettings
-    arguments: dict[str, Any]  # for transformers' tokenizer
-    call: dict[str, Any]  # for each call of it
+    tokenizer_arguments: dict[str, Any]  # for transformers' tokenizer
+    call_arguments: dict[str, Any]  # for each call of it
 
     @property
     def path(self) -> Path:
@@ -139,45 +139,45 @@ def read_tokenizer(folder: str | Path | ModelFolder, limit: int | None = None) -
     if not isinstance(folder, ModelFolder):
         folder = read_folder(folder)
     _, config = folder.config
-    texts = read_text_settings(folder)
+    text_config = read_text_settings(folder)
     files = [
         (folder.path / TOKENIZER_CONFIG, folder.json(TOKENIZER_CONFIG)),
-        (texts.path, texts.arguments),
+        (text_config.path, text_config.tokenizer_arguments),
     ]
     options = JsonSettings(*files)
 
     # What the files state is checked, whether an argument overrides it or not.
-    stated_limit = read_limit(texts, options, config.positions)
+    stated_limit = read_limit(text_config, options, config.positions)
     if limit is None:
         limit = stated_limit
     check_limit(limit, config.positions, folder)
 
-    name = find_class(folder, options)
+    class_name = find_class(folder, options)
     content = read_content(folder)
     with reading(folder.path / TOKENIZER_CONFIG):
-        backend = build_backend(folder, content, name, options, files, config.vocab_size)
-        if texts.settings.get("do_lower_case", bool, False):
+        backend = build_backend(folder, content, class_name, options, files, config.vocab_size)
+        if text_config.settings.get("do_lower_case", bool, False):
             lower_case(backend)
 
     # The ends at which a text is padded and cut. They are read before ``ModelTokenizer`` switches
     # the library's padding and truncation off.
-    usual = "left" if name in LEFT_PADDING_CLASSES else "right"
-    padding_side = read_side("padding_side", options, backend.padding, usual)
+    default_side = "left" if class_name in LEFT_PADDING_CLASSES else "right"
+    padding_side = read_side("padding_side", options, backend.padding, default_side)
     truncation_side = read_side("truncation_side", options, backend.truncation, "right")
 
     # Refuse what the encoder cannot take: ids beyond its table, pads that move its positions.
     pad_id = config.pad_token_id or 0
     check_vocabulary(backend, config.vocab_size, folder.path, pad_id)
-    check_padding(folder, options, name, padding_side)
+    check_padding(folder, options, class_name, padding_side)
 
     # Not every encoder gets token types.
     inputs = read_inputs(options)
-    typed = name in TOKEN_TYPE_CLASSES
+    token_types = class_name in TOKEN_TYPE_CLASSES
     if inputs is not None:
-        typed = "token_type_ids" in inputs
+        token_types = "token_type_ids" in inputs
 
-    tokenizer = make_tokenizer(folder, backend, int(limit), pad_id, truncation_side, typed)
-    tokenizer.source = keep_for_saving(folder, content, name, texts, truncation_side)
+    tokenizer = make_tokenizer(folder, backend, int(limit), pad_id, truncation_side, token_types)
+    tokenizer.source = keep_for_saving(folder, content, class_name, text_config, truncation_side)
     return tokenizer
 
 
@@ -213,21 +213,25 @@ def read_text_settings(folder: ModelFolder) -> TextSettings:
     # Arguments for transformers' model, its config, and each call of its tokenizer: any of them may
     # change vectors.
     settings = JsonSettings((path, content))
-    calls = settings.get("processing_kwargs", dict, {}, items=dict)
-    call = calls.get("common", {}) | calls.get("text", {})
+    by_modality = settings.get("processing_kwargs", dict, {}, items=dict)
+    call_arguments = by_modality.get("common", {}) | by_modality.get("text", {})
     groups = {
         "model_kwargs": read_arguments(settings, "model_args", "model_kwargs"),
         "config_kwargs": read_arguments(settings, "config_args", "config_kwargs"),
-        "processing_kwargs": call,
+        "processing_kwargs": call_arguments,
     }
     for group, arguments in groups.items():
         for key, value in arguments.items():
-            harmless = key in HARMLESS_ARGUMENTS or value in HARMLESS_VALUES.get(key, ())
-            if not harmless:
+            if not is_harmless(key, value):
                 name = f"{printable(key)} in {group}"
                 raise unsupported(path, name, value, "it may change the vectors")
     tokenizer_arguments = read_arguments(settings, "tokenizer_args", "processor_kwargs")
-    return TextSettings(settings, tokenizer_arguments, call)
+    return TextSettings(settings, tokenizer_arguments, call_arguments)
+
+
+def is_harmless(key: str, value: Any) -> bool:
+    """Whether an argument of transformers' functions changes no vector."""
+    return key in HARMLESS_ARGUMENTS or value in HARMLESS_VALUES.get(key, ())
 
 
 def read_arguments(settings: JsonSettings, old: str, new: str) -> dict[str, Any]:
@@ -235,15 +239,18 @@ def read_arguments(settings: JsonSettings, old: str, new: str) -> dict[str, Any]
     return settings.get(old, dict, settings.get(new, dict, {}))
 
 
-def read_limit(texts: TextSettings, options: JsonSettings, positions: int) -> int:
+def read_limit(text_config: TextSettings, options: JsonSettings, positions: int) -> int:
     """Return the first maximum number of tokens that a file states, at most ``positions``."""
-    arguments = JsonSettings((texts.path, texts.arguments), (texts.path, texts.call))
+    arguments = JsonSettings(
+        (text_config.path, text_config.tokenizer_arguments),
+        (text_config.path, text_config.call_arguments),
+    )
     limits = [
         # Some authors gave sentence-transformers arguments for the tokenizer or each call of it.
         arguments.get("max_length", int),
         arguments.get("model_max_length", int),
         # Nearly every folder of sentence-transformers has this one.
-        texts.settings.get("max_seq_length", int),
+        text_config.settings.get("max_seq_length", int),
         # transformers writes this one, as 1e30 if the author set none.
         options.get("model_max_length", int),
         # transformers of 2019 wrote this one.
@@ -260,18 +267,20 @@ def check_limit(limit: Any, positions: int, folder: ModelFolder) -> None:
     if isinstance(limit, bool) or not isinstance(limit, int | np.integer) or limit < 1:
         raise InputError(f"a maximum length must be an integer from 1, not {one_line(limit)}")
     if limit > positions:
-        table = f"the position table of {folder.path}, which has {positions}"
-        raise InputError(f"a maximum length of {limit} is above {table}")
+        raise InputError(
+            f"a maximum length of {limit} is above the position table of {folder.path}, which has "
+            f"{positions}"
+        )
 
 
 def read_content(folder: ModelFolder) -> bytes:
     """Read tokenizer.json."""
     path = folder.path / TOKENIZER
     if not has_file(path):
-        advice = (
-            "transformers writes it: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        raise InputError(
+            f"{folder.path} has no {TOKENIZER}; transformers writes it: "
+            f"AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         )
-        raise InputError(f"{folder.path} has no {TOKENIZER}; {advice}")
     with reading(path):
         return path.read_bytes()
 
@@ -283,27 +292,27 @@ def lower_case(backend: Backend) -> None:
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *stages])
 
 
-def read_side(key: str, options: JsonSettings, stage: dict[str, Any] | None, usual: str) -> str:
+def read_side(key: str, options: JsonSettings, stage: dict[str, Any] | None, default: str) -> str:
     """Return the end at which a text is padded or cut, "left" or "right".
 
     It is the one in the options; else that of ``stage``, the padding or truncation in
-    tokenizer.json; else the ``usual`` one.
+    tokenizer.json; else the ``default`` one.
     """
     side = options.choice(key, None, "left", "right")
     if side is not None:
         return side
     if stage is not None:
         return stage["direction"].lower()
-    return usual
+    return default
 
 
-def check_padding(folder: ModelFolder, options: JsonSettings, name: str, side: str) -> None:
+def check_padding(folder: ModelFolder, options: JsonSettings, class_name: str, side: str) -> None:
     """Raise ``InputError`` for pads before a text, unless the encoder counts distances."""
     family, _ = folder.config
     if side == "left" and not family.relative:
         reason = "pads before a text move its positions"
-        if name in LEFT_PADDING_CLASSES:
-            reason += f" ({name} puts them there unless padding_side is right)"
+        if class_name in LEFT_PADDING_CLASSES:
+            reason += f" ({class_name} puts them there unless padding_side is right)"
         raise unsupported(options.file_of("padding_side"), "padding_side", "left", reason)
 
 
@@ -320,11 +329,16 @@ def read_inputs(options: JsonSettings) -> list[str] | None:
 
 
 def make_tokenizer(
-    folder: ModelFolder, backend: Backend, limit: int, pad_id: int, side: str, typed: bool
+    folder: ModelFolder,
+    backend: Backend,
+    limit: int,
+    pad_id: int,
+    truncation_side: str,
+    token_types: bool,
 ) -> ModelTokenizer:
     """Make a model's tokenizer from the library's.
 
-    A long text is cut at ``side``; token types are 0 unless ``typed``.
+    A long text is cut at ``truncation_side``; without ``token_types`` they are all 0.
     """
     # RoBERTa and MPNet have no position for padding.
     _, config = folder.config
@@ -337,9 +351,9 @@ def make_tokenizer(
             backend,
             limit,
             pad_id,
-            cut_start=side == "left",
+            cut_start=truncation_side == "left",
             forbidden=forbidden,
-            token_types=typed,
+            token_types=token_types,
         )
 
     # Ignore ordinary exceptions, since the probe may be untypical; a Rust panic means that the file
@@ -379,34 +393,38 @@ def check_templates(folder: ModelFolder, tokenizer: ModelTokenizer) -> None:
 
 
 def keep_for_saving(
-    folder: ModelFolder, content: bytes, name: str, texts: TextSettings, truncation_side: str
+    folder: ModelFolder,
+    content: bytes,
+    class_name: str,
+    text_config: TextSettings,
+    truncation_side: str,
 ) -> TokenizerSource:
     """Collect what ``write_tokenizer`` writes again: tokenizer.json's ``content`` and settings."""
     kept_text_settings: dict[str, Any] = {}
-    for key, (_, value) in texts.settings.values.items():
+    for key, (_, value) in text_config.settings.values.items():
         if key in LATE_INTERACTION:
             kept_text_settings[key] = value
-    if texts.settings.get("do_lower_case", bool, False):
+    if text_config.settings.get("do_lower_case", bool, False):
         kept_text_settings["do_lower_case"] = True
 
     # Where the source was downloaded from says nothing about the copy, and the limit is written as
     # max_seq_length.
     unsaved = DOWNLOAD_ARGUMENTS | {"model_max_length"}
     settings = dict(folder.json(TOKENIZER_CONFIG))
-    for key, value in texts.arguments.items():
+    for key, value in text_config.tokenizer_arguments.items():
         if value is not None and key not in unsaved:
             settings[key] = value
     if truncation_side == "left":
         settings["truncation_side"] = "left"
     # A class that config.json states moves here: config.json is written anew, without it.
     if folder.json(CONFIG).get("tokenizer_class"):
-        settings["tokenizer_class"] = name
-        if name == GENERIC_CLASS:
+        settings["tokenizer_class"] = class_name
+        if class_name == GENERIC_CLASS:
             # This is the name of the generic class that older versions of transformers know, too.
             settings["tokenizer_class"] = "PreTrainedTokenizerFast"
 
-    others = {TOKENIZER_CONFIG: settings, SPECIAL_TOKENS: folder.json(SPECIAL_TOKENS)}
-    return TokenizerSource(content, others, kept_text_settings)
+    kept_settings = {TOKENIZER_CONFIG: settings, SPECIAL_TOKENS: folder.json(SPECIAL_TOKENS)}
+    return TokenizerSource(content, kept_settings, kept_text_settings)
 
 
 # ------------------------------------------------------------------------ the library's tokenizer
@@ -434,7 +452,12 @@ def find_class(folder: ModelFolder, options: JsonSettings) -> str:
 
 
 def build_backend(
-    folder: ModelFolder, content: bytes, name: str, options: JsonSettings, files: Files, rows: int
+    folder: ModelFolder,
+    content: bytes,
+    class_name: str,
+    options: JsonSettings,
+    files: FileContents,
+    rows: int,
 ) -> Backend:
     """Build the library's tokenizer as the class of this name in transformers does.
 
@@ -448,18 +471,19 @@ def build_backend(
     if added_tokens is None:
         files = [*files, (folder.path / SPECIAL_TOKENS, folder.json(SPECIAL_TOKENS))]
 
-    if name == GENERIC_CLASS:
+    if class_name == GENERIC_CLASS:
         special = SpecialTokens(backend, files, {})
     else:
-        tokenizer_class = TOKENIZER_CLASSES[name]
-        check_model(folder, name, backend)
+        tokenizer_class = TOKENIZER_CLASSES[class_name]
+        check_model(folder, class_name, backend)
         special = SpecialTokens(backend, files, tokenizer_class.tokens)
         if tokenizer_class.model is models.Unigram:
-            check_unknown(folder, name, special)
+            check_unknown(folder, class_name, special)
         tokenizer_class.rebuild(backend, options, special)
 
     if added_tokens is not None:
-        special.check_added_tokens(added_tokens, rebuilt=name != GENERIC_CLASS)
+        is_rebuilt = class_name != GENERIC_CLASS
+        special.check_added_tokens(added_tokens, is_rebuilt)
     # This comes last, because rebuilding may replace tokens.
     special.register(rows)
     if added_tokens is None:
@@ -484,40 +508,42 @@ def check_older_added_tokens(folder: ModelFolder, backend: Backend) -> None:
         )
 
 
-def check_model(folder: ModelFolder, name: str, backend: Backend) -> None:
+def check_model(folder: ModelFolder, class_name: str, backend: Backend) -> None:
     """Raise ``InputError`` if tokenizer.json holds another kind of model than the class needs.
 
     transformers would use the vocabulary with the class's kind, for which it was not made.
     """
-    needed = TOKENIZER_CLASSES[name].model
+    needed = TOKENIZER_CLASSES[class_name].model
     if not isinstance(backend.model, needed):
-        kinds = f"a {type(backend.model).__name__} model, and {name} needs {needed.__name__}"
-        advice = "write another tokenizer_class; PreTrainedTokenizerFast takes any model"
-        raise InputError(f"{folder.path} holds {kinds}: {advice}")
+        raise InputError(
+            f"{folder.path} holds a {type(backend.model).__name__} model, and {class_name} needs "
+            f"{needed.__name__}: write another tokenizer_class; PreTrainedTokenizerFast takes any "
+            f"model"
+        )
 
 
-def check_unknown(folder: ModelFolder, name: str, special: "SpecialTokens") -> None:
+def check_unknown(folder: ModelFolder, class_name: str, special: "SpecialTokens") -> None:
     """Raise ``InputError`` if a Unigram model has another unknown token than its class.
 
     In transformers the id of the unknown token is 3 for XLM-RoBERTa and that of ``unk_token`` for
     CamemBERT, whatever ``tokenizer.json`` says.
     """
-    if name == "XLMRobertaTokenizer":
-        wanted = 3
+    if class_name == "XLMRobertaTokenizer":
+        needed = 3
     else:
         content = ""
         token = added_token(special.values["unk_token"])
         if token is not None:
             content = token.content
-        wanted = special.backend.token_to_id(content) or 0
+        needed = special.backend.token_to_id(content) or 0
 
     # No vocabulary has this character, so the model makes its unknown token of it.
     try:
         ids = [token.id for token in special.backend.model.tokenize("\U0010fffd")]
     except Exception:  # the library raises Exception itself if there is no unknown token
         ids = []
-    if ids != [wanted]:
-        reason = f"{name} needs {wanted}, without byte_fallback"
+    if ids != [needed]:
+        reason = f"{class_name} needs {needed}, without byte_fallback"
         raise unsupported(folder.path / TOKENIZER, "unk_id", ids, reason)
 
 
@@ -528,15 +554,16 @@ def check_vocabulary(backend: Backend, rows: int, folder: Path, pad_id: int = 0)
     beyond = sorted((i, token) for token, i in ids.items() if i >= rows)
     if beyond:
         tokens = listed([f"{token} ({i})" for i, token in beyond])
-        reason = "tokenizer and weights do not belong together"
-        sizes = f"the embedding table has {rows:,} rows, and the tokenizer has {tokens}"
-        raise InputError(f"{folder}: {sizes}: {reason}")
+        raise InputError(
+            f"{folder}: the embedding table has {rows:,} rows, and the tokenizer has {tokens}: "
+            f"tokenizer and weights do not belong together"
+        )
 
 
 class SpecialTokens:
     """The special tokens that a folder's files name, by key: ``cls_token`` and so on."""
 
-    def __init__(self, backend: Backend, files: Files, defaults: dict[str, str]):
+    def __init__(self, backend: Backend, files: FileContents, defaults: dict[str, str]):
         self.backend = backend
         self.values: dict[str, Any] = {}
         self.paths: dict[str, Path] = {}  # for each key the file to name in an error
@@ -547,8 +574,8 @@ class SpecialTokens:
         for path, content in files:
             for key, value in content.items():
                 # A list in tokenizer_config.json is not overridden by the one in the older file.
-                in_older_file = path.name == SPECIAL_TOKENS and key == "additional_special_tokens"
-                if in_older_file and isinstance(self.values.get(key), list):
+                is_older_list = path.name == SPECIAL_TOKENS and key == "additional_special_tokens"
+                if is_older_list and isinstance(self.values.get(key), list):
                     continue
                 self.values[key] = value
                 self.paths[key] = path
@@ -601,7 +628,7 @@ class SpecialTokens:
                 token.special = True
                 self.backend.add_special_tokens([token])
 
-    def check_added_tokens(self, added_tokens: dict[str, dict], rebuilt: bool) -> None:
+    def check_added_tokens(self, added_tokens: dict[str, dict], is_rebuilt: bool) -> None:
         """Raise ``InputError`` for tokens in ``added_tokens_decoder`` that tokenizer.json lacks.
 
         A rebuilt tokenizer has only the tokens that these files name, so tokenizer.json must have
@@ -616,7 +643,7 @@ class SpecialTokens:
                 in_config.add(token.content)
 
         differing = in_config - in_backend
-        if rebuilt:
+        if is_rebuilt:
             named = {token.content for token in self.named}
             differing |= in_backend - in_config - named
         if differing:
@@ -723,8 +750,8 @@ def rebuild_qwen2(backend: Backend, options: JsonSettings, special: SpecialToken
     backend.pre_tokenizer = pre_tokenizers.Sequence([words, to_bytes])
     # The special tokens of the vocabulary lose their flags, such as lstrip.
     named = {token.content for token in special.named}
-    known = sorted(named & backend.get_vocab().keys())
-    backend.add_special_tokens([AddedToken(token) for token in known])
+    in_vocabulary = sorted(named & backend.get_vocab().keys())
+    backend.add_special_tokens([AddedToken(token) for token in in_vocabulary])
 
 
 def rebuild_gemma(backend: Backend, options: JsonSettings, special: SpecialTokens) -> None:

@@ -61,22 +61,23 @@ def check_stages(backend: Backend, path: Path) -> None:
             f"{MOST_STAGES} are supported"
         )
 
-    growth = 1
-    for stage in stages:
-        growth *= character_growth(stage)
-    if growth > MOST_GROWTH:
-        raise InputError(
-            f"{path}: normalizer and pre_tokenizer may make {growth:,} characters of one; at most "
-            f"{MOST_GROWTH:,} are supported"
-        )
+    characters = [character_growth(stage) for stage in stages]
+    check_growth(path, "normalizer and pre_tokenizer", "characters", characters)
+    tokens = [template_length(stage) for stage in templates]
+    check_growth(path, "post_processor", "tokens", tokens)
 
-    growth = 1
-    for stage in templates:
-        growth *= template_length(stage)
+
+def check_growth(path: Path, part: str, units: str, growths: list[int]) -> None:
+    """Raise ``InputError`` if the stages of a part make too much of one character or token.
+
+    Each stage works on what the one before it has made, so their ``growths`` multiply. ``units``
+    are what they make, for the message.
+    """
+    growth = math.prod(growths)
     if growth > MOST_GROWTH:
         raise InputError(
-            f"{path}: post_processor may make {growth:,} tokens of one; at most {MOST_GROWTH:,} "
-            f"are supported"
+            f"{path}: {part} may make {growth:,} {units} of one; at most {MOST_GROWTH:,} are "
+            f"supported"
         )
 
 
@@ -116,8 +117,9 @@ def character_growth(stage: dict[str, Any]) -> int:
         # SentencePiece's table: the length of a search tree, the tree, and the replacements, each
         # with a zero at its end.
         table = base64.b64decode(stage["precompiled_charsmap"])
-        tree = int.from_bytes(table[:4], "little")
-        longest = max(len(text) for text in table[4 + tree :].split(b"\0"))
+        tree_bytes = int.from_bytes(table[:4], "little")
+        replacements = table[4 + tree_bytes :].split(b"\0")
+        longest = max(len(replacement) for replacement in replacements)
         return max(1, longest)
     return 1
 
@@ -129,9 +131,9 @@ def template_length(stage: dict[str, Any]) -> int:
     longest = 1
     for name in ("single", "pair"):
         length = 0
-        for piece in stage[name]:
-            if "SpecialToken" in piece:
-                token = piece["SpecialToken"]["id"]
+        for slot in stage[name]:
+            if "SpecialToken" in slot:
+                token = slot["SpecialToken"]["id"]
                 length += len(stage["special_tokens"][token]["ids"])
             else:
                 length += 1

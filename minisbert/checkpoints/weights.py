@@ -13,7 +13,7 @@ the folder's layout.
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,22 +56,25 @@ def read_encoder(folder: ModelFolder, head: Collection[str] = ()) -> tuple[Path,
     # The config is read first, so that its errors come before those in the weights.
     family, config = folder.config
     if has_file(folder.path / ADAPTER):
-        advice = "merge it into the weights (peft: merge_and_unload) and save those"
-        raise InputError(f"{folder.path / ADAPTER}: adapters are not supported: {advice}")
+        raise InputError(
+            f"{folder.path / ADAPTER}: adapters are not supported: merge it into the weights "
+            f"(peft: merge_and_unload) and save those"
+        )
 
     files = weight_files(folder)
     check_memory(files)
-    path = folder.path / WEIGHTS_INDEX
+    path = folder.path / WEIGHTS_INDEX  # for errors: the file with all tensors, if there is one
     if len(files) == 1:
         path = files[0]
+
     tensors: dict[str, Tensor] = {}
     for file in files:
         for stored, tensor in read_weights(file).items():
             name = family.canonical(stored)
             if name in tensors:
                 raise InputError(f"{file} holds {one_line(name)} twice, or another shard holds it")
-            is_of_use = name not in family.skipped and not name.endswith(SAVED_CONSTANTS)
-            if is_of_use or name in head:
+            is_left_out = name in family.skipped or name.endswith(SAVED_CONSTANTS)
+            if name in head or not is_left_out:
                 tensors[name] = tensor
 
     # Beside this key ordinary floats are the weights before they were quantized, or after they were
@@ -84,12 +87,14 @@ def read_encoder(folder: ModelFolder, head: Collection[str] = ()) -> tuple[Path,
     # A damaged number must not fill the memory with layers before they are compared with the file.
     if config.num_hidden_layers > len(tensors):
         key = family.settings.get("num_hidden_layers", "num_hidden_layers")
-        layers = f"{folder.path / CONFIG}: {key} {config.num_hidden_layers}"
-        raise InputError(f"{layers}, but {path.name} has {len(tensors)} tensors")
+        raise InputError(
+            f"{folder.path / CONFIG}: {key} {config.num_hidden_layers}, but {path.name} has "
+            f"{len(tensors)} tensors"
+        )
     return path, tensors
 
 
-def check_memory(files: Collection[Path]) -> None:
+def check_memory(files: Sequence[Path]) -> None:
     """Raise ``InputError`` for files of weights with more bytes than this machine has memory.
 
     A sparse file of a terabyte takes no room on a disk.
@@ -103,8 +108,8 @@ def check_memory(files: Collection[Path]) -> None:
             size += path.stat().st_size
     if size > memory:
         raise InputError(
-            f"{path} and the weights beside it have {size:,} bytes, and this machine {memory:,} "
-            f"bytes of memory"
+            f"{files[0]} and the weights beside it have {size:,} bytes, and this machine "
+            f"{memory:,} bytes of memory"
         )
 
 
@@ -146,13 +151,14 @@ def load_transformer(
         weights = read_encoder(folder)
     path, tensors = weights
 
-    # No setting says whether a file has a pooler.
+    # No setting says whether a file has a pooler, so its tensors do.
     pooler_prefixes = tuple(f"{stored}." for stored in family.pooler.values())
-    pooler = any(name.startswith(pooler_prefixes) for name in tensors)
+    has_pooler = any(name.startswith(pooler_prefixes) for name in tensors)
+
     with reading(folder.path / CONFIG), unfilled():
-        encoder = family.encoder(config, pooler)
+        encoder = family.encoder(config, has_pooler)
     try:
-        fill(encoder, tensors, path, family.names(config.num_hidden_layers, pooler))
+        fill(encoder, tensors, path, family.names(config.num_hidden_layers, has_pooler))
     except InputError as error:
         raise name_task_head(error, folder, path, tensors) from error
     return encoder.eval()
@@ -167,10 +173,10 @@ def name_task_head(
         return error
     names = printable(", ".join(head))
     classes = printable(", ".join(folder.architectures))
-    advice = "for vectors save the encoder alone (model.base_model.save_pretrained)"
     return InputError(
         f"{error}\n  {path.name} has a task head, {names} (architecture {classes}): PairModel "
-        f"opens a CrossEncoder; {advice}"
+        f"opens a CrossEncoder; for vectors save the encoder alone "
+        f"(model.base_model.save_pretrained)"
     )
 
 
@@ -190,8 +196,8 @@ def fill(
         names = {name: name for name, _ in module.named_parameters()}
     # The shapes that the file must have, under its own names, which the message uses.
     shapes = {}
-    for ours, parameter in module.named_parameters():
-        shapes[names[ours]] = tuple(parameter.shape)
+    for name, parameter in module.named_parameters():
+        shapes[names[name]] = tuple(parameter.shape)
     faults = list_faults(tensors, shapes)
     if len(faults) > MAX_LINES:
         left_out = len(faults) - MAX_LINES
@@ -201,8 +207,8 @@ def fill(
 
     # The module gets copies, because the tensors of a file are its bytes, mapped to memory.
     state = {}
-    for ours, _ in module.named_parameters():
-        state[ours] = tensors[names[ours]].clone().float()
+    for name, _ in module.named_parameters():
+        state[name] = tensors[names[name]].clone().float()
     module.load_state_dict(state, assign=True)
 
 
@@ -271,11 +277,12 @@ def unfilled() -> Iterator[None]:
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Read every tensor of a model's file; ``InputError`` if it is missing or damaged."""
     if not has_file(path):
-        advice = ""
         old = path.with_name("pytorch_model.bin")
         if old.exists():
-            advice = f"; docs/assets.md says how to write it from {old.name}"
-        raise InputError(f"{path} is missing{advice}")
+            raise InputError(
+                f"{path} is missing; docs/assets.md says how to write it from {old.name}"
+            )
+        raise InputError(f"{path} is missing")
     check_memory([path])
     return read_safetensors(path)
 
@@ -345,6 +352,6 @@ def named_tensors(encoder: Encoder) -> dict[str, Tensor]:
     family = ENCODER_FAMILIES[encoder.config.model_type]
     names = family.names(encoder.config.num_hidden_layers, encoder.pooler is not None)
     tensors = {}
-    for ours, parameter in encoder.named_parameters():
-        tensors[names[ours]] = parameter.float()
+    for name, parameter in encoder.named_parameters():
+        tensors[names[name]] = parameter.float()
     return tensors

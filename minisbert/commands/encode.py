@@ -21,8 +21,8 @@ from minisbert.system.console import check_usage, command_parser, escaped, print
 from minisbert.system.files import atomic_file
 
 if TYPE_CHECKING:
-    from minisbert.loading import Encoder
     from minisbert.models.sparse_encoder import SparseEncoder
+    from minisbert.models.text_encoder import TextEncoder
 
 MAX_MATRIX = 12  # texts; a larger matrix is unreadable
 MAX_HEATMAP = 60  # texts
@@ -168,7 +168,7 @@ def check_total(options: argparse.Namespace, total: int) -> None:
 
 
 def write_vectors(
-    encoder: "Encoder",
+    encoder: "TextEncoder",
     texts: Iterable[str],
     total: int,
     options: argparse.Namespace,
@@ -195,7 +195,7 @@ def write_vectors(
 
 
 def write_tensors(
-    encoder: "Encoder",
+    encoder: "TextEncoder",
     texts: list[str],
     options: argparse.Namespace,
     settings: dict[str, Any],
@@ -231,7 +231,7 @@ def write_tensors(
     return width
 
 
-def print_vectors(encoder: "Encoder", texts: list[str], settings: dict[str, Any]) -> None:
+def print_vectors(encoder: "TextEncoder", texts: list[str], settings: dict[str, Any]) -> None:
     """Print a JSON object for each text, as soon as its chunk is encoded."""
     if encoder.vectors_are != "dense":
         raise InputError(
@@ -245,7 +245,7 @@ def print_vectors(encoder: "Encoder", texts: list[str], settings: dict[str, Any]
 
 
 def show_similarities(
-    encoder: "Encoder", texts: list[str], settings: dict[str, Any], heatmap: Path | None
+    encoder: "TextEncoder", texts: list[str], settings: dict[str, Any], heatmap: Path | None
 ) -> str:
     """Print the similarities of a few texts; draw them if a file is given, and say so."""
     from minisbert.evaluation import plots

@@ -33,7 +33,7 @@ from minisbert.system.reading import read_json
 from minisbert.training import RUN_CONFIG
 
 if TYPE_CHECKING:
-    from minisbert.loading import Encoder
+    from minisbert.models.text_encoder import TextEncoder
 
 # The columns of the table of labelled pairs: each metric and its heading. A threshold, "at", stands
 # behind what it was chosen for.
@@ -54,7 +54,7 @@ parser = command_parser("evaluate", __doc__)
 parser.add_argument(
     "--data",
     help="stsb, quora, or a file with the columns score, sentence1, sentence2; label, sentence1, "
-    "sentence2; or anchor, positive, negative (default: stsb)",
+    "sentence2; anchor, positive, negative; or anchor, positive (default: stsb)",
 )
 shared.add_table_options(parser, "two texts and their score, or two texts")
 parser.add_argument(
@@ -80,7 +80,7 @@ shared.add_model_options(parser.add_argument_group("model"), compares=True)
 class Report:
     """What one of the three evaluations found, for ``main`` to print."""
 
-    encoder: "Encoder"
+    encoder: "TextEncoder"
     texts: int  # how many were encoded
     data: dict[str, Any]  # what was evaluated, for --json
     header: dict[str, str]  # lines above the table
@@ -211,7 +211,7 @@ def warn_of_training_rows(model: str, data: str) -> None:
             )
 
 
-def rank_positives(encoder: "Encoder", rows: list[tuple]) -> Measured:
+def rank_positives(encoder: "TextEncoder", rows: list[tuple]) -> Measured:
     """Evaluate on pairs without scores: search each anchor's positive among all positives."""
     from minisbert.evaluation.retrieval import retrieval_from_pairs, retrieval_scores
 
@@ -220,7 +220,7 @@ def rank_positives(encoder: "Encoder", rows: list[tuple]) -> Measured:
     return Measured(by_similarity(encoder, scores), header, retrieval_table(scores))
 
 
-def compare_triplets(encoder: "Encoder", rows: list[tuple]) -> Measured:
+def compare_triplets(encoder: "TextEncoder", rows: list[tuple]) -> Measured:
     """Evaluate on triplets: how often is the anchor closer to the positive than to the negative?"""
     from minisbert.evaluation.evaluators import TripletEvaluator
 
@@ -234,7 +234,7 @@ def compare_triplets(encoder: "Encoder", rows: list[tuple]) -> Measured:
     return Measured(result, header, table=[])
 
 
-def classify_pairs(encoder: "Encoder", rows: list[tuple]) -> Measured:
+def classify_pairs(encoder: "TextEncoder", rows: list[tuple]) -> Measured:
     """Evaluate on pairs with labels 0 and 1, which a threshold of each similarity separates."""
     from minisbert.evaluation.evaluators import BinaryClassificationEvaluator
     from minisbert.models.properties import SIMILARITIES
@@ -258,7 +258,7 @@ def classify_pairs(encoder: "Encoder", rows: list[tuple]) -> Measured:
     return Measured(evaluator.flatten(metrics), header, lay_out(cells, 10, 11))
 
 
-def correlate_pairs(encoder: "Encoder", rows: list[tuple]) -> Measured:
+def correlate_pairs(encoder: "TextEncoder", rows: list[tuple]) -> Measured:
     """Evaluate on scored pairs: the correlations of each similarity with the scores."""
     from minisbert.evaluation.evaluators import EmbeddingSimilarityEvaluator
     from minisbert.models.properties import SIMILARITIES
@@ -278,12 +278,12 @@ def columns_of(rows: list[tuple]) -> list[list]:
     return [list(values) for values in zip(*rows, strict=True)]
 
 
-def comparing_all(encoder: "Encoder") -> str:
+def comparing_all(encoder: "TextEncoder") -> str:
     """Return the line "scored by" of a table that has a row for each similarity."""
     return f"{encoder.similarity_fn_name}; the other similarities for comparison"
 
 
-def by_similarity(encoder: "Encoder", scores: dict[str, float]) -> dict[str, float]:
+def by_similarity(encoder: "TextEncoder", scores: dict[str, float]) -> dict[str, float]:
     """Name each metric as sentence-transformers does: ``cosine_ndcg@10``."""
     return {f"{encoder.similarity_fn_name}_{metric}": value for metric, value in scores.items()}
 

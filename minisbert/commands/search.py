@@ -103,7 +103,9 @@ def main(arguments: list[str] | None = None) -> None:
         lines.append(query)
         for score, index in zip(row_scores, row_indices, strict=True):
             hits.append({"score": score, "index": index, "text": corpus[index]})
-            lines.append(f"{score:8.4f}  {corpus[index]}")
+            # the further lines of a text stand below its first
+            text = str(corpus[index]).replace("\n", "\n" + 10 * " ")
+            lines.append(f"{score:8.4f}  {text}")
         results.append({"query": query, "hits": hits})
     result = {
         "model": options.model,

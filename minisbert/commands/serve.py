@@ -126,8 +126,7 @@ def main(arguments: list[str] | None = None) -> None:
         import uvicorn
 
         from minisbert.serving.application import Server
-        from minisbert.serving.connections import Connection
-        from minisbert.serving.connections import Server as HttpServer
+        from minisbert.serving.connections import Connection, HttpServer
     except ImportError as error:
         raise InputError(f"minisbert serve needs {error.name}: pip install -e '.[serve]'") from None
     from minisbert.models.pair_model import PairModel
@@ -180,8 +179,9 @@ def main(arguments: list[str] | None = None) -> None:
         if ":" in host:
             host = f"[{host}]"  # as URLs have IPv6
         say(
-            f"{engine.about} on http://{host}:{port}/v1{access}, at most {options.max_texts:,} "
-            f"texts of {options.max_characters:,} characters a request; Ctrl-C stops it"
+            f"{engine.description} on http://{host}:{port}/v1{access}, at most "
+            f"{options.max_texts:,} texts of {options.max_characters:,} characters a request; "
+            f"Ctrl-C stops it"
         )
         # Looking for garbage among a request's lists and the model's objects would cost seconds for
         # a million of them.

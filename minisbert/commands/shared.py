@@ -23,8 +23,8 @@ from minisbert.system.console import (
 from minisbert.system.files import check_ending, check_output
 
 if TYPE_CHECKING:
-    from minisbert.loading import Encoder
     from minisbert.models.pair_model import PairScorer
+    from minisbert.models.text_encoder import TextEncoder
 
 MODEL_NAME = "name, folder, or owner/name on the Hub"
 CORPUS_FILES = (
@@ -220,7 +220,7 @@ def print_result(options: argparse.Namespace, result: dict[str, Any], lines: Ite
         print(escaped(line))
 
 
-def say_cut_texts(encoder: "Encoder", total: int) -> None:
+def say_cut_texts(encoder: "TextEncoder", total: int) -> None:
     """Report how many of the ``total`` texts of the encoder's last call were cut."""
     if encoder.truncated:
         say(cut_message(encoder.tokenizer.limit, encoder.truncated, total))
@@ -284,7 +284,7 @@ def open_model(
 
 def chosen_encoder(
     options: argparse.Namespace, dtype: str | None = None, instead: str = ""
-) -> "Encoder":
+) -> "TextEncoder":
     """Load the encoder that the options of ``add_model_options`` name.
 
     A command that cannot use a vector per token says in ``instead`` what to do with such a model,
@@ -292,7 +292,7 @@ def chosen_encoder(
     """
     from minisbert.loading import load_encoder
 
-    encoder: Encoder = open_model(options, load_encoder, dtype, pooling=options.pooling)
+    encoder: TextEncoder = open_model(options, load_encoder, dtype, pooling=options.pooling)
     if instead and encoder.vectors_are == "per token":
         raise InputError(f"{options.model} has a vector per token: {instead}")
     if options.truncate_dim is not None:
@@ -313,7 +313,7 @@ def chosen_encoder(
 
 
 def prompt_of(
-    encoder: "Encoder", options: argparse.Namespace, role: str = "", stored: str | None = None
+    encoder: "TextEncoder", options: argparse.Namespace, role: str = "", stored: str | None = None
 ) -> str:
     """Return the prompt from the options, else ``stored``, else the model's own.
 
@@ -337,7 +337,7 @@ def prompt_of(
     return stored
 
 
-def own_prompt(encoder: "Encoder", role: str) -> str:
+def own_prompt(encoder: "TextEncoder", role: str) -> str:
     """Return the model's prompt for a role, or its default one for all texts."""
     from minisbert.models.properties import choose_prompt, role_prompt
 
@@ -389,7 +389,7 @@ def check_no_codes(options: argparse.Namespace) -> None:
 
 
 def corpus_vectors(
-    encoder: "Encoder", texts: Sequence[str], prompt: str, index: Path | None
+    encoder: "TextEncoder", texts: Sequence[str], prompt: str, index: Path | None
 ) -> Any:
     """Return the vectors of the texts, from ``--index`` if it is given."""
     from minisbert.loading import uncompiled

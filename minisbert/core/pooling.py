@@ -8,8 +8,8 @@ gives (B, D).
 
 What the library runs: the four formulas. For the class it has other code:
 
-- ``Pooling``: the class of this name in ``minisbert/models/pooling.py``, which knows more poolings
-  and joins several. Equal by ``test_the_librarys_pooling_gives_the_same``.
+- ``Pooling``: ``ModelPooling`` in ``minisbert/models/pooling.py``, which knows more poolings and
+  joins several. Equal by ``test_the_librarys_pooling_gives_the_same``.
 """
 
 from collections.abc import Callable

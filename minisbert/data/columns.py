@@ -197,6 +197,10 @@ def choice_of(need: Columns, names: list[str], is_named: bool = False) -> Choice
     return Choice(need, names, None, is_named)
 
 
+class RowsDoNotFit(InputError):
+    """The rows do not hold what is needed. They may be right, and another loss may read them."""
+
+
 # ----------------------------------------------------------------------- columns by their names
 
 
@@ -384,7 +388,7 @@ def check_label_is_last(records: Records, chosen: Sequence[str]) -> None:
 # ----------------------------------------------------------------------------- what would do
 
 
-def missing_column_error(records: Records, needs: Sequence[Columns]) -> InputError:
+def missing_column_error(records: Records, needs: Sequence[Columns]) -> RowsDoNotFit:
     """The error: no column has the name of something that is needed.
 
     It proposes columns by what they hold.
@@ -396,7 +400,7 @@ def missing_column_error(records: Records, needs: Sequence[Columns]) -> InputErr
 
     fitting = [need for need in needs if columns_of(need) <= len(records.names)]
     if not fitting:
-        return InputError(f"{needed}: a column is missing")
+        return RowsDoNotFit(f"{needed}: a column is missing")
 
     # the best advice is columns that hold what is needed
     sample = first_records(records)
@@ -407,10 +411,10 @@ def missing_column_error(records: Records, needs: Sequence[Columns]) -> InputErr
             if records.separator:
                 numbers = [str(1 + records.names.index(name)) for name in names]
                 advice += f"; if the first line is a row, {proposal(records.unit, numbers)}"
-            return InputError(f"{needed}: {advice}")
+            return RowsDoNotFit(f"{needed}: {advice}")
 
     if records.unit == "index":
-        return InputError(f"{needed}: name them in this order by columns=")
+        return RowsDoNotFit(f"{needed}: name them in this order by columns=")
     advice = "name them in this order by --columns"
     if records.separator:
         numbers = [str(i) for i in range(1, 1 + columns_of(fitting[0]))]
@@ -418,10 +422,9 @@ def missing_column_error(records: Records, needs: Sequence[Columns]) -> InputErr
     # The texts may be there without a score, as in a file of questions and answers.
     for need in needs:
         if need.label and proposed_columns(records.names, sample, replace(need, label=None)):
-            advice += f"; no column looks like a {need.label}: minisbert inspect shows which loss "
-            advice += "such texts train"
+            advice += f"; no column looks like a {need.label}"
             break
-    return InputError(f"{needed}: {advice}")
+    return RowsDoNotFit(f"{needed}: {advice}")
 
 
 def columns_of(need: Columns) -> int:

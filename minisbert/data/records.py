@@ -119,8 +119,8 @@ def python_records(rows: Any, name: str) -> Records:
     """The records of rows from Python, which are counted as Python does, from 0."""
     if isinstance(rows, str | bytes | PathLike):
         raise InputError(
-            f"{name}: a list of tuples is needed, not {one_line(rows)}; read_rows in "
-            f"minisbert/data/rows.py reads the rows of a file"
+            f"{name}: a list of tuples is needed, not {one_line(rows)}; "
+            f"minisbert.data.rows.read_rows reads the rows of a file"
         )
     if isinstance(rows, Set):
         raise InputError(f"{name}: a list of tuples is needed, not a set, which has no order")

@@ -18,6 +18,7 @@ from minisbert.core import InputError, one_line
 from minisbert.data.columns import (
     Choice,
     Columns,
+    RowsDoNotFit,
     choose_columns,
     either,
     has_columns,
@@ -286,7 +287,7 @@ def need_of_tuple(records: Records, index: int, row: tuple, needs: Sequence[Colu
         if not ends_with_text and need.label is not None:
             return need
     place = place_of(records.name, records.unit, index)
-    raise InputError(f"{place}: needed: {either(needs)}; not {one_line(row)}")
+    raise RowsDoNotFit(f"{place}: needed: {either(needs)}; not {one_line(row)}")
 
 
 def as_needs(columns: Columns | Sequence[Columns]) -> Sequence[Columns]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from minisbert.core import InputError, one_line
-from minisbert.data.columns import Columns, listed_names
+from minisbert.data.columns import Columns, listed_names, proposal
 from minisbert.data.published import PUBLISHED, check_has_name, is_published
 from minisbert.data.rows import (
     Table,
@@ -25,6 +25,7 @@ from minisbert.data.rows import (
     read_rows,
     scale_setting,
 )
+from minisbert.data.values import as_number
 
 # the sizes of dev and test that are held out by default
 DEFAULT_SHARE = 0.1  # of the rows
@@ -221,7 +222,28 @@ def ready_to_train(table: Table, scale: float | None = None) -> Table:
         table = divide_scores(table, scale)
     if table.columns.label == "class":
         check_classes(table)
+    if table.columns.label is None:
+        check_no_scores_among_texts(table)
     return table
+
+
+def check_no_scores_among_texts(table: Table) -> None:
+    """Raise ``InputError`` if the last of three or more texts is a number in all rows.
+
+    The others are none, so that column holds scores. As a text it would be a wrong answer.
+    """
+    if not table.names or len(table.names) < 3:
+        return
+    for row in table.rows:
+        if as_number(row[-1]) is None:
+            return
+    if all(as_number(row[1]) is not None for row in table.rows):
+        return
+    *texts, last = table.names
+    raise InputError(
+        f"{table.name}: {last} would be read as a text, a wrong answer, and holds only numbers: "
+        f"{proposal(table.unit, texts)} leaves it out, and --loss cosine reads it as a score"
+    )
 
 
 def remark_other_scale(table: Table, scale: float) -> Table:

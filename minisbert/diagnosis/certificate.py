@@ -16,9 +16,10 @@ from torch import Tensor
 from minisbert.core import InputError
 from minisbert.core.encoder import cosine, cosine_matrix, normalize
 from minisbert.diagnosis.ways import Clue, ways
-from minisbert.loading import Encoder, uncompiled
+from minisbert.loading import uncompiled
 from minisbert.models.properties import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.text_encoder import TextEncoder
 from minisbert.system.console import say
 
 FLOAT32 = 2e-6  # the tolerance for real unit embeddings in float32; correct engines stay below 1e-6
@@ -56,7 +57,7 @@ class Certificate:
 
 @torch.no_grad()
 def certify(
-    encoder: Encoder,
+    encoder: TextEncoder,
     texts: Sequence[str],
     values: np.ndarray,
     prompt: str | None = None,
@@ -75,6 +76,7 @@ def certify(
     differences = row_differences(ours, values)  # (N,)
     cosines = cosine(torch.from_numpy(ours), torch.from_numpy(values))  # (N,)
     worst = int(differences.argmax())
+    is_differing = ~(gaps <= FLOAT32)  # not ``gaps > FLOAT32``: NaN differs, too
     certificate = Certificate(
         verdict="unexplained",
         meaning="",
@@ -82,7 +84,7 @@ def certify(
         difference=float(differences[worst]),
         row=worst,
         cosine=float(cosines.min()),
-        differing=np.flatnonzero(~(gaps <= FLOAT32)).tolist(),  # not >: NaN differs, too
+        differing=np.flatnonzero(is_differing).tolist(),
     )
 
     if not certificate.differing:
@@ -130,17 +132,20 @@ def describe_unexplained(cosines: Tensor, difference: float) -> str:
 
 
 def check_shape_of_vectors(
-    encoder: Encoder, texts: Sequence[str], values: np.ndarray, prompt: str | None, name: object
+    encoder: TextEncoder, texts: Sequence[str], values: np.ndarray, prompt: str | None, name: object
 ) -> None:
     """Raise ``InputError`` unless there is a vector for each text, as wide as the model's."""
     if len(values) != len(texts):
-        numbers = f"{len(values):,} vectors for {len(texts):,} texts"
-        raise InputError(f"{name}: {numbers}: one for each, in the same order, is needed")
+        raise InputError(
+            f"{name}: {len(values):,} vectors for {len(texts):,} texts: one for each, in the same "
+            f"order, is needed"
+        )
     width = encoder.encode(texts[:1], prompt=prompt).shape[1]
     if values.shape[1] != width:
-        widths = f"the vectors have {values.shape[1]} columns, the model's have {width}"
-        causes = "another model's, or without its dense layer, or cut (--truncate-dim)?"
-        raise InputError(f"{name}: {widths}: {causes}")
+        raise InputError(
+            f"{name}: the vectors have {values.shape[1]} columns, the model's have {width}: "
+            f"another model's, or without its dense layer, or cut (--truncate-dim)?"
+        )
 
 
 # ----------------------------------------------------------------------- what the numbers alone say
@@ -187,16 +192,21 @@ def another_order(
     ours: np.ndarray, values: np.ndarray, rounding: np.ndarray, differing: list[int]
 ) -> str:
     """Say so if each of the differing rows is the right vector of another one; else return ""."""
+    # Rows that change places are all among those that differ: C of them, of which S are looked up.
     looked_up = differing[:LOOKED_UP]
     theirs = values[looked_up]  # (S, D)
-    candidates = ours[differing]
-    cosines = cosine_matrix(torch.from_numpy(theirs), torch.from_numpy(candidates))
-    nearest = cosines.argmax(dim=1).numpy()  # (S,), which of the candidates each one resembles most
-    differences = row_differences(candidates[nearest], theirs, rounding[looked_up])
+    candidates = ours[differing]  # (C, D)
+
+    # Each one must equal the candidate that it resembles most.
+    cosines = cosine_matrix(torch.from_numpy(theirs), torch.from_numpy(candidates))  # (S, C)
+    nearest = cosines.argmax(dim=1).numpy()  # (S,)
+    differences = row_differences(candidates[nearest], theirs, rounding[looked_up])  # (S,)
     if not (differences <= FLOAT32).all():  # NaN is no vector of another row
         return ""
+
+    row = differing[0] + 1
     line = differing[nearest[0]] + 1
-    return f"the rows are in another order: row {differing[0] + 1} is the vector of line {line}"
+    return f"the rows are in another order: row {row} is the vector of line {line}"
 
 
 # ---------------------------------------------------------------------- what other computations say
@@ -248,20 +258,26 @@ def better_scaling(
     ``rounding`` (S, W) are those of the texts; the computed vectors are cut to their W columns.
     Stops at the first text that fits in neither way.
     """
-    # Two numbers: the largest difference of the vectors as they are, and that of the scaled ones.
-    left = np.zeros(2)
+    # The largest difference of the vectors as they are, and that of the scaled ones.
+    left_unscaled = 0.0
+    left_scaled = 0.0
     for candidates, value, rounded in zip(vectors, values, rounding, strict=True):
-        both = torch.stack([candidates, normalize(candidates)])  # (2, C, D)
-        both = both[:, :, : len(value)].double().cpu().numpy()  # (2, C, W)
-        closest = row_differences(both, value, rounded).min(axis=1)  # (2,)
-        left = np.maximum(left, closest)
-        if not (left <= FLOAT32).any():  # NaN does not fit
+        unscaled = closest_difference(candidates, value, rounded)
+        scaled = closest_difference(normalize(candidates), value, rounded)
+        left_unscaled = np.maximum(left_unscaled, unscaled)  # not ``max``: NaN stays NaN
+        left_scaled = np.maximum(left_scaled, scaled)
+        fits_unscaled = bool(left_unscaled <= FLOAT32)  # NaN does not fit
+        fits_scaled = bool(left_scaled <= FLOAT32)
+        if not fits_unscaled and not fits_scaled:
             break
-    left_unscaled, left_scaled = left.tolist()
 
     # If both fit, the model's own way counts.
-    fits_unscaled = left_unscaled <= FLOAT32
-    fits_scaled = left_scaled <= FLOAT32
     if fits_scaled and (normalizes or not fits_unscaled):
-        return True, left_scaled
-    return False, left_unscaled
+        return True, float(left_scaled)
+    return False, float(left_unscaled)
+
+
+def closest_difference(candidates: Tensor, value: np.ndarray, rounding: np.ndarray) -> float:
+    """Return the difference of a vector (W,) from the nearest of the candidates (C, D)."""
+    columns = candidates[:, : len(value)].double().cpu().numpy()  # (C, W)
+    return float(row_differences(columns, value, rounding).min())

@@ -27,9 +27,9 @@ from minisbert.models.batching import chunks
 # Of fewer rows than this one epoch is too few steps to learn: docs/training.md.
 FEW_ROWS = 500
 MOST_PROBLEMS = 10_000  # rows that cannot be read, before the file is not read further
-TEXTS = Columns(1)
-# what the label of two texts is -> the options of the command that is suggested
-LOSSES = {
+ONE_TEXT = Columns(1)
+# For each label that two texts may have, the options of the command that is suggested.
+OPTIONS_BY_LABEL = {
     "score": ["--loss", "cosine"],
     "binary": ["--loss", "binary", "--head", "concat"],
     "class": ["--loss", "softmax"],
@@ -148,7 +148,7 @@ def inspect(
         raise InputError(f"{path} is a pipe, which can be read once only: save it as a file")
     file = InspectedFile(path, columns, scale, quotes, role)
     try:
-        # The file is gone through twice: what its labels are can only be said after the last one.
+        # The file is read twice: what kind of labels it has is known only after the last one.
         records = open_file(file, pass_over)
         needs = needs_of(records, columns)
         file.table = read_all(file, needs)
@@ -175,7 +175,7 @@ def open_file(file: InspectedFile, refuse: Refuse, is_text: bool = False) -> Rec
 
 
 def pass_over(place: int, message: str) -> None:
-    """Leave out a row that is broken: it is told when the rows are read."""
+    """Leave out a broken row: ``read_all`` reports it."""
 
 
 def read_all(file: InspectedFile, needs: Sequence[Columns]) -> Table:
@@ -189,7 +189,8 @@ def read_all(file: InspectedFile, needs: Sequence[Columns]) -> Table:
                 f"{file.path}: {MOST_PROBLEMS:,} rows cannot be read; mend these first"
             )
 
-    records = open_file(file, refuse, is_text=needs[-1] == TEXTS)
+    may_be_texts = ONE_TEXT in needs
+    records = open_file(file, refuse, is_text=may_be_texts)
     try:
         return rows_of(records, needs, file.columns, split=file.role, refuse=refuse)
     finally:
@@ -209,12 +210,12 @@ def count_tokens(file: InspectedFile, tokenizer: ModelTokenizer) -> None:
 def needs_of(records: Records, columns: str | None) -> list[Columns]:
     """What the rows of a file may be; the values of a label say what kind of label it is."""
     try:
-        # whatever the label is: each can be the name of a class
-        choice = choose_columns(records, [Columns(2, "class"), PAIRS, TEXTS], columns)
+        # Whatever the label is, it can be the name of a class.
+        choice = choose_columns(records, [Columns(2, "class"), PAIRS, ONE_TEXT], columns)
     except InputError:
         # A file with a text in each line has no columns. For any other, reading the rows says what
         # is wrong.
-        return [Columns(2, "score"), PAIRS, TEXTS]
+        return [Columns(2, "score"), PAIRS, ONE_TEXT]
     if choice.label is None:
         return [choice.columns]
     name = choice.label.lower()
@@ -229,7 +230,8 @@ def labels_of(records: Records, column: str) -> set[str]:
     labels = set()
     for _, record in records.items:
         label = record.get(column)
-        if not label:  # False is 0; a row without a label is skipped, and fits any kind
+        # JSON has true and false for 1 and 0. A row without a label is skipped; 0 fits any kind.
+        if not label:
             label = 0
         elif label is True:
             label = 1
@@ -313,22 +315,22 @@ def training_command(
     first = files[0]
     if first.table is None or any(file.problems for file in files):
         return None
-    loss = LOSSES[first.label]
+    loss = OPTIONS_BY_LABEL[first.label]
     if first.table.columns.texts == 1:
         loss = ["--loss", "simcse"]
-    words = [*loss, "--data", str(first.path)]
+    arguments = [*loss, "--data", str(first.path)]
     for file in files[1:3]:
-        words += [f"--{file.role}", str(file.path)]
+        arguments += [f"--{file.role}", str(file.path)]
     if first.columns:
-        words += ["--columns", first.columns]
+        arguments += ["--columns", first.columns]
     if not first.quotes:
-        words.append("--no-quotes")
+        arguments.append("--no-quotes")
     if len(first.rows) < FEW_ROWS:
-        words += ["--epochs", "8"]
+        arguments += ["--epochs", "8"]
     if first.scale is not None:
-        words += ["--scale", f"{first.scale:g}"]
+        arguments += ["--scale", f"{first.scale:g}"]
     if model:
-        words += ["--model", model]
+        arguments += ["--model", model]
     if max_length:
-        words += ["--max-length", str(max_length)]
-    return shlex.join(["minisbert", "train", *words])
+        arguments += ["--max-length", str(max_length)]
+    return shlex.join(["minisbert", "train", *arguments])

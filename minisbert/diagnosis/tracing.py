@@ -102,10 +102,11 @@ def inputs_of(encoder: SentenceEncoder, texts: list[str]) -> dict[str, Tensor]:
 
 def huggingface(folder: Path, inputs: dict[str, Tensor], double: bool) -> dict[str, Tensor]:
     """Compute the tensors with transformers, in a process of its own."""
-    advice = "or compare with a file: --against FILE"
     if importlib.util.find_spec("transformers") is None:
-        needs = "--against hf needs transformers: pip install -e '.[reference]'"
-        raise InputError(f"{needs}; {advice}")
+        raise InputError(
+            "--against hf needs transformers: pip install -e '.[reference]'; or compare with a "
+            "file: --against FILE"
+        )
 
     with tempfile.TemporaryDirectory() as place:
         inputs_file = Path(place) / "inputs.safetensors"
@@ -126,7 +127,10 @@ def huggingface(folder: Path, inputs: dict[str, Tensor], double: bool) -> dict[s
             lines = run.stderr.strip().splitlines()
             if lines:
                 message = lines[-1]  # a traceback ends with the error
-            raise InputError(f"transformers could not run {folder}: {message}; {advice}")
+            raise InputError(
+                f"transformers could not run {folder}: {message}; or compare with a file: "
+                f"--against FILE"
+            )
         return read_safetensors(states_file)
 
 
@@ -206,7 +210,7 @@ def compare_states(
     Only real tokens count: a pad's states and the probabilities (B, H, T, T) with which it attends
     to others are ignored. The probabilities with which real tokens attend to a pad are compared.
     """
-    rows = []
+    stages = []
     for name in ours:
         if name not in other:
             continue
@@ -219,36 +223,39 @@ def compare_states(
         shape = tuple(difference.shape)
         index = torch.unravel_index(difference.argmax(), shape)  # a tensor for each dimension
         at = tuple(int(i) for i in index)
-        rows.append(Stage(name, shape, difference[at].item(), at, tolerances[name]))
-    return rows
+        stages.append(Stage(name, shape, difference[at].item(), at, tolerances[name]))
+    return stages
 
 
-def first_divergence(rows: list[Stage]) -> Stage | None:
+def first_divergence(stages: list[Stage]) -> Stage | None:
     """Return the first tensor beyond its tolerance, or None."""
-    for row in rows:
-        if not row.ok:
-            return row
+    for stage in stages:
+        if not stage.ok:
+            return stage
     return None
 
 
-def explain(rows: list[Stage], names: Sequence[str]) -> str:
+def explain(stages: list[Stage], names: Sequence[str]) -> str:
     """Say the verdict in words: all equal, or where the mistake must be.
 
     ``names`` are all tensors that could have been compared, in order.
     """
-    first = first_divergence(rows)
+    first = first_divergence(stages)
     if first is None:
-        worst = max(rows, key=lambda row: row.difference / row.tolerance)
-        percent = f"{100 * worst.difference / worst.tolerance:.2g} %"
-        equal = f"Equal: all {len(rows)} tensors agree."
-        return f"{equal} The worst, {worst.name}, uses {percent} of its tolerance."
+        worst = max(stages, key=lambda stage: stage.difference / stage.tolerance)
+        percent = 100 * worst.difference / worst.tolerance
+        return (
+            f"Equal: all {len(stages)} tensors agree. The worst, {worst.name}, uses "
+            f"{percent:.2g} % of its tolerance."
+        )
 
     # Each tensor is computed from those before it, but none from the pooler's output, so the pooler
     # is left out unless it is itself the first to differ.
     chain = [name for name in names if name == first.name or name != "pooler"]
 
     # The mistake is in what is computed after the last one that agrees.
-    agreeing = [row.name for row in rows[: rows.index(first)] if row.name in chain]
+    before_first = stages[: stages.index(first)]
+    agreeing = [stage.name for stage in before_first if stage.name in chain]
     if agreeing:
         start = chain.index(agreeing[-1]) + 1
         where = f"between {agreeing[-1]}, which agrees, and {first.name}"
@@ -271,13 +278,13 @@ def part_of(name: str) -> str:
     return name.partition(".")[0]
 
 
-def print_rows(rows: list[Stage]) -> None:
+def print_rows(stages: list[Stage]) -> None:
     """Print the comparison; the first row beyond its tolerance is marked FIRST DIVERGENCE."""
-    first = first_divergence(rows)
+    first = first_divergence(stages)
     print(f"{'tensor':<21}{'shape':<18}{'max difference':>14}   {'at':<18}")
-    for row in rows:
-        verdict = "ok" if row.ok else "differs"
-        if row is first:
+    for stage in stages:
+        verdict = "ok" if stage.ok else "differs"
+        if stage is first:
             verdict = "FIRST DIVERGENCE"
-        shape = " x ".join(str(size) for size in row.shape)
-        print(f"{row.name:<21}{shape:<18}{row.difference:>14.2e}   {row.at!s:<18}{verdict}")
+        shape = " x ".join(str(size) for size in stage.shape)
+        print(f"{stage.name:<21}{shape:<18}{stage.difference:>14.2e}   {stage.at!s:<18}{verdict}")

@@ -62,7 +62,8 @@ def fetch_vectors(url: str, texts: Sequence[str], model: str) -> np.ndarray:
     knows. A key in ``MINISBERT_API_KEY`` is sent as a bearer token. Raises ``InputError`` for
     anything but one vector for each text.
     """
-    address = url.rstrip("/").removesuffix("/embeddings").removesuffix("/v1") + "/v1/embeddings"
+    server = url.rstrip("/").removesuffix("/embeddings").removesuffix("/v1")
+    address = f"{server}/v1/embeddings"
     if not address.startswith(("http://", "https://")):
         raise InputError(f"--url {one_line(url)} must begin with http:// or https://")
 
@@ -110,8 +111,10 @@ def as_vector(numbers: Any) -> np.ndarray:
         has_bool = any(isinstance(number, bool) for number in numbers)  # numpy takes True for 1
         if row.ndim == 1 and is_numeric and not has_bool:
             return row
-    needed = f"an embedding must be a list of numbers, not {one_line(numbers)}"
-    raise ValueError(f"{needed}: ask for floats, not base64")
+    raise ValueError(
+        f"an embedding must be a list of numbers, not {one_line(numbers)}: ask for floats, not "
+        f"base64"
+    )
 
 
 class NoRedirect(HTTPRedirectHandler):

@@ -51,33 +51,35 @@ class Way(NamedTuple):
 
 
 def ways(
-    encoder: SentenceEncoder, texts: Sequence[str], prompt: str, everything: Sequence[str]
+    encoder: SentenceEncoder, texts: Sequence[str], prompt: str, all_texts: Sequence[str]
 ) -> Iterator[Way]:
     """Yield every way to compute the vectors of ``texts``, the model's own way first.
 
-    Who reads the vectors of a way should stop at the first text that does not fit. C is 1, or the
-    number of lengths to which a text may have been padded. ``everything`` are all texts of the
-    file, because an engine may have padded to the length of any of them.
+    The caller should stop reading a way's vectors at the first text that does not fit. C is 1, or
+    the number of lengths to which a text may have been padded. ``all_texts`` are those of the file,
+    because an engine may have padded to the length of any of them.
     """
 
     # All poolings of one tokenization follow each other, so they share its forward passes. There is
     # room for two tokenizations, because many texts have the same tokens in the next one, too.
     @lru_cache(maxsize=2 * len(texts))
     def layers(ids: tuple[int, ...]) -> list[Tensor]:
-        return encoder.bert.hidden_states(torch.tensor([ids], device=encoder.device))[1:]
+        hidden = encoder.bert.hidden_states(torch.tensor([ids], device=encoder.device))
+        return hidden[1:]  # without the embeddings
 
     def pooled(rows: list[Sequence[int]], pool: Pool) -> Iterator[Tensor]:
         for ids in rows:
             yield encoder.dense(pool(layers(tuple(ids))))
 
-    tokens = list(tokenizations(encoder, texts, prompt))
-    for token_clues, rows, skip in tokens:
+    tokenized = list(tokenizations(encoder, texts, prompt))
+    for token_clues, rows, skip in tokenized:
         for pooling_clues, pool in poolings(encoder, skip):
             yield Way(token_clues + pooling_clues, pooled(rows, pool))
 
-    # Pads come last, because they need the most forward passes.
-    prompted = (prompt + text for text in everything)
-    yield from padded_ways(encoder, tokens[0], prompted)
+    # Pads come last, because they need the most forward passes. They stand beside the model's own
+    # tokens.
+    prompted = (prompt + text for text in all_texts)
+    yield from padded_ways(encoder, tokenized[0], prompted)
 
 
 # ------------------------------------------------------------------------------------------- tokens
@@ -88,17 +90,17 @@ def tokenizations(
 ) -> Iterator[Tokenization]:
     """Yield the model's own tokens, then those of other limits, another case and other prompts."""
     prompted, skip = with_prompt(texts, encoder.settings, encoder.tokenizer, prompt, name=None)
-    right = encoder.tokenizer.encode(prompted).ids
-    yield Tokenization([], right, skip)
+    own_ids = encoder.tokenizer.encode(prompted).ids
+    yield Tokenization([], own_ids, skip)
     if skip:
         clue = Clue("prompt pooled", "the prompt's tokens were pooled too")
-        yield Tokenization([clue], right, 0)
+        yield Tokenization([clue], own_ids, 0)
 
     for clue, ids in cut_elsewhere(encoder, prompted):
-        if ids != right:
+        if ids != own_ids:
             yield Tokenization([clue], ids, skip)
     for clue, ids in in_another_case(encoder, prompted):
-        if ids != right:
+        if ids != own_ids:
             yield Tokenization([clue], ids, skip)
     yield from with_other_prompts(encoder, texts, prompt)
 
@@ -233,7 +235,7 @@ def of_last_layer(pool: Callable[[Tensor], Tensor]) -> Pool:
 
 
 def padded_ways(
-    encoder: SentenceEncoder, own: Tokenization, everything: Iterable[str]
+    encoder: SentenceEncoder, own: Tokenization, all_texts: Iterable[str]
 ) -> Iterator[Way]:
     """Yield the ways in which pads count, in rows as long as engines pad to.
 
@@ -242,7 +244,7 @@ def padded_ways(
     longest = min(encoder.bert.config.positions, USUAL_LIMITS[-1])
     limits = [encoder.tokenizer.limit, *USUAL_LIMITS]
     sizes = {limit for limit in limits if limit <= longest}
-    for chunk in chunks(everything):  # all ids of a large corpus would not fit in memory
+    for chunk in chunks(all_texts):  # all ids of a large corpus would not fit in memory
         sizes.update(len(ids) for ids in encoder.tokenizer.encode(chunk).ids)
 
     def padded(masked: bool, pooled: bool) -> Iterator[Tensor]:
@@ -278,7 +280,7 @@ def in_padded_rows(
         mask = None
         if masked:
             mask = torch.arange(size, device=encoder.device)[None] < len(ids)  # (1, P)
-        layers = encoder.bert.hidden_states(row, mask)[1:]
+        last_layer = encoder.bert.hidden_states(row, mask)[-1]  # (1, P, D)
         end = size if pooled else len(ids)
-        vectors.append(encoder.pooling(layers[-1][:, skip:end]))
+        vectors.append(encoder.pooling(last_layer[:, skip:end]))
     return encoder.dense(torch.cat(vectors))

@@ -21,22 +21,23 @@ from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.integrations.opening import (
     EMBEDDER_OPTIONS,
-    Files,
+    FileStamps,
     FrozenOptions,
     check_named,
+    file_stamps,
     freeze,
-    list_files,
     split_options,
     thaw,
 )
-from minisbert.loading import Encoder, load_encoder
+from minisbert.loading import load_encoder
+from minisbert.models.text_encoder import TextEncoder
 from minisbert.system.devices import use_threads
 
 # A column of texts has one prompt for all.
 ENGINE_OPTIONS = (*EMBEDDER_OPTIONS, "default_prompt_name", "prompt", "prompt_name")
 MOST_MODELS = 3  # a worker keeps so many in memory, as Spark's predict_batch_udf does
-# The process that has imported this file. A forked process has another number, and does not import
-# again: so it finds out that it is one.
+# The number of the process that has imported this file. A forked process has this value too, and
+# another number: so it knows that it was forked.
 IMPORTED_IN = os.getpid()
 
 
@@ -47,10 +48,10 @@ class WorkerSettings:
     model: str
     workers: int | None
     options: FrozenOptions  # of ``load``
-    # The path, size and time of each file in the model's folder. They change when a new model is
-    # saved there. Then workers do not take the old one, which they have in memory, nor ``datasets``
-    # the old vectors from its cache, which knows a function by its pickled bytes.
-    files: Files
+    # They change when a new model is saved into the folder. Then workers do not take the old one,
+    # which they have in memory, nor ``datasets`` the old vectors from its cache, which knows a
+    # function by its pickled bytes.
+    stamps: FileStamps
 
 
 class EncodeBatch:
@@ -94,12 +95,10 @@ class EncodeBatch:
         self.vector = vector
         self.options = encode_options
         name = str(model)
-        files: Files = ()
         if os.path.isdir(model):
             name = os.path.abspath(model)  # workers may start elsewhere
-            files = list_files(Path(name))
         self.settings = WorkerSettings(
-            model=name, workers=workers, options=freeze(load_options), files=files
+            model=name, workers=workers, options=freeze(load_options), stamps=file_stamps(name)
         )
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,17 +113,26 @@ class EncodeBatch:
             try:
                 check_texts([text], row)
             except InputError as error:
-                # A row of a batch has no number that the user knows: its other columns name it.
-                where = f"column {self.text!r}, row {row} of a batch of {len(texts):,}"
-                other_columns = {}
-                for name in batch:
-                    if name != self.text:
-                        other_columns[name] = list(batch[name])[row]
-                if other_columns:
-                    where += f", with {one_line(other_columns)}"
+                where = self.describe_row(batch, row, len(texts))
                 raise InputError(f"{where}: {error}; fill or drop such rows first") from error
         encoder = worker_encoder(os.getpid(), self.settings)
-        return dict(batch) | {self.vector: encoder.encode(texts, **self.options)}
+        columns = dict(batch)
+        columns[self.vector] = encoder.encode(texts, **self.options)
+        return columns
+
+    def describe_row(self, batch: Mapping[str, Any], row: int, rows: int) -> str:
+        """Say which of a batch's ``rows`` is meant, for an error.
+
+        It has no number that the user knows, so its other columns name it.
+        """
+        description = f"column {self.text!r}, row {row} of a batch of {rows:,}"
+        other_columns = {}
+        for name in batch:
+            if name != self.text:
+                other_columns[name] = list(batch[name])[row]
+        if other_columns:
+            description += f", with {one_line(other_columns)}"
+        return description
 
     def check_columns(self, batch: Mapping[str, Any]) -> None:
         """Raise ``InputError`` unless a batch has the column of texts and none of vectors."""
@@ -146,7 +154,7 @@ class EncodeBatch:
 
 
 @lru_cache(MOST_MODELS)
-def worker_encoder(process: int, settings: WorkerSettings) -> Encoder:
+def worker_encoder(process: int, settings: WorkerSettings) -> TextEncoder:
     """Load the encoder of this process for these settings, once, and set the process's threads.
 
     ``process``, its number, is only a part of the cache's key: a forked process has a copy of its

@@ -74,7 +74,8 @@ class MinisbertTextEmbedder:
     def run(self, text: str) -> dict[str, list[float]]:
         """Embed a text: D numbers."""
         self.warm_up()
-        return {"embedding": self.encoder.encode_query([text], **self.encode_options)[0].tolist()}
+        vectors = self.encoder.encode_query([text], **self.encode_options)  # (1, D)
+        return {"embedding": vectors[0].tolist()}
 
 
 @component
@@ -124,9 +125,9 @@ class MinisbertDocumentEmbedder:
         """Return copies of N documents with an embedding of D numbers each."""
         self.warm_up()
         texts = texts_of(documents, self.meta_fields_to_embed, self.embedding_separator)
-        vectors = self.encoder.encode_document(texts, **self.encode_options).tolist()
+        vectors = self.encoder.encode_document(texts, **self.encode_options)  # (N, D)
         embedded = []
-        for document, vector in zip(documents, vectors, strict=True):
+        for document, vector in zip(documents, vectors.tolist(), strict=True):
             embedded.append(replace(document, embedding=vector))
         return {"documents": embedded}
 

@@ -21,7 +21,7 @@ from minisbert.integrations.opening import (
     open_dense,
     open_ranker,
 )
-from minisbert.loading import Encoder
+from minisbert.models.text_encoder import TextEncoder
 
 
 class MinisbertEmbeddings(Embeddings):
@@ -31,7 +31,7 @@ class MinisbertEmbeddings(Embeddings):
     max_seq_length, batch_size, normalize_embeddings.
     """
 
-    def __init__(self, model: str | Encoder = "all-MiniLM-L6-v2", **options: Any):
+    def __init__(self, model: str | TextEncoder = "all-MiniLM-L6-v2", **options: Any):
         self.encoder, self.encode_options = open_dense(
             "MinisbertEmbeddings", model, options, EMBEDDER_OPTIONS
         )
@@ -42,7 +42,8 @@ class MinisbertEmbeddings(Embeddings):
 
     def embed_query(self, text: str) -> list[float]:
         """A text -> D numbers."""
-        return self.encoder.encode_query([text], **self.encode_options)[0].tolist()
+        vectors = self.encoder.encode_query([text], **self.encode_options)  # (1, D)
+        return vectors[0].tolist()
 
 
 class MinisbertReranker(BaseDocumentCompressor):

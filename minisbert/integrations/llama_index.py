@@ -59,7 +59,8 @@ class MinisbertEmbedding(BaseEmbedding):
         return self._get_text_embeddings([text])[0]
 
     def _get_query_embedding(self, query: str) -> list[float]:
-        return self._encoder.encode_query([query], **self._encode_options)[0].tolist()
+        vectors = self._encoder.encode_query([query], **self._encode_options)  # (1, D)
+        return vectors[0].tolist()
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
         return await asyncio.to_thread(self._get_query_embedding, query)

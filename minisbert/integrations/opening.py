@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from minisbert.core import InputError, one_line
-from minisbert.loading import Encoder, load_dense, load_ranker
+from minisbert.loading import load_dense, load_ranker
 from minisbert.models.pair_model import PairScorer
-from minisbert.models.text_encoder import DenseEncoder
+from minisbert.models.text_encoder import DenseEncoder, TextEncoder
 from minisbert.replacements import LOAD, MISSPELT, check_keywords
 
-# What ``encode`` gets at each call; every other option goes to ``load``, once. ``dtype`` is an
-# option of both, and ``load`` has it for a compiled model.
+# The options that ``encode`` gets at each call. Every other one goes to ``load``, once. ``dtype``
+# is an option of both, and ``load`` has it for a compiled model.
 ENCODE_OPTIONS = (
     "batch_size",
     "normalize_embeddings",
@@ -28,8 +28,8 @@ ENCODE_OPTIONS = (
     "prompt",
     "prompt_name",
 )
-# Of an adapter that embeds queries and documents, each with the model's own prompt. So it has no
-# prompt for all texts, and the default one is never used.
+# The options of an adapter that embeds queries and documents, each with the model's own prompt. So
+# it has no prompt for all texts, and the default one is never used.
 EMBEDDER_OPTIONS = (
     "device",
     "truncate_dim",
@@ -42,7 +42,7 @@ EMBEDDER_OPTIONS = (
     "normalize_embeddings",
     "show_progress_bar",
 )
-# Of an adapter that sorts documents by a cross-encoder.
+# The options of an adapter that sorts documents by a cross-encoder.
 RANKER_OPTIONS = (
     "device",
     "max_seq_length",
@@ -120,12 +120,17 @@ def split_options(
         raise TypeError(f"{adapter}: options is a dictionary, such as {{'device': 'cpu'}}")
     check_names(adapter, options, (*arguments, *known))
     if options.get("prompts") is not None:
-        check_prompts(adapter, options["prompts"], by_role="default_prompt_name" not in known)
+        # An adapter without a default prompt uses only those for queries and for documents.
+        by_role = "default_prompt_name" not in known
+        check_prompts(adapter, options["prompts"], by_role)
 
+    names_of_encode = set(ENCODE_OPTIONS)
+    if not options.get("compiled"):
+        names_of_encode.add("dtype")
     load_options = {}
     encode_options = {}
     for name, value in options.items():
-        if name in ENCODE_OPTIONS or (name == "dtype" and not options.get("compiled")):
+        if name in names_of_encode:
             encode_options[name] = value
         else:
             load_options[name] = value
@@ -163,7 +168,10 @@ def check_named(adapter: str, model: object) -> None:
 
 
 def open_dense(
-    adapter: str, model: str | Path | Encoder, options: Mapping[str, Any], known: Collection[str]
+    adapter: str,
+    model: str | Path | TextEncoder,
+    options: Mapping[str, Any],
+    known: Collection[str],
 ) -> tuple[DenseEncoder, dict[str, Any]]:
     """Open an encoder with the options of an adapter, and return those that ``encode`` takes."""
     load_options, encode_options = split_options(adapter, model, options, known)
@@ -183,18 +191,22 @@ def open_ranker(
 
 # ------------------------------------------------------------------------- one model for a process
 
-Files = tuple[tuple[str, int, int], ...]
+# The path, the size and the time of change of each file in a model's folder. They change when
+# another model is saved there.
+FileStamps = tuple[tuple[str, int, int], ...]
+# Options of ``load`` as a part of a cache's key, which must not change.
 FrozenOptions = tuple[tuple[str, Any], ...]
 
 
-def list_files(folder: Path) -> Files:
-    """List path, size and time of change of each file below a folder."""
-    files = []
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            status = path.stat()
-            files.append((str(path), status.st_size, status.st_mtime_ns))
-    return tuple(files)
+def file_stamps(model: str | Path) -> FileStamps:
+    """List path, size and time of change of each file below a folder; none for a name."""
+    stamps = []
+    if os.path.isdir(model):
+        for path in sorted(Path(model).rglob("*")):
+            if path.is_file():
+                status = path.stat()
+                stamps.append((str(path), status.st_size, status.st_mtime_ns))
+    return tuple(stamps)
 
 
 def freeze(options: Mapping[str, Any]) -> FrozenOptions:
@@ -221,13 +233,10 @@ def open_once(model: str | Path, load_options: Mapping[str, Any]) -> DenseEncode
 
     A model that was saved anew into the same folder is opened again.
     """
-    files: Files = ()
-    if os.path.isdir(model):
-        files = list_files(Path(model))
-    return open_cached(model, freeze(load_options), files)
+    return open_cached(model, freeze(load_options), file_stamps(model))
 
 
 @lru_cache(maxsize=2)
-def open_cached(model: str | Path, options: FrozenOptions, files: Files) -> DenseEncoder:
-    """Open an encoder; ``files`` are only a part of the cache's key."""
+def open_cached(model: str | Path, options: FrozenOptions, stamps: FileStamps) -> DenseEncoder:
+    """Open an encoder; ``stamps`` are only a part of the cache's key."""
     return load_dense(model, **thaw(options))

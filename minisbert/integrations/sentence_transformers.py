@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from minisbert.core import InputError
 from minisbert.integrations.opening import open_dense
-from minisbert.loading import Encoder
-from minisbert.models.text_encoder import DenseEncoder
+from minisbert.models.text_encoder import DenseEncoder, TextEncoder
 
 # The options of ``encode`` are arguments of the SentenceTransformer's own ``encode``.
 BRIDGE_OPTIONS = (
@@ -32,7 +31,7 @@ BRIDGE_OPTIONS = (
 
 
 class Features(dict):
-    """The features of a batch of texts, without those that a library may ask in vain."""
+    """The features of a batch of texts; one that is not there is an error that says what to do."""
 
     def __missing__(self, name: str) -> Any:
         raise InputError(
@@ -120,20 +119,25 @@ class MinisbertTransformer(SentenceTransformer):
             raise TypeError(
                 f"a {type(encoder).__name__} is not saved: copy the folder that it was made from"
             )
-        encoder.prompts = {name: prompt or "" for name, prompt in self.prompts.items()}
+        prompts = {}
+        for name, prompt in self.prompts.items():
+            prompts[name] = prompt or ""  # theirs may be None
+        encoder.prompts = prompts
         encoder.default_prompt_name = self.default_prompt_name
         encoder.similarity_fn_name = self.similarity_fn_name
         encoder.truncate_dim = self.truncate_dim
+
+        # ``encoder.save`` writes a card unless there is one. One that nobody wanted is removed.
         card = Path(path) / "README.md"
-        has_card = card.exists()
+        had_card = card.exists()
         encoder.save(path)
-        if not create_model_card and not has_card:
+        if not create_model_card and not had_card:
             card.unlink()
 
     save_pretrained = save
 
 
-def as_sentence_transformer(model: str | Encoder, **options: Any) -> SentenceTransformer:
+def as_sentence_transformer(model: str | TextEncoder, **options: Any) -> SentenceTransformer:
     """Return a ``SentenceTransformer`` that computes with minisbert: same vectors and prompts.
 
     It cannot train. ``options`` are those of ``load``.
@@ -163,7 +167,8 @@ def sentence_states(folder: Path, inputs: dict[str, Tensor], hidden: Tensor) -> 
     model = model.to(hidden.dtype).eval()
     features = {"token_embeddings": hidden, "attention_mask": inputs["mask"].long()}
     states = {}
-    for module in list(model)[1:]:  # the first is the encoder
+    modules_after_encoder = list(model)[1:]
+    for module in modules_after_encoder:
         features = module(features)
         if type(module).__name__ == "Pooling":
             states["pooled"] = features["sentence_embedding"]

@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 
 from minisbert.core.checks import check_texts
 from minisbert.integrations.opening import check_named, check_names, open_once, split_options
-from minisbert.loading import Encoder
+from minisbert.models.text_encoder import TextEncoder
 
 
 class MinisbertVectorizer(TransformerMixin, BaseEstimator):
@@ -56,18 +56,18 @@ class MinisbertVectorizer(TransformerMixin, BaseEstimator):
         self.compiled = compiled
         check_names("MinisbertVectorizer", other_names, self.get_params())
 
-    def open(self) -> tuple[Encoder, dict[str, Any]]:
+    def open(self) -> tuple[TextEncoder, dict[str, Any]]:
         """Return the model, which this process loads once, and the options of ``encode``."""
         options = self.get_params()  # the arguments of __init__
         model = options.pop("model")
         check_named("MinisbertVectorizer", model)
-        load_options, encode_options = split_options(
-            "MinisbertVectorizer", model, options, known=options
-        )
+        # __init__ has refused all names but these.
+        known = options.keys()
+        load_options, encode_options = split_options("MinisbertVectorizer", model, options, known)
         return open_once(model, load_options), encode_options
 
     @property
-    def encoder(self) -> Encoder:
+    def encoder(self) -> TextEncoder:
         """The model, which this process loads once."""
         encoder, _ = self.open()
         return encoder

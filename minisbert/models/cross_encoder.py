@@ -40,7 +40,7 @@ from minisbert.core import InputError
 from minisbert.core.heads import JointHead
 from minisbert.core.pooling import cls_pool, mean_pool
 from minisbert.models.pair_heads import head_settings
-from minisbert.models.pooling import Pooling
+from minisbert.models.pooling import ModelPooling
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.files import write_json
 from minisbert.system.reading import reading
@@ -145,7 +145,9 @@ def read_cross_encoder(
     bert = load_transformer(folder, (path, tensors))
     # The head reads the hidden state of [CLS]. The encoder's pooling is only used if the encoder is
     # saved by itself.
-    encoder = SentenceEncoder(read_tokenizer(folder, limit), bert, Pooling("cls"), normalize=False)
+    encoder = SentenceEncoder(
+        read_tokenizer(folder, limit), bert, ModelPooling("cls"), normalize=False
+    )
     return encoder, head, task, labels
 
 

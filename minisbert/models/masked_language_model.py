@@ -34,7 +34,7 @@ from minisbert.checkpoints.weights import (
 )
 from minisbert.core import InputError, one_line
 from minisbert.core.bert import LayerNorm
-from minisbert.models.pooling import Dense, Pooling
+from minisbert.models.pooling import Dense, ModelPooling
 from minisbert.models.properties import check_count
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.transformer_encoder import evaluating
@@ -159,7 +159,7 @@ class MaskedLanguageModel(SentenceEncoder):
         head: MaskedHead,
         tokenizer: ModelTokenizer,
         bert: Encoder,
-        pooling: Pooling,
+        pooling: ModelPooling,
         normalize: bool = False,
         dense: Sequence[Dense] = (),
         settings: EncoderSettings | None = None,

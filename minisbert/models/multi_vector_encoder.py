@@ -53,10 +53,10 @@ from minisbert.models.batching import (
 from minisbert.models.encode_types import Dtype
 from minisbert.models.pooling import Dense, dense_width, load_dense_layer
 from minisbert.models.properties import (
-    as_rows,
     check_choice,
     check_count,
     role_prompt,
+    vector_rows,
     with_prompt,
 )
 from minisbert.models.text_encoder import DenseEncoder
@@ -198,7 +198,7 @@ def as_matrices(vectors: TokenVectors) -> Matrices:
                 f"vectors of tokens are what encode gives, or (T, K) for each text, not "
                 f"{one_line(matrix)}"
             )
-        matrices.append(as_rows(matrix))
+        matrices.append(vector_rows(matrix))
     widths = {matrix.shape[1] for matrix in matrices}
     if len(widths) > 1:
         raise InputError(f"vectors of tokens of several widths: {sorted(widths)}")

@@ -87,7 +87,7 @@ POOLINGS: dict[str, Callable] = {
 }
 
 
-class Pooling(nn.Module):
+class ModelPooling(nn.Module):
     """A pooling by name, or several, concatenated: ``cls+max``.
 
     ``attention`` has parameters, and needs the width D of the hidden states.
@@ -122,7 +122,9 @@ class Pooling(nn.Module):
         return torch.cat(pooled, dim=-1)
 
 
-def write_pooling(pooling: Pooling, folder: Path, hidden_size: int, include_prompt: bool) -> None:
+def write_pooling(
+    pooling: ModelPooling, folder: Path, hidden_size: int, include_prompt: bool
+) -> None:
     """Write the settings, and the parameters if there are some, as float32."""
     content: dict = {"word_embedding_dimension": hidden_size}
     names = pooling.names

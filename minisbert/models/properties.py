@@ -378,7 +378,7 @@ def as_array(x: Tensor) -> np.ndarray:
     return x.numpy()
 
 
-def as_rows(vectors: AnyVectors) -> np.ndarray:
+def vector_rows(vectors: AnyVectors) -> np.ndarray:
     """Convert vectors to an array (N, D), a single one to one row; ``InputError`` for others."""
     if isinstance(vectors, Tensor):
         vectors = as_array(vectors.detach().cpu())
@@ -431,8 +431,8 @@ def similarity_pairwise(a: AnyVectors, b: AnyVectors, name: str = "cosine") -> n
 
 def comparable_tensors(a: AnyVectors, b: AnyVectors) -> tuple[Tensor, Tensor]:
     """Convert both to tensors of one dtype, the finer; ``InputError`` for different widths."""
-    a = as_rows(a)
-    b = as_rows(b)
+    a = vector_rows(a)
+    b = vector_rows(b)
     if a.shape[1] != b.shape[1]:
         raise InputError(f"vectors of width {a.shape[1]} and {b.shape[1]} cannot be compared")
     dtype = np.result_type(a, b, np.float32)

@@ -32,7 +32,7 @@ from minisbert.core.encoder import normalize
 from minisbert.models.batching import BATCH_TOKENS, PackedBatch, Tokens, packed_batches
 from minisbert.models.pooling import (
     Dense,
-    Pooling,
+    ModelPooling,
     dense_width,
     load_dense_layer,
     write_pooling,
@@ -55,7 +55,7 @@ class SentenceEncoder(TransformerEncoder, DenseEncoder):
         self,
         tokenizer: ModelTokenizer,
         bert: Encoder,
-        pooling: Pooling,
+        pooling: ModelPooling,
         normalize: bool = False,
         dense: Sequence[Dense] = (),
         settings: EncoderSettings | None = None,
@@ -81,7 +81,7 @@ class SentenceEncoder(TransformerEncoder, DenseEncoder):
         cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None
     ) -> Self:
         bert = load_transformer(folder.encoder)
-        module = Pooling(folder.choose_pooling(pooling), bert.config.hidden_size)
+        module = ModelPooling(folder.choose_pooling(pooling), bert.config.hidden_size)
         # If the caller chose attention for a folder that has another pooling, it has no weights to
         # read: it starts untrained, as the mean.
         folder_poolings = (folder.pooling or "").split("+")

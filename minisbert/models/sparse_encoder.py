@@ -35,7 +35,7 @@ from minisbert.core import InputError, one_line
 from minisbert.models.batching import BATCH_TOKENS, PackedBatch, Tokens, packed_batches
 from minisbert.models.encode_types import Dtype, OutputValue, Precision
 from minisbert.models.masked_language_model import MaskedHead, load_head, save_masked
-from minisbert.models.properties import as_rows, check_count, similarity, similarity_pairwise
+from minisbert.models.properties import check_count, similarity, similarity_pairwise, vector_rows
 from minisbert.models.text_encoder import (
     as_asked,
     check_encode_options,
@@ -297,7 +297,7 @@ class SparseEncoder(TransformerEncoder):
         """
         if top_k is not None:
             check_count("top_k", top_k)
-        dense = as_rows(with_zeros(vectors))
+        dense = vector_rows(with_zeros(vectors))
         if dense.shape[1] != self.width:
             raise InputError(
                 f"vectors of width {dense.shape[1]}, but the vocabulary has {self.width} words"

@@ -1,7 +1,7 @@
 """Speak HTTP with FastAPI: embeddings as OpenAI has them, reranking as Cohere and Jina have it.
 
-``messages.py`` says what requests and answers hold, ``engine.py`` computes. Errors have OpenAI's
-form.
+``messages.py`` says what requests and answers hold, ``batcher.py`` queues what they ask for, and
+``engine.py`` computes it. Errors have OpenAI's form.
 """
 
 import asyncio
@@ -32,7 +32,8 @@ from minisbert import __version__
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize
-from minisbert.serving.engine import Batcher, Busy, Engine, Result
+from minisbert.serving.batcher import Batcher, Busy
+from minisbert.serving.engine import Engine, Result
 from minisbert.serving.messages import (
     Document,
     EmbeddingAnswer,
@@ -54,9 +55,11 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 ERROR_TYPES = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error"}
 # A larger body is refused.
 MOST_BODY_BYTES = 2**22
-# So is one with more values in its JSON: while Python makes objects of them all other requests
-# wait, some 20 ms for so many, half a second for as many as fit into the bytes.
+# A body with more values in its JSON is refused, too: while Python makes objects of them all other
+# requests wait, some 20 ms for so many, half a second for as many as fit into the bytes.
 MOST_VALUES = 50_000
+# A token has about so many characters in English. Longer texts are cut to the model's limit.
+TOKEN_CHARACTERS = 5
 # A string of JSON, or one that does not end. The ``+`` of ``*+`` forbids to try a match again with
 # fewer characters, which would take a time that is quadratic in the body's length.
 JSON_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
@@ -65,10 +68,10 @@ OPEN_PATHS = ("/health", "/docs", "/openapi.json")
 
 
 class Metrics:
-    """What Prometheus is told of one server."""
+    """What Prometheus reads of one server. ``waiting_texts`` counts the texts in the queues."""
 
     def __init__(self, waiting_texts: Callable[[], float]):
-        # Not the process's registry, in which a second server's names would clash.
+        # This is not the process's registry, in which a second server's names would clash.
         self.registry = CollectorRegistry()
         options: dict[str, Any] = {"registry": self.registry, "namespace": "minisbert"}
         self.requests = Counter(
@@ -100,8 +103,8 @@ class Server:
     any_model       whether a request may name another model than the one that answers
     origins         web pages whose scripts may read answers, "https://example.org", or "*" for all
     max_texts       in a request
-    max_characters  in a text: the tokenizer holds Python's lock for all of it, .1 to .4 s for so
-                    many
+    max_characters  in a text: a tokenizer that reads a text whole takes .1 to .4 s for so many, in
+                    which all others wait
     max_waiting     texts in each queue
     """
 
@@ -115,18 +118,28 @@ class Server:
     max_waiting: int = 4096
 
     def __post_init__(self) -> None:
+        self.counts = Metrics(self.waiting_texts)
         # One thread for both queues: at the same time, encoder and reranker would fight for the
         # same cores.
         thread = ThreadPoolExecutor(1)
-        self.embeddings = Batcher(self.engine.embed, thread, most_items=self.max_waiting)
-        self.scores = Batcher(self.engine.score, thread, most_items=self.max_waiting)
-        self.counts = Metrics(self.waiting_texts)
-        self.embeddings.on_batch = self.counts.batch_texts.observe
-        self.scores.on_batch = self.counts.batch_texts.observe
+        self.embedding_queue = Batcher(
+            self.engine.embed,
+            thread,
+            read_characters=TOKEN_CHARACTERS * self.engine.encoder.tokenizer.limit,
+            most_items=self.max_waiting,
+            on_batch=self.counts.batch_texts.observe,
+        )
+        # The reranker reads documents whole.
+        self.score_queue = Batcher(
+            self.engine.score,
+            thread,
+            most_items=self.max_waiting,
+            on_batch=self.counts.batch_texts.observe,
+        )
 
     def waiting_texts(self) -> int:
         """Count the texts and documents in both queues."""
-        return self.embeddings.waiting_items + self.scores.waiting_items
+        return self.embedding_queue.waiting_items + self.score_queue.waiting_items
 
     def application(self) -> FastAPI:
         """Build the ASGI application."""
@@ -145,7 +158,7 @@ class Server:
         app.add_api_route(
             "/v1/embeddings", self.embed, methods=["POST"], response_model=EmbeddingAnswer
         )
-        # Cohere's first API and Jina's, Cohere's second, and vLLM's.
+        # The paths are those of Cohere's first API and Jina's, of Cohere's second, and of vLLM.
         for path in ("/v1/rerank", "/v2/rerank", "/rerank"):
             app.add_api_route(path, self.rerank, methods=["POST"], response_model=RerankAnswer)
         app.add_api_route("/v1/models", self.models, response_model=ModelList)
@@ -257,7 +270,7 @@ class Server:
         inputs = request.input
         if isinstance(inputs, str):
             inputs = [inputs]
-        self.check_texts("input", inputs)
+        self.check_request_texts("input", inputs)
         width = self.engine.encoder.get_embedding_dimension()
         columns = request.dimensions or width
         if columns > width:
@@ -265,19 +278,25 @@ class Server:
 
         # The prompt is the batch's key: texts with different prompts are not computed together.
         prompt = self.engine.prompt(request.input_type)
-        results = await self.embeddings.submit(prompt, inputs)
-        limit = self.engine.encoder.tokenizer.limit
-        usage_and_cut = self.usage_and_cut(results, "input {}", limit)
+        results = await self.embedding_queue.submit(prompt, inputs)
+        usage = self.count_tokens(results)
+        cut = cut_texts(results)
+        if cut and self.truncate == "error":
+            raise too_long(f"input {cut[0]}", self.engine.encoder.tokenizer.limit)
 
         vectors = np.stack([result.value for result in results])  # (N, D)
         if columns < width:  # scaled to length 1 again, as OpenAI does (Matryoshka embeddings)
             vectors = normalize(torch.from_numpy(vectors[:, :columns])).numpy()
+        as_base64 = request.encoding_format == "base64"
         content = {
             "object": "list",
-            "data": await embedding_rows(vectors, request.encoding_format == "base64"),
+            "data": await embedding_rows(vectors, as_base64),
             "model": self.engine.name,
+            "usage": usage,
         }
-        return json_response(content | usage_and_cut)
+        if cut:
+            content["truncated"] = cut
+        return json_response(content)
 
     async def rerank(self, request: RerankRequest) -> Response:
         """A query and documents -> their numbers and scores, best first."""
@@ -289,12 +308,15 @@ class Server:
             if isinstance(document, Document):
                 document = document.text
             documents.append(document)
-        self.check_texts("query", [request.query])
-        self.check_texts("documents", documents)
+        self.check_request_texts("query", [request.query])
+        self.check_request_texts("documents", documents)
 
-        scored = await self.scores.submit(request.query, documents)
-        limit = self.engine.reranker.tokenizer.limit
-        usage_and_cut = self.usage_and_cut(scored, "document {} with the query", limit)
+        scored = await self.score_queue.submit(request.query, documents)
+        usage = self.count_tokens(scored)
+        cut = cut_texts(scored)
+        if cut and self.truncate == "error":
+            limit = self.engine.reranker.tokenizer.limit
+            raise too_long(f"document {cut[0]} with the query", limit)
 
         # The sort is stable: of equal scores, the first document comes first.
         order = sorted(range(len(scored)), key=lambda row: -scored[row].value)
@@ -311,10 +333,12 @@ class Server:
             "object": "list",
             "model": self.engine.reranker_name,
             "results": results,
+            # Jina's clients look for the tokens in usage, Cohere's in meta.
+            "usage": usage,
+            "meta": {"tokens": {"input_tokens": usage["prompt_tokens"]}},
         }
-        content |= usage_and_cut
-        # Jina's clients look for the tokens in usage, Cohere's in meta.
-        content["meta"] = {"tokens": {"input_tokens": content["usage"]["prompt_tokens"]}}
+        if cut:
+            content["truncated"] = cut
         return json_response(content)
 
     def check_model(self, requested: str | None, name: str) -> None:
@@ -328,7 +352,7 @@ class Server:
                 f"/v1/models",
             )
 
-    def check_texts(self, name: str, texts: Sequence[str]) -> None:
+    def check_request_texts(self, name: str, texts: Sequence[str]) -> None:
         """Refuse no texts, too many of them, and one that is too long or not valid Unicode."""
         if not texts:
             raise HTTPException(400, f"{name} is empty")
@@ -338,26 +362,18 @@ class Server:
             )
         for i, text in enumerate(texts):
             if len(text) > self.max_characters:
-                most = f"at most {self.max_characters:,} are accepted: split it"
-                raise HTTPException(413, f"{name}[{i}] has {len(text):,} characters, {most}")
+                raise HTTPException(
+                    413,
+                    f"{name}[{i}] has {len(text):,} characters, at most {self.max_characters:,} "
+                    f"are accepted: split it",
+                )
             check_texts([text], i)  # here, where a bad text is in no batch that others share
 
-    def usage_and_cut(self, results: Sequence[Result], name: str, limit: int) -> dict[str, Any]:
-        """Return what an answer says about its tokens: how many they are, and which texts were cut.
-
-        Raises ``HTTPException`` if none may be cut; ``name`` is for its message, "input {}" with
-        the place of the text. That is known only after they were computed: it is the tokenizer,
-        which runs in the other thread, that cuts them.
-        """
+    def count_tokens(self, results: Sequence[Result]) -> dict[str, int]:
+        """Return the number of tokens as an answer's ``usage``, and note it for Prometheus."""
         tokens = sum(result.tokens for result in results)
         self.counts.tokens.inc(tokens)
-        content: dict[str, Any] = {"usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
-        cut = [i for i, result in enumerate(results) if result.cut]
-        if cut and self.truncate == "error":
-            raise HTTPException(400, f"{name.format(cut[0])} has more than {limit} tokens")
-        if cut:
-            content["truncated"] = cut
-        return content
+        return {"prompt_tokens": tokens, "total_tokens": tokens}
 
     async def models(self) -> Response:
         """The encoder and the reranker, as OpenAI's clients expect them."""
@@ -391,6 +407,19 @@ def is_called(requested: str, name: str) -> bool:
     "runs/faq/model" is also called "model".
     """
     return requested in (name, Path(name).name)
+
+
+def cut_texts(results: Sequence[Result]) -> list[int]:
+    """Return the numbers of the texts that were longer than the model's limit."""
+    return [i for i, result in enumerate(results) if result.cut]
+
+
+def too_long(text: str, limit: int) -> HTTPException:
+    """Make the error for a text that may not be cut; ``text`` says which one.
+
+    That is known only after it was computed: the tokenizer, which runs in the other thread, cuts.
+    """
+    return HTTPException(400, f"{text} has more than {limit} tokens")
 
 
 async def health() -> str:
@@ -443,14 +472,16 @@ async def answer_unless_hung_up(
 
     FastAPI would go on, and compute what nobody reads.
     """
-    messages = [{"type": "http.request", "body": body, "more_body": False}]
+    was_received = False
     hung_up = asyncio.Event()
     task = asyncio.current_task()
     assert task is not None
 
     async def receive_body() -> MutableMapping[str, Any]:
-        if messages:
-            return messages.pop()
+        nonlocal was_received
+        if not was_received:
+            was_received = True
+            return {"type": "http.request", "body": body, "more_body": False}
         await hung_up.wait()
         return {"type": "http.disconnect"}
 
@@ -525,11 +556,11 @@ async def http_error(request: Request, error: Any) -> Response:
     # There is a route, so it is not the path that was not found.
     if error.status_code == 404 and "route" in request.scope:
         code = "model_not_found"
-    message = f"{request.method} {short(request.scope['path'])}: {error.detail}"
+    message = f"{request.method} {shortened(request.scope['path'])}: {error.detail}"
     return refusal(error.status_code, message, error.headers, code)
 
 
-def short(text: str) -> str:
+def shortened(text: str) -> str:
     """A client's text for a message: as it is, or quoted and cut if it is long or odd."""
     if len(text) <= 80 and text.isprintable():
         return text
@@ -541,7 +572,8 @@ async def invalid_request(request: Request, error: Any) -> Response:
     problems = []
     # A few tell enough. "input" may be a text or texts: a wrong one has an error for either.
     for problem in error.errors()[:4]:
-        place = ".".join(short(str(part)) for part in problem["loc"][1:])
+        parts = [shortened(str(part)) for part in problem["loc"][1:]]
+        place = ".".join(parts)
         expected = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "json_invalid":
             place = f"the body is not JSON at character {place}"
@@ -559,8 +591,7 @@ async def bad_input(request: Request, error: Any) -> Response:
 
 async def full_queue(request: Request, error: Any) -> Response:
     """Answer when to come back."""
-    message = f"the queue is full: try again in {error} s"
-    return refusal(429, message, {"Retry-After": str(error)})
+    return refusal(429, str(error), {"Retry-After": str(error.seconds)})
 
 
 async def internal_error(request: Request, error: Any) -> Response:

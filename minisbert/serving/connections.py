@@ -18,7 +18,7 @@ from minisbert.system.console import say
 # So much is read from a client before the others have their turn. A body may come in chunks of one
 # byte each, and h11 takes some 15 us for each.
 READ_BYTES = 4096
-# What accepting a connection fails with if the process, or the system, has no more files or memory.
+# The errors of accepting a connection if the process, or the system, has no more files or memory.
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -30,19 +30,20 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
     given up for the newest.
     """
 
-    # A client has so long to send a whole request, or to read on in its answer ...
+    # A client has so long to send a whole request, or to read on in its answer.
     client_seconds: float = 60
-    # ... and so long when the server stops. Docker kills after 10 s.
+    # It has so long when the server stops. Docker kills after 10 s.
     stop_seconds: float = 5
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self.buffer = bytearray(READ_BYTES)
         self.has_had_answer = False
-        self.waiting_since = self.loop.time()  # for the client; counts while ``waits`` is true
+        # Since when the server has waited for the client. It counts only while ``waits`` is true.
+        self.waiting_since = self.loop.time()
         self.patience = self.client_seconds
-        self.unsent_bytes = 0
-        self.timer = self.loop.call_later(self.patience, self.check)
+        self.unsent_bytes = 0  # of an answer, when ``check_client`` last looked
+        self.timer = self.loop.call_later(self.patience, self.check_client)
         self.make_room()
 
     def get_buffer(self, sizehint: int) -> bytearray:
@@ -67,20 +68,24 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         if limit is None:
             return
         while len(self.connections) >= limit:
-            silent = []
+            waiting = []
             for connection in self.connections:
                 if not isinstance(connection, Connection) or connection is self:
                     continue
                 if connection.waits():
-                    silent.append(connection)
-            if not silent:
+                    waiting.append(connection)
+            if not waiting:
                 return
-            longest = min(silent, key=lambda one: (one.has_had_answer, one.waiting_since))
-            longest.transport.abort()
+            longest_waiting = min(waiting, key=Connection.give_up_order)
+            longest_waiting.transport.abort()
             # Asyncio tells uvicorn a moment later.
-            self.connections.discard(longest)
+            self.connections.discard(longest_waiting)
 
-    def check(self) -> None:
+    def give_up_order(self) -> tuple[bool, float]:
+        """Return the key that sorts connections: the first one is given up first."""
+        return self.has_had_answer, self.waiting_since
+
+    def check_client(self) -> None:
         """Give up the connection if its client's time is over."""
         now = self.loop.time()
         unsent_bytes = self.transport.get_write_buffer_size()
@@ -91,7 +96,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         if self.waits() and now - self.waiting_since >= self.patience:
             self.transport.abort()
         else:
-            self.timer = self.loop.call_later(self.patience / 4, self.check)
+            self.timer = self.loop.call_later(self.patience / 4, self.check_client)
 
     def on_response_complete(self) -> None:
         self.has_had_answer = True
@@ -103,17 +108,17 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self.timer.cancel()
         self.waiting_since = self.loop.time()
         self.patience = self.stop_seconds
-        self.timer = self.loop.call_later(self.patience, self.check)
+        self.timer = self.loop.call_later(self.patience, self.check_client)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.timer.cancel()
         super().connection_lost(exc)
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """Uvicorn's server, which says once in a minute that it cannot accept connections."""
 
-    last_said = -60.0
+    last_report = -60.0  # the loop's time of it
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self.report)
@@ -124,6 +129,6 @@ class Server(uvicorn.Server):
         error = context.get("exception")
         if not isinstance(error, OSError) or error.errno not in EXHAUSTED:
             loop.default_exception_handler(context)
-        elif loop.time() - self.last_said >= 60:
-            self.last_said = loop.time()
+        elif loop.time() - self.last_report >= 60:
+            self.last_report = loop.time()
             say(f"no connection can be accepted: {error.strerror}; raise the limit (ulimit -n)")

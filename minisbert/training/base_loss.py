@@ -23,7 +23,7 @@ from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.loop import Diverged
 from minisbert.core.tokenizer import Encoded
 from minisbert.data.batches import unique_batches
-from minisbert.data.columns import PAIRS, Columns
+from minisbert.data.columns import PAIRS, Columns, RowsDoNotFit
 from minisbert.data.rows import Table, as_rows
 from minisbert.data.splits import checked_like, needs_that_judge, ready_to_train
 from minisbert.evaluation.retrieval import Retrieval
@@ -316,7 +316,13 @@ def move_to_own_memory(network: nn.Module) -> None:
 
 def read_training_rows(rows: Any, loss: Loss, columns: str | None, scale: float | None) -> Table:
     """Read rows from Python as those of a file are read: by the same columns and scale."""
-    table = ready_to_train(as_rows(rows, loss.columns, columns), scale)
+    try:
+        table = as_rows(rows, loss.columns, columns)
+    except RowsDoNotFit as error:
+        raise InputError(
+            f"{error} (the rows of the loss {type(loss).__name__}; loss= chooses another)"
+        ) from None
+    table = ready_to_train(table, scale)
     warn_what_was_left_out(table)
     return table
 

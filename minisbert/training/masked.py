@@ -20,7 +20,7 @@ from minisbert.core.tokenizer import pad_batch
 from minisbert.core.weights import BertConfig
 from minisbert.data.columns import Columns
 from minisbert.models.masked_language_model import MaskedHead, MaskedLanguageModel
-from minisbert.models.pooling import Pooling
+from minisbert.models.pooling import ModelPooling
 from minisbert.models.transformer_encoder import evaluating
 from minisbert.training.base_loss import SCORED, Loss, Network, RowNetwork
 from minisbert.training.losses import mlm_losses
@@ -248,5 +248,5 @@ def new_model(
     nn.init.zeros_(head.dense.bias)
     # The table of words is the embeddings', one parameter. (torch declares it as a Tensor.)
     head.words = cast(nn.Parameter, bert.embeddings.word.weight)
-    pooling = Pooling("mean", width)
+    pooling = ModelPooling("mean", width)
     return MaskedLanguageModel(head, tokenizer, bert, pooling, normalize=True).eval()

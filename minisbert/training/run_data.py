@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minisbert.core import InputError
+from minisbert.data.columns import RowsDoNotFit
 from minisbert.data.rows import as_needs
 from minisbert.data.splits import read_splits
 from minisbert.evaluation.retrieval import load_retrieval_folder
@@ -45,19 +46,25 @@ def read_run(settings: Settings, loss: Loss) -> RunData:
         dev = "none"
         test = "none"
 
-    splits = read_splits(
-        name,
-        dev,
-        test,
-        loss.columns,
-        settings.columns,
-        settings.scale,
-        judged_by=loss.judged_by,
-        judges_itself=judges_itself,
-        quotes=settings.quotes,
-        limit=settings.limit,
-        seed=settings.seed,
-    )
+    try:
+        splits = read_splits(
+            name,
+            dev,
+            test,
+            loss.columns,
+            settings.columns,
+            settings.scale,
+            judged_by=loss.judged_by,
+            judges_itself=judges_itself,
+            quotes=settings.quotes,
+            limit=settings.limit,
+            seed=settings.seed,
+        )
+    except RowsDoNotFit as error:
+        raise InputError(
+            f"{error} (the rows of --loss {settings.loss}; minisbert inspect {name} shows which "
+            f"loss fits yours)"
+        ) from None
     data = RunData(splits.train, splits.dev, splits.test, splits.notes, splits.classes)
     if settings.retrieval:
         data.dev = searches["dev"]

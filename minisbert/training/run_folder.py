@@ -220,7 +220,10 @@ def write_results(
         results["after"][split] = after
     if gain is not None:
         results["gain"] = asdict(gain)
-    results |= {"steps": progress.step, "best_step": progress.best_step}
+    results["steps"] = progress.step
+    results["best_step"] = None  # without dev rows no step is better than another
+    if progress.history:
+        results["best_step"] = progress.best_step
     results["training_seconds"] = round(progress.seconds, 2)
     with files.atomic_file(out / RESULTS) as new:
         files.write_json(new, results)

@@ -71,7 +71,9 @@ class Gain:
         text += f" ({self.rows:,} rows)"
         if self.is_shown:
             return text
-        word = "loss" if self.gain < 0 else "gain"
+        word = "gain"
+        if self.gain < 0:
+            word = "drop"  # a loss is what training makes smaller
         text += f": this {word} cannot be told from chance"
         if self.gain != 0:
             # The interval narrows with the root of the number of rows. The number is a guess, so it

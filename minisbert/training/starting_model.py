@@ -15,7 +15,7 @@ from minisbert.core.bert import Attention
 from minisbert.core.heads import ConcatHead
 from minisbert.models.masked_language_model import MaskedLanguageModel
 from minisbert.models.pair_model import PairModel
-from minisbert.models.pooling import Pooling
+from minisbert.models.pooling import ModelPooling
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.base_loss import Loss
 from minisbert.training.losses import keep_layers, spread_layers
@@ -76,7 +76,7 @@ def load_encoder(settings: Settings, folder: ModelFolder, device: Any) -> Senten
         model = PairModel.load(folder.path, device=device, max_length=settings.max_length)
         encoder = model.encoder
         if settings.head in ("siamese", "concat") and settings.pooling:
-            pooling = Pooling(settings.pooling, encoder.hidden_size).to(device)
+            pooling = ModelPooling(settings.pooling, encoder.hidden_size).to(device)
             encoder = SentenceEncoder(encoder.tokenizer, encoder.bert, pooling).eval()
         return encoder
 
@@ -142,7 +142,7 @@ def check_is_model(model: Any) -> None:
     """Raise ``InputError`` for what is no model, such as a model's name."""
     if not isinstance(model, nn.Module):
         raise InputError(
-            f"a model is trained, as minisbert.load opens it from a folder, not {one_line(model)}"
+            f"train needs a model, as minisbert.load returns it, not {one_line(model)}"
         )
 
 

@@ -1,6 +1,11 @@
 """What the tokenizer of a model does beyond the book's: the other end, token types, a refusal."""
 
+import json
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, normalizers
 from tokenizers import Tokenizer as Backend
 
 from minisbert.checkpoints.model_tokenizer import ModelTokenizer
@@ -10,6 +15,41 @@ from tests.conftest import ROOT
 from tests.reference.texts import SENTENCES
 
 TINY = ROOT / "weights" / "tiny"
+
+# What a text of many characters may be made of: words, every kind of space, a word that is [UNK],
+# an accent that stands alone, characters that vanish, Chinese, and special tokens.
+PARTS = [
+    "the cat",
+    " ",
+    " ",
+    "\n",
+    "\u3000",
+    "x" * 120,
+    "e\u0301",
+    "\u0301",
+    "\u200b",
+    "中",
+    "?",
+    "[MASK]",
+    "[SEP] ",
+    "[ MASK ]",
+]
+
+
+class Recorder:
+    """A backend that records how many characters it has read."""
+
+    def __init__(self):
+        self.backend = backend()
+        self.characters = 0
+
+    def encode(self, text, **options):
+        self.characters += len(text)
+        return self.backend.encode(text, **options)
+
+    def encode_batch_fast(self, texts, **options):
+        self.characters += sum(len(text) for text in texts)
+        return self.backend.encode_batch_fast(texts, **options)
 
 
 def backend() -> Backend:
@@ -73,3 +113,67 @@ def test_a_framed_text_is_cut():
     cls, sep = tokenizer.frame([])
     assert tokenizer.frame([7, 8]) == [cls, 7, 8, sep]
     assert tokenizer.frame([6, 7, 8, 9]) == [cls, 6, 7, 8, sep]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(PARTS), min_size=10, max_size=60).map("".join))
+def test_the_beginning_of_a_long_text_has_the_ids_of_the_whole(text):
+    """The book's tokenizer reads all of it."""
+    books = Tokenizer.load(TINY, 5)
+    models = ModelTokenizer(backend(), 5)
+    assert models.reads_beginnings
+    assert models.encode([text, "a cat"]) == books.encode([text, "a cat"])
+
+
+def test_a_long_text_is_not_read_whole():
+    """Whoever embeds a book must not hold up all others of a server."""
+    tokenizer = ModelTokenizer(backend(), 10)
+    tokenizer.backend = Recorder()
+    encoded = tokenizer.encode(["the cat sits " * 10_000])
+    assert encoded.truncated == [True]
+    assert tokenizer.backend.characters < 1000
+
+
+def test_words_after_a_long_unknown_one_are_read():
+    """[UNK] stands for a word of any length, so the beginning has a single token."""
+    tokenizer = ModelTokenizer(backend(), 5)
+    encoded = tokenizer.encode(["a " + "x" * 500 + " the cat"])
+    assert tokenizer.tokens(encoded.ids[0]) == ["[CLS]", "a", "[UNK]", "the", "[SEP]"]
+    assert encoded.truncated == [True]
+
+
+def test_a_forbidden_token_is_refused_anywhere_in_a_long_text():
+    """Whether a text is refused must not depend on the model's limit."""
+    mat = backend().token_to_id("mat")
+    tokenizer = ModelTokenizer(backend(), 5, forbidden=mat)
+    with pytest.raises(InputError, match="contains mat"):
+        tokenizer.encode(["the cat " * 100 + "mat"])
+
+
+def test_a_long_text_that_loses_its_start_is_read_to_its_end():
+    tokenizer = ModelTokenizer(backend(), 4, cut_start=True)
+    encoded = tokenizer.encode(["the cat " * 100 + "a dog"])
+    assert tokenizer.tokens(encoded.ids[0]) == ["[CLS]", "a", "dog", "[SEP]"]
+
+
+@pytest.mark.parametrize("content", ["a cat", "the中"])
+def test_an_added_token_with_a_space_may_stand_where_a_text_is_cut(content):
+    """It would be found in the whole text only. The normalizer puts spaces around 中."""
+    own = backend()
+    own.add_tokens([AddedToken(content, normalized=True)])
+    assert not ModelTokenizer(own, 5).reads_beginnings
+
+
+def test_texts_of_other_tokenizers_are_read_whole():
+    """Their stages may look beyond a space."""
+    own = backend()
+    own.normalizer = normalizers.Sequence([normalizers.Lowercase(), own.normalizer])
+    assert not ModelTokenizer(own, 5).reads_beginnings
+
+
+def test_a_vocabulary_without_unknown_reads_texts_whole():
+    """An unknown word is an error, wherever it stands."""
+    content = json.loads(backend().to_str())
+    content["model"]["unk_token"] = "[NOTHING]"
+    own = Backend.from_str(json.dumps(content))
+    assert not ModelTokenizer(own, 5).reads_beginnings

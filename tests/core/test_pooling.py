@@ -28,7 +28,7 @@ def test_the_book_knows_four_poolings_whatever_was_imported(mode):
 def test_the_librarys_pooling_gives_the_same(mode):
     """The chapter names this test: what runs in place of its class is equal to it."""
     book = book_pooling(mode)
-    library = minisbert.models.pooling.Pooling(mode, 3).double()
+    library = minisbert.models.pooling.ModelPooling(mode, 3).double()
     library.load_state_dict(book.state_dict())
     assert torch.equal(library(random_hidden(), REAL), book(random_hidden(), REAL))
     assert torch.equal(library(random_hidden()), book(random_hidden()))

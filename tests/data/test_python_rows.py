@@ -70,8 +70,8 @@ def test_the_first_need_that_a_tuple_has():
 @pytest.mark.parametrize(
     ("rows", "need", "message"),
     [
-        ("a.csv", PAIR, "rows: a list of tuples is needed, not 'a.csv'; read_rows"),
-        (Path("a.csv"), PAIR, r"rows: a list of tuples is needed, not .*; read_rows"),
+        ("a.csv", PAIR, "rows: a list of tuples is needed, not 'a.csv'; minisbert"),
+        (Path("a.csv"), PAIR, r"rows: a list of tuples is needed, not .*read_rows"),
         ({("a", "b")}, PAIR, "a set, which has no order"),
         (np.array([["a", "b"]]), PAIR, r"rows\[0\]: array.* is no row; .*rows.tolist\(\)"),
         ([()], PAIR, r"rows\[0\]: \(\) is no row"),

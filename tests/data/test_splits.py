@@ -37,6 +37,27 @@ def scored_file(write, count: int, name: str = "scored.csv", scale: int = 5):
     return write(name, "\n".join(lines))
 
 
+# -------------------------------------------------------------------------- rows of another loss
+
+
+def test_scores_are_not_read_as_wrong_answers(write):
+    """``--columns`` of a file of scores, with the loss of pairs: the scores are no texts."""
+    lines = ["left,right,stars"]
+    lines += [f"first {i},second {i},{i % 6}" for i in range(20)]
+    path = write("stars.csv", "\n".join(lines))
+    with pytest.raises(InputError, match="stars"):
+        read_splits(path, "none", "none", PAIR, "left,right,stars")
+
+
+def test_numbers_may_be_answers(write):
+    """As in a file of sums: then the right answers are numbers, too."""
+    lines = ["question,answer,wrong"]
+    lines += [f"what is {i} + {i}?,{2 * i},{2 * i + 1}" for i in range(20)]
+    path = write("sums.csv", "\n".join(lines))
+    splits = read_splits(path, "none", "none", PAIR, "question,answer,wrong")
+    assert splits.train[1] == ("what is 1 + 1?", "2", "3")
+
+
 # --------------------------------------------------------------------------------- the defaults
 
 

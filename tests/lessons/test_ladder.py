@@ -79,6 +79,15 @@ def below_zero(step, warmup, total):
     return step / warmup if step < warmup else (total - step) / (total - warmup)
 
 
+def not_imported(x):
+    return statistics.fmean(x)  # noqa: F821
+
+
+def graphs_off(network, parts, states, gradient):
+    for part in parts:
+        network(part).backward(gradient[: len(part)])
+
+
 def divides_by_zero(step, warmup, total):
     return step / warmup if step < warmup else max(0, total - step) / (total - warmup)
 
@@ -87,6 +96,8 @@ def divides_by_zero(step, warmup, total):
     ("master", "function", "rung", "says"),
     [
         ("bert.gelu", lambda x: x.nope, "runs", "AttributeError"),
+        ("bert.gelu", not_imported, "runs", "is import statistics missing"),
+        ("gradient_cache.replay", graphs_off, "runs", "are graphs off here"),
         ("bert.gelu", lambda x: x.sum(), "runs", "returns the shape (), not (4,)"),
         ("bert.gelu", lambda x: x.double() * 0, "runs", "returns torch.float64, not torch.float32"),
         ("bert.gelu", lambda x: x.tolist(), "runs", "returns a list, not a tensor (4,)"),

@@ -76,7 +76,7 @@ def test_after_an_endless_loop_and_a_crash_the_next_piece_is_graded(folder):
     crashed = results["bert.FeedForward.forward"]
     fine = results["bert.Layer.forward"]
     assert (loop.status, crashed.status, fine.status) == ("failed", "failed", "passed")
-    assert "still running after 3 seconds" in loop.rungs[0][2]
+    assert "lesson_06.py, line 7: still running after 3 seconds" in loop.rungs[0][2]
     assert "it ended the process (signal SIGSEGV)" in crashed.rungs[0][2]
 
 
@@ -84,9 +84,7 @@ def test_after_an_endless_loop_and_a_crash_the_next_piece_is_graded(folder):
     ("text", "status", "says"),
     [
         ("def gelu(x:\n", "failed", "line 1: not Python"),
-        ("1 / 0\n" + RIGHT, "failed", "lesson_06.py cannot be loaded: line 1: ZeroDivisionError"),
-        ("raise SystemExit\n" + RIGHT, "failed", "cannot be loaded: line 1: SystemExit"),
-        ("x = (\n" + RIGHT, "failed", "lesson_06.py, line 1: not Python"),
+        ("class FeedForward(:\n" + RIGHT, "failed", "lesson_06.py, line 1: not Python"),
         ("import transformers\n" + RIGHT, "refused", "line 1: transformers may not be imported"),
         (
             "import torch\ngetattr(torch.nn.functional, 'ge' 'lu')(torch.ones(1))",
@@ -96,7 +94,7 @@ def test_after_an_endless_loop_and_a_crash_the_next_piece_is_graded(folder):
         (
             "import torch\ntorch.set_default_dtype(torch.float64)\n1 / 0\n",
             "failed",
-            "ZeroDivisionError",
+            "defines no gelu",
         ),
     ],
 )
@@ -139,11 +137,32 @@ def test_a_half_written_method_costs_only_itself(folder):
     assert results["bert.gelu"].status == "passed"
 
 
-def test_an_import_that_fails_is_said_and_costs_who_needs_it(folder, capsys):
-    """The rest of the file is graded."""
-    results = here(6, "from torch import nope\n" + RIGHT, "bert.gelu")
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("from torch import nope", "line 1: ImportError"),
+        ("1 / 0", "line 1: ZeroDivisionError"),
+        ("assert 1 == 2", "line 1: AssertionError"),
+        ("raise SystemExit", "line 1: SystemExit"),
+        ("while True: pass", "line 1: still running after 0.3 seconds"),
+        ("break", "line 1: not Python: 'break' outside loop"),
+        ("x = (", "line 1: not Python"),
+    ],
+)
+def test_a_statement_that_fails_is_said_and_costs_who_needs_it(folder, capsys, statement, says):
+    """A learner's own test at the top or the end of the file must not fail the pieces in it."""
+    mine(6).write_text(f"{statement}\n{RIGHT}", encoding="utf-8")
+    written = sandbox.read_file(mine(6), pieces_of(6), seconds=0.3)
+    assert {"gelu", "FeedForward", "Layer"} <= written.space.keys()
+    assert not written.reason
+    assert f"lesson_06.py, {says}" in capsys.readouterr().out
+
+
+def test_a_class_that_fails_says_so_in_its_pieces(folder):
+    """The learner is sent to the line, not told that the class is missing."""
+    results = here(6, RIGHT.replace("class FeedForward:", "class FeedForward:\n    size = nope"))
+    assert "line 9: NameError" in results["bert.FeedForward.forward"].rungs[0][2]
     assert results["bert.gelu"].status == "passed"
-    assert "lesson_06.py, line 1: ImportError" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.pooling import (
     POOLINGS,
     Dense,
-    Pooling,
+    ModelPooling,
     first_last_pool,
     load_dense_layer,
 )
@@ -35,9 +35,9 @@ from tests.reference.texts import SENTENCES
 MORE = ("mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 
 
-def learned(mode: str) -> Pooling:
+def learned(mode: str) -> ModelPooling:
     """A pooling with attention, with the parameters of the book's."""
-    found = Pooling(mode, 3).double()
+    found = ModelPooling(mode, 3).double()
     found.load_state_dict(book_pooling("attention").state_dict())
     return found
 
@@ -46,7 +46,7 @@ def learned(mode: str) -> Pooling:
 def test_unknown_name_lists_the_known_ones(name):
     """Names are exact: MEAN is none."""
     with pytest.raises(ValueError, match=f"unknown pooling '{name}': choose from mean, cls, max"):
-        Pooling(name)
+        ModelPooling(name)
 
 
 def test_every_pooling_is_tested_here():
@@ -63,7 +63,7 @@ def test_the_poolings_of_sentence_transformers_by_hand(name, pooled):
     hidden = torch.tensor([[[0.0], [2.0], [6.0], [math.nan]]])
     mask = torch.tensor([[True, True, True, False]])
     for states, real in ((hidden, mask), (hidden[:, :3], None)):
-        torch.testing.assert_close(Pooling(name)(states, real), torch.tensor([[pooled]]))
+        torch.testing.assert_close(ModelPooling(name)(states, real), torch.tensor([[pooled]]))
 
 
 def test_first_last_by_hand():
@@ -76,12 +76,12 @@ def test_several_poolings_are_concatenated_in_the_order_of_the_name():
     """Dense layers behind them were trained on that order."""
     states, names = random_hidden(), ["attention", "max", "lasttoken"]
     joined = learned("+".join(names))
-    alone = [learned(name) if name == "attention" else Pooling(name) for name in names]
+    alone = [learned(name) if name == "attention" else ModelPooling(name) for name in names]
     assert torch.equal(
         joined(states, REAL), torch.cat([single(states, REAL) for single in alone], dim=-1)
     )
     assert [name for name, _ in joined.named_parameters()] == ["score.weight", "score.bias"]
-    assert not list(Pooling("mean+lasttoken", 3).parameters())
+    assert not list(ModelPooling("mean+lasttoken", 3).parameters())
 
 
 def test_berts_pooler_is_a_dense_layer_after_cls_and_saved_as_one(tiny, tmp_path):

@@ -13,7 +13,7 @@ from minisbert.core import heads
 from minisbert.core.bert import Bert
 from minisbert.core.tokenizer import pad_batch
 from minisbert.models.pair_heads import ClsCrossHead, Head
-from minisbert.models.pooling import Pooling, first_last_pool
+from minisbert.models.pooling import ModelPooling, first_last_pool
 from tests.parity import PIECE, ROOT, Comparison, compare, golden
 from tests.parity.comparison import compare_gradients
 from tests.reference.heads_reference import CONCATS, HIDDEN, SECONDS, WIDTH
@@ -118,7 +118,7 @@ def more_poolings() -> Iterator[Comparison]:
     full = full_tiny()
     ids, mask = pad_batch(full.tokenizer.encode(SENTENCES).ids, full.tokenizer.pad_id)
 
-    pooling = Pooling("attention", full.width)
+    pooling = ModelPooling("attention", full.width)
     attention = minisbert.SentenceEncoder(full.tokenizer, full.bert, pooling, full.normalize)
     for name, encoder in (("attention", attention), ("pooler", full_tiny("pooler"))):
         run = partial(encoder.unscaled, ids, mask)

@@ -644,7 +644,7 @@ def test_an_answer_that_a_bug_prevents_is_counted(engine, monkeypatch):
         raise KeyError("a bug")
 
     server = Server(engine)
-    monkeypatch.setattr(server, "check_texts", bug)
+    monkeypatch.setattr(server, "check_request_texts", bug)
     with TestClient(server.application(), raise_server_exceptions=False) as client:
         answer = post(client, input=TEXTS)
         metrics = client.get("/metrics").text
@@ -714,7 +714,7 @@ def test_a_client_that_hung_up_is_not_computed_for(engine, monkeypatch):
 
 def test_a_full_queue_says_when_to_come_back(engine):
     server = Server(engine, max_waiting=2)
-    server.embeddings.waiting_items = 1
+    server.embedding_queue.waiting_items = 1
     with TestClient(server.application()) as client:
         answer = post(client, input=["a", "b"])
     assert answer.status_code == 429

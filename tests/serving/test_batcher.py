@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from minisbert.serving.engine import Batcher, Busy
+from minisbert.serving.batcher import Batcher, Busy
 
 
 class Recorder:
@@ -101,6 +101,19 @@ def test_a_piece_of_long_texts_has_fewer_of_them(compute, executor):
     assert compute.calls == [("", ["a" * 20]), ("", ["b" * 6, "c" * 4]), ("", ["d" * 2])]
 
 
+def test_long_items_count_as_far_as_they_are_read(compute, executor):
+    """The model cuts them, so ten pages take as long as one, and a book as long as ten pages."""
+
+    async def scenario():
+        batcher = Batcher(compute, executor, piece_seconds=1.0, read_characters=5)
+        batcher.seconds_per_character = 0.1
+        compute.go.set()
+        await batcher.submit("", ["a" * 20, "b" * 60, "c" * 5])
+
+    asyncio.run(scenario())
+    assert compute.calls == [("", ["a" * 20, "b" * 60]), ("", ["c" * 5])]
+
+
 def test_a_slow_computation_makes_shorter_pieces(executor):
     """How long a character takes depends on the model and the machine."""
     calls = []
@@ -140,7 +153,7 @@ def test_a_full_queue_refuses_with_the_seconds_to_wait(compute, executor):
         with pytest.raises(Busy) as refused:
             await batcher.submit("x", ["d", "e"])
         compute.go.set()
-        return refused.value.args[0], await asyncio.gather(*tasks), batcher.waiting_items
+        return refused.value.seconds, await asyncio.gather(*tasks), batcher.waiting_items
 
     seconds, results, waiting = asyncio.run(scenario())
     assert seconds == 1 + 2 * 2  # two items wait, two seconds each

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="needs the serve extra: pip install '.[serve]'")
 import uvicorn
 
-from minisbert.serving.connections import Connection, Server
+from minisbert.serving.connections import Connection, HttpServer
 
 GET = b"GET /3 HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HEAD_OF_POST = b"POST /3 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
@@ -52,7 +52,7 @@ class Running:
             limit_concurrency=limit,
             timeout_graceful_shutdown=20,
         )
-        self.server = Server(config)
+        self.server = HttpServer(config)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = self.listener.getsockname()
         self.thread = threading.Thread(target=self.server.run, args=([self.listener],))
@@ -76,19 +76,21 @@ class Running:
 @contextmanager
 def running(kind: type[Connection] = Impatient, limit: int = 100) -> Iterator[Running]:
     server = Running(kind, limit)
-    yield server
-    server.stop()
+    try:
+        yield server
+    finally:
+        server.stop()  # after a failure, too: pytest would wait for the thread for ever
 
 
 def read_to_end(client: socket.socket) -> bytes:
     """What the server sends before it ends the connection."""
-    received = b""
+    parts = []  # joined at the end: adding up 30 MB part by part takes longer than a server waits
     try:
         while part := client.recv(2**20):
-            received += part
+            parts.append(part)
     except ConnectionResetError:
         pass
-    return received
+    return b"".join(parts)
 
 
 def status(client: socket.socket) -> int:
@@ -229,7 +231,7 @@ def test_a_client_may_finish_its_request_while_the_server_stops():
 
 def test_that_no_connection_can_be_accepted_is_said_once_in_a_minute(capsys):
     """It fails a thousand times a second."""
-    server = Server(uvicorn.Config(application, log_config=None))
+    server = HttpServer(uvicorn.Config(application, log_config=None))
     loop = asyncio.new_event_loop()
     error = OSError(errno.EMFILE, "Too many open files")
     for _ in range(3):

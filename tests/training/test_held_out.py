@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from minisbert.commands import inspect_
+from minisbert.core import InputError
 from minisbert.core import losses as formulas
 from minisbert.train import main
 from minisbert.training.head_losses import Softmax
@@ -160,6 +161,15 @@ def test_without_dev_rows_the_last_weights_are_the_model(own, tiny, tmp_path, ca
     main([*flags, "--lr", "1e-3", "--out", str(tmp_path / "run")])
     said = f"no dev rows: the model of step 3 is in {tmp_path / 'run' / 'model'}"
     assert said in capsys.readouterr().out
-    assert toys.results(tmp_path / "run")["after"] == {}
+    results = toys.results(tmp_path / "run")
+    assert results["after"] == {}
+    assert results["best_step"] is None
     trained = (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
     assert trained != (tiny / "model.safetensors").read_bytes()
+
+
+def test_rows_of_another_loss_are_refused_with_the_name_of_this_one(own, tiny, tmp_path):
+    """The default loss was not chosen, so an error that does not name it says too little."""
+    flags = ["--model", str(tiny), "--data", own("pairs"), "--out", str(tmp_path / "run")]
+    with pytest.raises(InputError, match="--loss cosine"):
+        main(flags)

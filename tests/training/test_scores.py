@@ -98,7 +98,7 @@ def test_no_change_and_a_loss_are_not_called_a_gain():
     assert "nothing has changed" in same
     assert "interval" not in same
     worse = Gain("f1", gain=-0.01, low=-0.03, high=0.01, rows=100).sentence()
-    assert "this loss cannot be told from chance" in worse
+    assert "this drop cannot be told from chance" in worse
 
 
 def test_draws_without_a_score_are_left_out():
