@@ -24,6 +24,7 @@ from minisbert.system.devices import laid_out_products
 from minisbert.system.torch_internals import LAYOUTS, Layout
 
 VARIABLE = "MINISBERT_LAID_OUT"
+MOST_ROWS = 256  # with more rows a copy gains nothing
 # So many numbers of a weight are compared with what they were when its copy was made.
 SAMPLE = 32
 # How much a product may differ from ``F.linear``, relative to its largest number.
@@ -78,14 +79,14 @@ class FewRowsLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """x (..., D) -> (..., C)."""
         layout = chosen_layout()
-        if layout is not None and may_multiply(x, self.weight, layout.most_rows):
+        if layout is not None and may_multiply(x, self.weight):
             result = multiply(x, self.weight, self.bias, layout)
             if result is not None:
                 return result
         return super().forward(x)
 
 
-def may_multiply(x: Tensor, weight: Tensor, most_rows: int) -> bool:
+def may_multiply(x: Tensor, weight: Tensor) -> bool:
     """Return whether x (..., D) has few rows, and ``weight`` (C, D) is one to lay out."""
     # A graph that is traced or exported is for other numbers of rows, too.
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
@@ -95,7 +96,7 @@ def may_multiply(x: Tensor, weight: Tensor, most_rows: int) -> bool:
     # Weights that were made in inference mode do not count their changes.
     if type(weight) is not nn.Parameter or weight.is_inference():
         return False
-    if x.numel() > most_rows * x.shape[-1] or not x.numel():
+    if x.numel() > MOST_ROWS * x.shape[-1] or not x.numel():
         return False
     on_cpu = x.device.type == weight.device.type == "cpu"
     return on_cpu and x.dtype == weight.dtype == torch.float32 and weight.is_contiguous()

@@ -79,7 +79,6 @@ class Layout:
     """A library's own order of a weight's numbers, and its linear layer of such weights."""
 
     name: str
-    most_rows: int  # with more rows it gains nothing
     lay_out: Callable[[Tensor], Tensor]
     multiply: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
@@ -103,9 +102,9 @@ def multiply_by_mkl(x: Tensor, copy: Tensor, weight: Tensor, bias: Tensor | None
 
 LAYOUTS: dict[str | None, Layout] = {}
 if ONEDNN:
-    LAYOUTS["oneDNN"] = Layout("oneDNN", 64, laid_out, multiply_by_onednn)
+    LAYOUTS["oneDNN"] = Layout("oneDNN", laid_out, multiply_by_onednn)
 if MKL_PACKED:
-    LAYOUTS["MKL"] = Layout("MKL", 256, pack_for_mkl, multiply_by_mkl)
+    LAYOUTS["MKL"] = Layout("MKL", pack_for_mkl, multiply_by_mkl)
 
 
 class OneDNNLinear(TorchFunctionMode):

@@ -48,7 +48,7 @@ def exact(layer, x):
     return x.double() @ weight.T + layer.bias.detach().double()
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 14, 36, 64])
+@pytest.mark.parametrize("rows", [1, 2, 3, 14, 64, 256])
 @torch.no_grad()
 def test_few_rows_give_the_numbers_of_the_plain_product(rows, layer, layout, copies):
     """For any number of rows, not only the one that a weight was laid out for."""
@@ -68,7 +68,7 @@ def test_the_shape_of_a_batch_is_kept(layer, layout, copies):
 @torch.no_grad()
 def test_many_rows_take_the_weight_itself(layer, layout, copies):
     """They gain nothing by a copy, which takes memory."""
-    layer(torch.randn(layout.most_rows + 1, 48))
+    layer(torch.randn(few_rows.MOST_ROWS + 1, 48))
     assert not copies
 
 
@@ -121,7 +121,7 @@ def test_a_layout_that_computes_something_else_is_not_used(layer, copies, monkey
     def wrong(rows, copy, weight, bias):
         return nn.functional.linear(rows, weight, bias) + 1
 
-    layout = few_rows.Layout("wrong", 64, torch.clone, wrong)
+    layout = few_rows.Layout("wrong", torch.clone, wrong)
     monkeypatch.setattr(few_rows, "chosen_layout", lambda: layout)
     x = torch.randn(3, 48)
     result = layer(x)
@@ -142,7 +142,7 @@ def test_a_module_is_pickled_without_its_copies(layer, layout, copies):
     [
         (INTEL, "MKL"),
         (AMD, "oneDNN"),
-        (AMD | {"avx512f", "avx512_bf16"}, "oneDNN"),
+        (AMD | {"avx512f", "avx512_bf16"}, None),
         (INTEL | {"amx_bf16", "avx512_bf16"}, None),
         ({"asimd"}, None),
         (set(), None),
