@@ -48,7 +48,8 @@ def test_the_faster_library_multiplies_in_float32(dtype, flags, kind, tiny, monk
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     bert = SentenceEncoder.load(tiny, device="cpu").bert
     prepare_layers(bert, dtype)
-    assert {type(layer.feed_forward.up) for layer in bert.layers} == {kind}
+    for layer in bert.layers:
+        assert isinstance(layer.feed_forward.up, kind)
 
 
 @pytest.mark.slow
