@@ -141,11 +141,14 @@ def main(arguments: list[str] | None = None) -> None:
         )
 
     files = []
+    scale = options.scale
     for i, path in enumerate(options.files):
         # A fourth file and those behind it are for testing, too.
         role = ROLES[min(i, 2)]
-        file = inspect(path, tokenizer, options.scale, role, options.quotes, options.columns)
+        file = inspect(path, tokenizer, scale, role, options.quotes, options.columns)
         files.append(file)
+        if i == 0 and file.table is not None:
+            scale = file.table.scale  # training divides the scores of dev and test by it, too
 
     model = None
     if tokenizer is not None:

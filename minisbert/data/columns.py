@@ -301,6 +301,8 @@ def parse_names(names: str) -> list[str]:
 
     ``parse_names('left, "a, b"') = ["left", "a, b"]``
     """
+    if not isinstance(names, str):
+        raise InputError(f"columns is one text, such as 'left,right,stars', not {one_line(names)}")
     cells = next(csv.reader([names], skipinitialspace=True), [])
     return [cell.strip() for cell in cells]
 
@@ -331,7 +333,7 @@ def named_columns(records: Records, needs: Sequence[Columns], wanted: list[str])
     option = proposal(records.unit, wanted)
     fitting = [need for need in needs if need.fits(len(wanted))]
     if not fitting:
-        raise InputError(f"{records.name}: {option} names {len(wanted)}; needed: {either(needs)}")
+        raise RowsDoNotFit(f"{records.name}: {option} names {len(wanted)}; needed: {either(needs)}")
 
     by_lower_name: dict[str, str] = {}
     for name in records.names:
@@ -393,10 +395,7 @@ def missing_column_error(records: Records, needs: Sequence[Columns]) -> RowsDoNo
 
     It proposes columns by what they hold.
     """
-    header = f"its columns are {listed_names(records.names)}"
-    if records.separator == ";":
-        header += ", separated by semicolons"
-    needed = f"{records.name}: {header}; needed: {either(needs)}"
+    needed = f"{records.name}: {described_header(records)}; needed: {either(needs)}"
 
     fitting = [need for need in needs if columns_of(need) <= len(records.names)]
     if not fitting:
@@ -425,6 +424,16 @@ def missing_column_error(records: Records, needs: Sequence[Columns]) -> RowsDoNo
             advice += f"; no column looks like a {need.label}"
             break
     return RowsDoNotFit(f"{needed}: {advice}")
+
+
+def described_header(records: Records) -> str:
+    """The names of the columns in words, and what a wrong separator may have made of them."""
+    header = f"its columns are {listed_names(records.names)}"
+    if records.separator == ";":
+        header += ", separated by semicolons"
+    if len(records.names) == 1 and "|" in records.names[0]:
+        header += ", as a | separates no cells: tabs, semicolons and commas do"
+    return header
 
 
 def columns_of(need: Columns) -> int:

@@ -4,6 +4,7 @@ A file has them (``tables``), and so have rows from Python: tuples, dictionaries
 data set of the package ``datasets``. Which columns are read of them is decided in ``columns``.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -161,7 +162,13 @@ def rows_of_table(rows: Any, name: str) -> Any:
             raise InputError(
                 f"{name}: two columns are called {one_line(column)}: give each a name of its own"
             )
-    return rows.to_dict("records")
+    records = rows.to_dict("records")
+    # pandas writes NaN for an empty cell, of numbers too.
+    for record in records:
+        for column, value in record.items():
+            if isinstance(value, float) and math.isnan(value):
+                record[column] = None
+    return records
 
 
 def tuple_records(name: str, width: int, rows: Iterable[tuple[int, Any]]) -> Records:

@@ -92,7 +92,10 @@ def parse_score(value: Any, comma: bool = False) -> float | None:
         return None
     score = as_number(value, comma)
     if score is None:
-        raise ValueError(f"the score {one_line(value)} is not a number, such as 4.5")
+        advice = ""
+        if isinstance(value, str):
+            advice = "; words are classes, which the loss softmax reads"
+        raise ValueError(f"the score {one_line(value)} is not a number, such as 4.5{advice}")
     return score
 
 

@@ -48,6 +48,17 @@ def test_json_and_the_exit_code_of_a_problem(tiny, tmp_path, capsys):
     assert content["command"] is None
 
 
+def test_scores_of_dev_have_the_scale_of_the_training_rows(tiny, tmp_path, capsys):
+    """Training would refuse them, so the report does, too."""
+    rows = "sentence1,sentence2,score\na cat,a dog,{}\na bus,snow,0\n"
+    for name, highest in (("train", "0.9"), ("dev", "7")):
+        (tmp_path / f"{name}.csv").write_text(rows.format(highest))
+    with pytest.raises(SystemExit) as done:
+        main([str(tmp_path / "train.csv"), str(tmp_path / "dev.csv"), "--model", str(tiny)])
+    assert done.value.code == 1
+    assert "beyond the scale of 1" in capsys.readouterr().out
+
+
 def test_many_labels_do_not_hide_the_problems(tiny, tmp_path, capsys):
     """The lines of a file with hundreds of classes fit a screen; --json has them all."""
     lines = ["sentence1\tsentence2\tlabel"]

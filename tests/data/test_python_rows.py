@@ -151,6 +151,21 @@ def test_a_dataframe():
     assert (table.rows, table.skipped, table.unread) == ([("a", "b")], [1], ["id"])
 
 
+def test_a_row_of_a_dataframe_without_a_score_is_skipped():
+    """pandas reads an empty cell of a file as NaN, and the command skips such a row."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {"sentence1": ["a", "c"], "sentence2": ["b", "d"], "score": [0.5, float("nan")]}
+    )
+    table = as_rows(frame, SCORED)
+    assert (table.rows, table.skipped) == ([("a", "b", 0.5)], [1])
+
+
+def test_columns_are_one_text():
+    with pytest.raises(InputError, match="columns is one text"):
+        as_rows([{"a": "x", "b": "y"}], PAIR, ["a", "b"])
+
+
 def test_a_dataframe_with_pandas_na():
     """NA is neither equal to itself nor different."""
     pandas = pytest.importorskip("pandas")
