@@ -173,7 +173,7 @@ def parts() -> tuple[dict[str, Callable], set[str]]:
             continue
         written = sandbox.read_file(path, pieces_of(lesson))
         for master in passed:
-            use[master], _ = sandbox.find(written.space, PIECES[master], path)
+            use[master], _ = sandbox.find(written.namespace, PIECES[master], path)
         own.update(passed)
     return use, own
 

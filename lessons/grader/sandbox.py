@@ -28,8 +28,8 @@ from lessons.grader.pieces import PIECES, ROOT, Piece, mine, pieces_of
 from lessons.grader.result import RUNS, Result
 from lessons.grader.stubs import attributes_of, own_class_cells
 
-# For a statement of the file, or for one piece, the search for the mistake included. It takes far
-# less than one.
+# For a statement of the file, or for one piece, the search for the mistake included. A right piece
+# takes far less than one second.
 SECONDS = 20.0
 # How much later the process is ended, if the limit did not stop the learner's code inside of it.
 GRACE = 3.0
@@ -67,7 +67,8 @@ def _run_child(
     """Fill ``results`` from one process; return what it was busy with, and how it ended."""
     command = [sys.executable, "-m", "lessons.grader.sandbox"]
     command += [str(lesson), str(seconds), *masters]
-    # a session of its own, so that processes which the learner's code started end with it
+    # The child has a session of its own, so that processes which the learner's code started end
+    # with it.
     with subprocess.Popen(
         command, cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE, text=True
     ) as child:
@@ -91,14 +92,18 @@ def _run_child(
                     results[result.master] = result
             code = child.wait(timeout=limit)
         except (queue.Empty, subprocess.TimeoutExpired):
-            return busy, still_running(seconds if busy else limit)
+            if busy:
+                return busy, still_running(seconds)
+            return busy, still_running(limit)
         finally:
             stop(child)
-    name = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    return busy, f"it ended the process ({name})"
+    if code < 0:
+        return busy, f"it ended the process (signal {signal.Signals(-code).name})"
+    return busy, f"it ended the process (exit code {code})"
 
 
 def still_running(seconds: float) -> str:
+    """Why a piece that was stopped after so many seconds has failed."""
     return f"still running after {seconds:g} seconds (a loop that never ends?)"
 
 
@@ -117,6 +122,7 @@ def stop(child: subprocess.Popen) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
+    """Grade the pieces that ``grade`` names, and write each message as a line of JSON."""
     # Ctrl-C ends it silently: the parent has the message.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     channel = os.fdopen(os.dup(sys.stdout.fileno()), "w")
@@ -128,8 +134,10 @@ def main(arguments: Sequence[str]) -> None:
 
     import torch
 
-    from lessons.grader import ladder  # noqa: F401 (here, so that its imports do not count as the learner's time)
-    from minisbert.system import devices  # noqa: F401 (makes the first result as exact as the next)
+    # The ladder is imported here, so that its imports do not count as the learner's time, and
+    # ``devices`` makes the first result as exact as the next.
+    from lessons.grader import ladder  # noqa: F401
+    from minisbert.system import devices  # noqa: F401
 
     torch.set_num_threads(1)  # tensors this small gain nothing from a second one
     limit_memory()
@@ -139,7 +147,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def limit_memory() -> None:
     """Let this process take ``MEMORY`` more than it has: beyond that an allocation fails."""
-    # where there is no such module (Windows) or no /proc, or where the limit is lower already
+    # There is no such module on Windows, /proc may be missing, and the limit may be lower already.
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -185,49 +193,64 @@ def grade_here(
     path = mine(lesson)
     pieces = pieces_of(lesson)
     written = read_file(path, pieces, lambda: tell(busy=FILE), seconds)
-    # A helper of the file looks names up here while a piece is graded.
-    space = written.space
-    learners = dict(space)
-    # Each piece is graded alone, with the package's versions of the lesson's others.
-    masters_of = {}
-    for piece in pieces:
-        masters_of[piece.path[0]] = piece.original if len(piece.path) == 1 else piece.owner
-
+    # Grading overwrites names of the file's namespace, so what the learner wrote is kept apart.
+    definitions = dict(written.namespace)
     for master in masters:
         piece = PIECES[master]
         tell(busy=piece.master)
-        if piece.master in written.objections:
-            objection = written.objections[piece.master]
-            result = Result(piece.master, "refused", [("refused", False, objection)])
-            tell(result=asdict(result))
-            continue
-        function, problem = find(learners, piece, path)
-        if function is None:
-            problem = written.why_missing(piece) or problem
-            result = Result(piece.master, "failed", [(RUNS, False, problem)])
-            tell(result=asdict(result))
-            continue
-        space.update(masters_of)
-        if len(piece.path) == 1:
-            space[piece.path[0]] = function
-        result = grade_piece(piece, function, learners, path, seconds)
-        result.line = inspect.unwrap(function).__code__.co_firstlineno
+        result = grade_one(piece, written, definitions, path, seconds)
         tell(result=asdict(result))
 
 
+def grade_one(
+    piece: Piece, written: "Written", definitions: dict[str, Any], path: Path, seconds: float
+) -> Result:
+    """Grade one piece of a file, unless it is refused or missing."""
+    if piece.master in written.objections:
+        objection = written.objections[piece.master]
+        return Result(piece.master, "refused", [("refused", False, objection)])
+
+    function, problem = find(definitions, piece, path)
+    if function is None:
+        problem = written.why_missing(piece) or problem
+        return Result(piece.master, "failed", [(RUNS, False, problem)])
+
+    # A helper of the file looks names up in the file's namespace. Each piece is graded alone, so
+    # it finds there the package's versions of the lesson's others.
+    written.namespace.update(package_versions(piece.lesson))
+    if len(piece.path) == 1:
+        written.namespace[piece.path[0]] = function
+    result = grade_piece(piece, function, definitions, path, seconds)
+    result.line = inspect.unwrap(function).__code__.co_firstlineno
+    return result
+
+
+def package_versions(lesson: int) -> dict[str, Any]:
+    """The package's functions and classes that the pieces of a lesson are, by name."""
+    versions = {}
+    for piece in pieces_of(lesson):
+        if len(piece.path) == 1:
+            versions[piece.path[0]] = piece.original
+        else:
+            versions[piece.path[0]] = piece.owner
+    return versions
+
+
 def grade_piece(
-    piece: Piece, function: Callable, learners: dict[str, Any], path: Path, seconds: float
+    piece: Piece, function: Callable, definitions: dict[str, Any], path: Path, seconds: float
 ) -> Result:
     """The ladder; a loop that never ends is stopped, and its line said."""
     from lessons.grader.ladder import climb
 
     try:
-        with lent(learners, piece), time_limit(seconds):
+        with lent(definitions, piece), time_limit(seconds):
             return climb(piece, function)
     except StillRunning as error:
+        problem = str(error)
         line = line_of(error, path)
-        where = f"{path.name}, line {line}: " if line else ""
-        return Result(piece.master, "failed", [(RUNS, False, f"{where}{error}")])
+        if line:
+            problem = f"{path.name}, line {line}: {problem}"
+        return Result(piece.master, "failed", [(RUNS, False, problem)])
 
 
 # ----------------------------------------------------------------------------------- read the file
@@ -237,7 +260,7 @@ def grade_piece(
 class Written:
     """What a learner's file defines, and why it does not define the rest."""
 
-    space: dict[str, Any] = field(default_factory=dict)
+    namespace: dict[str, Any] = field(default_factory=dict)
     objections: dict[str, str] = field(default_factory=dict)  # master -> why it is refused
     broken: dict[str, str] = field(default_factory=dict)  # function or class -> why it is missing
     reason: str = ""  # why nothing of the file could be read
@@ -272,7 +295,7 @@ def read_file(
     except SyntaxError as error:
         written.reason = f"{path.name}, line {error.lineno}: not Python: {error.msg}"
         return written
-    except Exception as error:  # bytes that are no text, say
+    except Exception as error:  # The bytes may be no text.
         written.reason = f"{path.name} cannot be loaded: {type(error).__name__}: {error}"
         return written
     if len(written.objections) == len(pieces):
@@ -293,7 +316,7 @@ def run_statements(
     renew: Callable[[], None],
     seconds: float,
 ) -> None:
-    """Fill ``written.space`` statement by statement, without those that fail or do not end.
+    """Fill ``written.namespace`` statement by statement, without those that fail or do not end.
 
     A piece that is missing says so in its result. Whatever else is left out is said here.
     """
@@ -301,7 +324,7 @@ def run_statements(
 
     from lessons.grader.guard import refusing
 
-    written.space.update({"__name__": path.stem, "__file__": str(path)})
+    written.namespace.update({"__name__": path.stem, "__file__": str(path)})
     tree = ast.parse(text)
     # They hold for the whole file, so every statement is compiled with them.
     futures = [
@@ -316,7 +339,7 @@ def run_statements(
         with torch.set_grad_enabled(True), refusing(refused):
             for node in tree.body:
                 renew()
-                problem = run_statement(node, futures, path, written.space, seconds)
+                problem = run_statement(node, futures, path, written.namespace, seconds)
                 name = getattr(node, "name", "")  # of a function or a class
                 if problem and name in of_pieces:
                     written.broken[name] = problem
@@ -327,34 +350,37 @@ def run_statements(
 
 
 def run_statement(
-    node: ast.stmt, futures: list, path: Path, space: dict[str, Any], seconds: float
+    node: ast.stmt, futures: list, path: Path, namespace: dict[str, Any], seconds: float
 ) -> str:
     """Run one statement of the file; why it has failed, with the line, or nothing."""
     try:
         module = ast.Module(body=[*futures, node], type_ignores=[])
         code = compile(module, str(path), "exec", dont_inherit=True)
         with time_limit(seconds):
-            exec(code, space)
+            exec(code, namespace)
     except SyntaxError as error:  # a ``break`` outside of a loop, say, which ``ast`` lets through
         return f"{path.name}, line {error.lineno or node.lineno}: not Python: {error.msg}"
     except StillRunning as error:
         return f"{path.name}, line {line_of(error, path) or node.lineno}: {error}"
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         line = line_of(error, path) or node.lineno
-        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        text = type(error).__name__
+        if str(error):
+            text += f": {error}"
         return f"{path.name}, line {line}: {text}"
     return ""
 
 
-BLOCK = re.compile(r"( *)(?:def|class|async def)\b\s*(\w*)")
+BLOCK = re.compile(r"(\s*)(?:def|class|async def)\b\s*(\w*)")
+DECORATOR = re.compile(r"\s*@\w")
 
 
 def without_broken_blocks(text: str, name: str) -> tuple[str, dict[str, str]]:
-    """A file without its functions that are not Python, and for each of them why, with the line.
+    """A file without what is not Python, and for each function left out why, with the line.
 
-    A half-written function must not take the others of its file with it, and a line above all
-    functions must not, either: that one is said here. ``SyntaxError`` if a class's first line is
-    wrong.
+    A half-written function must not take the others of its file with it. Neither must a statement
+    outside of all functions and classes: that one is said here. In a class, a wrong statement
+    counts as part of the method above it. ``SyntaxError`` if it is above the first method.
     """
     lines = text.split("\n")
     broken: dict[str, str] = {}
@@ -363,99 +389,168 @@ def without_broken_blocks(text: str, name: str) -> tuple[str, dict[str, str]]:
             ast.parse("\n".join(lines))
             return "\n".join(lines), broken
         except SyntaxError as error:
-            # "expected an indented block after function definition on line 3" is found on line 4
-            named = re.search(r"on line (\d+)", error.msg or "")
-            number = int(named[1]) if named else error.lineno or 1
+            number = min(line_of_syntax_error(error), len(lines))
             problem = f"{name}, line {number}: not Python: {error.msg}"
-            start = min(number, len(lines)) - 1
-            while start >= 0 and not BLOCK.match(lines[start]):
-                start -= 1
+            start = start_of_block(lines, number - 1)
+            block = BLOCK.match(lines[start])
 
-            if start < 0 and lines[number - 1].strip():
-                print(f"{problem}; graded without this line")
-                lines[number - 1] = ""
-                continue
-            if start < 0 or lines[start].lstrip().startswith("class"):
+            # The numbers of the lines stay in both cases.
+            if block and not lines[start].lstrip().startswith("class"):
+                broken.setdefault(block[2], problem)
+                end = end_of_block(lines, start)
+                start = first_decorator(lines, start)
+                lines[start:end] = [f"{block[1]}pass"] + [""] * (end - start - 1)
+            elif block is None and lines[start].strip():
+                print(f"{problem}; graded without this statement")
+                end = end_of_statement(lines, start)
+                lines[start:end] = [""] * (end - start)
+            else:
                 raise
 
-            block = BLOCK.match(lines[start])
-            depth = len(block[1])
-            end = start + 1
-            while end < len(lines) and not ends_block(lines[end], depth):
-                end += 1
-            broken.setdefault(block[2], problem)
-            # The numbers of the lines stay.
-            lines[start:end] = [f"{block[1]}pass"] + [""] * (end - start - 1)
+
+def line_of_syntax_error(error: SyntaxError) -> int:
+    """The number of the line where a mistake is, not of the line where Python notices it.
+
+    "expected an indented block after function definition on line 3" is noticed on line 4.
+    """
+    named = re.search(r"on line (\d+)", error.msg or "")
+    if named:
+        return int(named[1])
+    return error.lineno or 1
 
 
-def ends_block(line: str, depth: int) -> bool:
-    """Does this line begin something that is no part of a function that stands this deep?"""
-    started = BLOCK.match(line) or line.startswith(("@", "import ", "from "))
-    return bool(started) and len(line) - len(line.lstrip()) <= depth
+def start_of_block(lines: list[str], wrong: int) -> int:
+    """Where the function, class or statement begins that holds a wrong line, counted from 0."""
+    if DECORATOR.match(lines[wrong]):
+        for at in range(wrong, len(lines)):
+            if BLOCK.match(lines[at]):
+                return at
+    for at in range(wrong, -1, -1):
+        if BLOCK.match(lines[at]):
+            return at
+        # This statement at the margin is what is wrong, and not the function above it, if all that
+        # is above it is Python, and with it no longer.
+        indented = lines[at][:1].isspace()
+        if not indented and is_python(lines[:at]) and not is_python(lines[: at + 1]):
+            return at
+    return wrong
+
+
+def is_python(lines: list[str]) -> bool:
+    """Can Python parse these lines?"""
+    try:
+        ast.parse("\n".join(lines))
+    except SyntaxError:
+        return False
+    return True
+
+
+def first_decorator(lines: list[str], start: int) -> int:
+    """The line of a function's first decorator, or the function's own."""
+    first = start
+    while first > 0 and DECORATOR.match(lines[first - 1]):
+        if depth_of(lines[first - 1]) != depth_of(lines[start]):
+            break
+        first -= 1
+    return first
+
+
+def end_of_block(lines: list[str], start: int) -> int:
+    """The line after a function: something else begins there, as deep as the function or less."""
+    for at in range(start + 1, len(lines)):
+        line = lines[at]
+        begins = BLOCK.match(line) or DECORATOR.match(line) or line.startswith(("import ", "from "))
+        if begins and depth_of(line) <= depth_of(lines[start]):
+            return at
+    return len(lines)
+
+
+def end_of_statement(lines: list[str], start: int) -> int:
+    """The line after a statement: the next one at the margin that is no closing bracket."""
+    for at in range(start + 1, len(lines)):
+        line = lines[at]
+        if line and not line.startswith((" ", "\t", ")", "]", "}")):
+            return at
+    return len(lines)
+
+
+def depth_of(line: str) -> int:
+    """How many spaces or tabs a line begins with."""
+    return len(line) - len(line.lstrip())
 
 
 def line_of(error: BaseException, path: Path) -> int:
     """The line of a file at which an exception left it; 0 if it never was there."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == str(path) and frame.lineno]
-    return lines[-1] if lines else 0
+    if lines:
+        return lines[-1]
+    return 0
 
 
 @contextlib.contextmanager
-def lent(space: dict[str, Any], piece: Piece) -> Iterator[None]:
+def lent(definitions: dict[str, Any], piece: Piece) -> Iterator[None]:
     """While this lasts the package's class has the further methods of the learner's class."""
-    theirs = space.get(piece.path[0])
+    theirs = definitions.get(piece.path[0])
     if len(piece.path) == 1 or not isinstance(theirs, type):
         yield
         return
-    # ``super()`` asks for the class in whose body it stands, and gets the package's, too.
     cells = own_class_cells(theirs)
-    for cell in cells:
-        cell.cell_contents = piece.owner
-    taken = {
-        line.removeprefix("self.").split()[0]
-        for line in attributes_of(piece)
-        if line.startswith("self.")
-    }
-    names = [
-        name
-        for name in vars(theirs)
-        if not name.startswith("__") and not hasattr(piece.owner, name)
-    ]
-    names = [name for name in names if name not in taken]
+    methods = further_methods(theirs, piece)
     try:
-        for name in names:
-            setattr(piece.owner, name, vars(theirs)[name])
+        # ``super()`` asks for the class in whose body it stands, and gets the package's, too.
+        for cell in cells:
+            cell.cell_contents = piece.owner
+        for name, method in methods.items():
+            setattr(piece.owner, name, method)
         yield
     finally:
-        for name in names:
-            delattr(piece.owner, name)
+        for name in methods:
+            if name in vars(piece.owner):
+                delattr(piece.owner, name)
         for cell in cells:
             cell.cell_contents = theirs
 
 
-def find(space: dict[str, Any], piece: Piece, path: Path) -> tuple[Callable | None, str]:
+def further_methods(theirs: type, piece: Piece) -> dict[str, Any]:
+    """What the learner's class defines and the package's class and its objects do not have."""
+    attributes = set()
+    for line in attributes_of(piece):
+        if line.startswith("self."):
+            attributes.add(line.removeprefix("self.").split()[0])
+
+    methods = {}
+    for name, value in vars(theirs).items():
+        known = name in attributes or hasattr(piece.owner, name)
+        if not known and not name.startswith("__"):
+            methods[name] = value
+    return methods
+
+
+def find(definitions: dict[str, Any], piece: Piece, path: Path) -> tuple[Callable | None, str]:
     """The learner's function, or None and why: it must be written in this very file.
 
     It may have a decorator that keeps the function as ``__wrapped__``: ``functools.cache``,
     ``torch.no_grad()``.
     """
-    found: Any = space.get(piece.path[0])
-    if len(piece.path) == 2 and isinstance(found, type):
-        found = vars(found).get(piece.path[1])
+    candidate: Any = definitions.get(piece.path[0])
+    if len(piece.path) == 2 and isinstance(candidate, type):
+        candidate = vars(candidate).get(piece.path[1])
     name = ".".join(piece.path)
-    if found is None:
+    if candidate is None:
         return None, f"{path.name} defines no {name}"
-    if isinstance(found, staticmethod | classmethod):
+    if isinstance(candidate, staticmethod | classmethod):
         return (
             None,
-            f"{name} is a {type(found).__name__}: write it as a plain method, with self as its "
+            f"{name} is a {type(candidate).__name__}: write it as a plain method, with self as its "
             f"first parameter",
         )
-    inner = inspect.unwrap(found) if callable(found) and not isinstance(found, type) else found
+    inner = candidate
+    if callable(candidate) and not isinstance(candidate, type):
+        inner = inspect.unwrap(candidate)
     if not isinstance(inner, FunctionType) or inner.__code__.co_filename != str(path):
         return None, f"{name} is not a function that is written in {path.name}"
-    return found, ""
+    return candidate, ""
 
 
 if __name__ == "__main__":

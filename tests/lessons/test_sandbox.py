@@ -137,6 +137,80 @@ def test_a_half_written_method_costs_only_itself(folder):
     assert results["bert.gelu"].status == "passed"
 
 
+DECORATED = """
+class SentenceEncoder:
+    def a(self):
+        return 1
+
+    @property
+    @torch.no_grad()
+    def encode(self, texts):
+        return = 2
+
+    @torch.no_grad()
+    def b(self):
+        return 3
+"""
+
+
+def test_a_half_written_function_goes_with_its_decorators():
+    """A decorator that stayed would be a mistake of its own, and the function above would pay."""
+    text, broken = sandbox.without_broken_blocks(DECORATED, "file.py")
+    assert broken == {"encode": "file.py, line 9: not Python: invalid syntax"}
+    assert "return 1" in text
+    assert text.count("@torch.no_grad()\n    def b(self):\n        return 3") == 1
+
+
+def test_a_half_written_decorator_costs_the_function_below_it():
+    """Not the one above it, which is right."""
+    text = DECORATED.replace("@property", "@property(").replace("return = 2", "return 2")
+    text, broken = sandbox.without_broken_blocks(text, "file.py")
+    assert list(broken) == ["encode"]
+    assert "line 6" in broken["encode"]
+
+
+def test_a_half_written_function_may_be_indented_by_tabs():
+    """Many editors indent by tabs."""
+    text = DECORATED.replace("    ", "\t")
+    text, broken = sandbox.without_broken_blocks(text, "file.py")
+    assert list(broken) == ["encode"]
+    assert "\tdef a(self):\n\t\treturn 1\n" in text
+
+
+@pytest.mark.parametrize(
+    ("statement", "line"),
+    [
+        ("X = = 3", 5),
+        ("X = [\n    1,\n    2 3,\n]", 7),
+        ("X = = [\n    1,\n]", 5),
+        ("if __name__ == '__main__':\n    x = 1\n    print(gelu(x)", 7),
+    ],
+)
+def test_a_wrong_statement_costs_no_function_above_it(capsys, statement, line):
+    """A learner tries a function out below it."""
+    above = "def gelu(x):\n    return x\n\n\n"
+    below = "\n\nclass Layer:\n    size = 1\n"
+    text, broken = sandbox.without_broken_blocks(above + statement + below, "file.py")
+    assert not broken
+    assert text == above + "\n" * statement.count("\n") + below
+    assert f"line {line}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    y = 1\nprint(y)\n    return y",
+        "    try:\n        return x\n\nX = 3",
+        "    y = (\nx = 3)\n    return y",
+        "    y = 1\n# a note\n    return = y",
+    ],
+)
+def test_a_line_at_the_margin_does_not_hide_a_broken_function(body):
+    """The learner is sent to the function, not told that it returns None."""
+    _, broken = sandbox.without_broken_blocks(f"def gelu(x):\n{body}\n", "file.py")
+    assert list(broken) == ["gelu"]
+
+
 @pytest.mark.parametrize(
     ("statement", "says"),
     [
@@ -153,7 +227,7 @@ def test_a_statement_that_fails_is_said_and_costs_who_needs_it(folder, capsys, s
     """A learner's own test at the top or the end of the file must not fail the pieces in it."""
     mine(6).write_text(f"{statement}\n{RIGHT}", encoding="utf-8")
     written = sandbox.read_file(mine(6), pieces_of(6), seconds=0.3)
-    assert {"gelu", "FeedForward", "Layer"} <= written.space.keys()
+    assert {"gelu", "FeedForward", "Layer"} <= written.namespace.keys()
     assert not written.reason
     assert f"lesson_06.py, {says}" in capsys.readouterr().out
 
