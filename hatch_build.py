@@ -9,8 +9,11 @@ from pathlib import Path
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-# The end of a Markdown link, or a whole picture, unless it points to an address or to a heading.
-RELATIVE = re.compile(r"(!\[[^\]]*)?\]\((?!https?:|#)([^)\s]+)\)")
+# The end of a Markdown link, or a whole picture, unless it points to an address of any scheme
+# (``https:``, ``mailto:``) or to a heading. The last group is the link's title, if it has one.
+RELATIVE = re.compile(
+    r"(!\[[^\]]*)?\]\((?![A-Za-z][\w+.-]*:|#)([^)\s]+)(\s+\"[^\"]*\"|\s+'[^']*')?\)"
+)
 
 
 class CustomMetadataHook(MetadataHookInterface):
@@ -31,9 +34,10 @@ def with_whole_addresses(readme: str, address: str) -> str:
     """
 
     def whole(link: re.Match) -> str:
-        picture, place = link.groups()
+        """The link, or the whole picture, with an address in place of its path."""
+        picture, path, title = link.groups(default="")
         if picture:
-            return f"{picture}]({address}/raw/main/{place})"
-        return f"]({address}/blob/main/{place})"
+            return f"{picture}]({address}/raw/main/{path}{title})"
+        return f"]({address}/blob/main/{path}{title})"
 
     return RELATIVE.sub(whole, readme)

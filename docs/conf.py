@@ -76,7 +76,7 @@ myst_enable_extensions = ["colon_fence", "dollarmath", "html_image"]
 
 nb_custom_formats = {
     ".py": [
-        "lesson_pages.read",
+        "lesson_pages.read_lesson",
         {"repository": repository or origin(ROOT), "launch": bool(repository)},
     ]
 }

@@ -5,6 +5,7 @@ import runpy
 import sys
 import tomllib
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -51,12 +52,34 @@ def test_an_address_can_be_replaced_and_removed(name):
     assert write(moved, "") == empty
 
 
-def test_the_readme_of_a_package_index_has_no_relative_link(monkeypatch, tmp_path):
-    """There they would be dead, as the page is not beside the files."""
+@pytest.fixture
+def hatch_build(monkeypatch) -> dict[str, Any]:
+    """What ``hatch_build.py`` defines, whether hatchling is installed or not."""
     hatchling = ModuleType("hatchling.metadata.plugin.interface")
     hatchling.MetadataHookInterface = object
     monkeypatch.setitem(sys.modules, hatchling.__name__, hatchling)
-    hook = runpy.run_path(str(ROOT / "hatch_build.py"))["CustomMetadataHook"]()
+    return runpy.run_path(str(ROOT / "hatch_build.py"))
+
+
+@pytest.mark.parametrize(
+    ("link", "shown"),
+    [
+        ("[a](b.md)", "[a](https://x.org/blob/main/b.md)"),
+        ("![a](b.svg)", "![a](https://x.org/raw/main/b.svg)"),
+        ('[a](b.md "t")', '[a](https://x.org/blob/main/b.md "t")'),
+        ("![a](b.svg 't')", "![a](https://x.org/raw/main/b.svg 't')"),
+        ("[a](mailto:me@x.org)", "[a](mailto:me@x.org)"),
+        ("[a](#b)", "[a](#b)"),
+    ],
+)
+def test_only_a_relative_link_gets_the_address(link, shown, hatch_build):
+    """Any other would be dead, and so would a relative one that stays."""
+    assert hatch_build["with_whole_addresses"](link, "https://x.org") == shown
+
+
+def test_the_readme_of_a_package_index_has_no_relative_link(hatch_build, tmp_path):
+    """There they would be dead, as the page is not beside the files."""
+    hook = hatch_build["CustomMetadataHook"]()
     hook.root = tmp_path
     readme = set_address.in_readme(place("README.md"), ADDRESS)
     (tmp_path / "README.md").write_text(readme, encoding="utf-8")

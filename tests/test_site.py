@@ -17,7 +17,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -60,7 +60,7 @@ def test_a_notebook_holds_the_lesson_after_a_cell_that_installs_it(path, lesson_
     assert [line for line in code if line not in written] == []
     assert "](figures/" not in "".join(cell.source for cell in book.cells)
     # A lesson's page has the quiz with its answers folded; only sheet 30 has none.
-    book = lesson_pages.read(text, "https://example.org/course")
+    book = lesson_pages.read_lesson(text, "https://example.org/course")
     page = "".join(cell.source for cell in book.cells)
     questions = 0 if path.name.startswith("30") else 5
     assert page.count(":::{dropdown} Answer") == questions
@@ -77,9 +77,32 @@ def test_only_a_notebook_sends_to_the_site_to_play(lesson_pages):
 
     elsewhere = words(lesson_pages.notebook(text, "https://example.org/course"))
     assert elsewhere.count("(On the site") == 2
-    page = words(lesson_pages.read(text, "https://example.org/course"))
+    page = words(lesson_pages.read_lesson(text, "https://example.org/course"))
     assert "On the site" not in page
     assert "15 degrees at best. " in page
+
+
+def test_a_site_that_has_not_changed_can_be_built_again(lesson_pages):
+    """Then Sphinx has no page to read, and asks for their order all the same."""
+    names: list[str] = []
+    lesson_pages.order_documents(SimpleNamespace(parallel=2), None, names)
+    assert names == []
+
+
+def test_a_lesson_may_have_no_picture(lesson_pages, monkeypatch, tmp_path):
+    """An image that its code draws then has no description, and the build goes on."""
+    from docutils import nodes
+    from docutils.utils import new_document
+
+    lesson = tmp_path / "lessons" / "90_new.py"
+    lesson.parent.mkdir()
+    lesson.write_text("# # Lesson 90", encoding="utf-8")
+    monkeypatch.setattr(lesson_pages, "ROOT", tmp_path)
+    monkeypatch.setattr(lesson_pages, "LESSONS", [lesson])
+    page = new_document("page")
+    page += nodes.image(uri="figures/90_new.png")
+    lesson_pages.describe(None, page)
+    assert "alt" not in page[0]
 
 
 def test_a_notebook_names_the_origin_without_credentials_or_the_checkout(lesson_pages, tmp_path):

@@ -91,17 +91,19 @@ def typeset(text: str, lesson: int, page: bool) -> str:
     for formula in formula_table():
         if formula["lesson"] != lesson:
             continue
-        block = rf"^ {{4}} *{re.escape(formula['starts'])}.*(?:\n {{4}}.*)*"
-        found = re.search(block, text, re.MULTILINE)
-        if found is None:  # it is in another cell
+        pattern = rf"^ {{4}} *{re.escape(formula['starts'])}.*(?:\n {{4}}.*)*"
+        match = re.search(pattern, text, re.MULTILINE)
+        if match is None:  # The formula is in another cell.
             continue
-        shown = found[0]
+        block = match[0]
         if "tex" in formula:
-            shown = f"$$\n{formula['tex'].strip()}\n$$"
-        html = [things()[name] for name in formula.get("play", [])] if page else []
-        text = "\n\n".join([text[: found.start()] + shown, *html]) + text[found.end() :]
+            block = f"$$\n{formula['tex'].strip()}\n$$"
+        if page:
+            for name in formula.get("play", []):
+                block += f"\n\n{playthings()[name]}"
+        text = text[: match.start()] + block + text[match.end() :]
     if 'class="play"' in text:
-        text += f"\n\n{things()['scripts']}"
+        text += f"\n\n{playthings()['scripts']}"
     return text
 
 
@@ -126,9 +128,10 @@ def notebook(text: str, repository: str, page: bool = False) -> NotebookNode:
     for cell in book.cells:
         if cell.cell_type == "markdown":
             cell.source = typeset(cell.source, lesson, page)
-        if cell.cell_type == "markdown" and (found := PICTURE.search(cell.source)):
-            description = found[1]
-            cell.source = PICTURE.sub("", cell.source)
+            picture = PICTURE.search(cell.source)
+            if picture:
+                description = picture[1]
+                cell.source = PICTURE.sub("", cell.source)
         elif re.search(r"^figure\(", cell.source, re.MULTILINE):
             cell.metadata["mystnb"] = {"image": {"alt": description}}
         if re.search(r"^guess\.answer\(", cell.source, re.MULTILINE):
@@ -153,7 +156,7 @@ def launch_links(repository: str, stem: str) -> str:
     return f" Or open it in [Colab]({colab}) or [Binder]({binder})."
 
 
-def read(text: str, repository: str, launch: bool = False) -> NotebookNode:
+def read_lesson(text: str, repository: str, launch: bool = False) -> NotebookNode:
     """The notebook of a lesson; with ``launch`` there are links that open it elsewhere.
 
     Objectives and links to its files come first, quiz and hints last; answers are folded below the
@@ -203,35 +206,36 @@ def answered(text: str, lesson: int) -> str:
     """Markdown with the hint and the answer of each exercise below it, in dropdowns."""
     for exercise in tomllib.loads(ANSWERS.read_text(encoding="utf-8"))["exercises"]:
         chapter, _, number = exercise["at"].partition(".")
-        if int(chapter) == lesson:
-            folded = ""
-            for key in ("hint", "answer"):
-                title = f"Exercise {number}: {key}"
-                folded += f"\n\n:::{{dropdown}} {title}\n{with_code(exercise[key])}\n:::"
-            asked = rf"^\*\*Exercise {number}\.\*\*.*(?:\n.+)*"
-            found = re.search(asked, text, re.MULTILINE)
-            if found:
-                text = text[: found.end()] + folded + text[found.end() :]
+        if int(chapter) != lesson:
+            continue
+        task = re.search(rf"^\*\*Exercise {number}\.\*\*.*(?:\n.+)*", text, re.MULTILINE)
+        if task is None:  # The exercise is in another cell.
+            continue
+        folded = ""
+        for key in ("hint", "answer"):
+            title = f"Exercise {number}: {key}"
+            folded += f"\n\n:::{{dropdown}} {title}\n{with_code(exercise[key])}\n:::"
+        text = text[: task.end()] + folded + text[task.end() :]
     return text
 
 
 @cache
-def things() -> dict[str, str]:
+def playthings() -> dict[str, str]:
     """The HTML of each thing to play with, by name; ``scripts`` are those of the lessons."""
     text = PLAY.read_text(encoding="utf-8")
     blocks = re.findall(r'^(<div class="play" id="play-(\w+)">\n(?:.+\n)+)', text, re.MULTILINE)
-    found = {name: block for block, name in blocks}
-    found["scripts"] = re.search(r"^(?:<script .*\n)+", text, re.MULTILINE)[0]
+    html = {name: block for block, name in blocks}
+    html["scripts"] = re.search(r"^(?:<script .*\n)+", text, re.MULTILINE)[0]
     # The front page has the attention alone, with less data.
-    front = found["attention"].replace('class="play"', 'class="play front"')
+    front = html["attention"].replace('class="play"', 'class="play front"')
     front = front.replace("<label>Sentence <select", '<label><select aria-label="Sentence"')
-    found["front"] = front + found["scripts"].replace("play_data.js", "front_data.js")
-    return found
+    html["front"] = front + html["scripts"].replace("play_data.js", "front_data.js")
+    return html
 
 
-def put_things(app: Sphinx, name: str, source: list[str]) -> None:
+def put_playthings(app: Sphinx, name: str, source: list[str]) -> None:
     """Put what there is to play with at its mark, a comment that GitHub does not show."""
-    source[0] = MARK.sub(lambda mark: things()[mark[1]], source[0])
+    source[0] = MARK.sub(lambda mark: playthings()[mark[1]], source[0])
 
 
 def hints(lesson: int) -> list[NotebookNode]:
@@ -275,7 +279,7 @@ def embed_drawings(book: NotebookNode) -> NotebookNode:
 
 
 def write_notebooks(app: Sphinx, error: Exception | None) -> None:
-    """Each lesson as ``.ipynb`` and as it is, beside its page."""
+    """Write each lesson as ``.ipynb`` and as it is, beside its page."""
     if error is None:
         folder = Path(app.outdir) / "lessons"
         for path in LESSONS:
@@ -290,10 +294,14 @@ def order_documents(app: Sphinx, env: Any, names: list[str]) -> None:
 
     Sphinx hands out names in batches, in this order.
     """
+    if not names:  # Nothing has changed since the last build.
+        return
 
     def place(name: str) -> int:
         number = int(re.search(r"/(\d\d)_", name)[1])
-        return LONGEST.index(number) if number in LONGEST else len(LONGEST)
+        if number in LONGEST:
+            return LONGEST.index(number)
+        return len(LONGEST)
 
     lessons = sorted((name for name in names if re.match(r"lessons/\d\d_", name)), key=place)
     others = [name for name in names if name not in lessons]
@@ -339,7 +347,7 @@ def tell_progress(app: Sphinx) -> None:
 
 
 def write_mathjax(app: Sphinx, error: Exception | None) -> None:
-    """MathJax and its fonts, from the package.
+    """Copy MathJax and its fonts from the package.
 
     Its Sphinx extension would keep lessons from running side by side.
     """
@@ -361,32 +369,35 @@ def page_of(path: Path) -> str:
 
 def definitions(path: Path) -> dict[str, int]:
     """The line of each function, class (``Layer``) and method (``Layer.forward``) of a file."""
-    found = {}
+    lines = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found[node.name] = node.lineno
+            lines[node.name] = node.lineno
         if isinstance(node, ast.ClassDef):
-            methods = [child for child in node.body if isinstance(child, ast.FunctionDef)]
-            found |= {f"{node.name}.{method.name}": method.lineno for method in methods}
-    return found
+            for child in node.body:
+                if isinstance(child, ast.FunctionDef):
+                    lines[f"{node.name}.{child.name}"] = child.lineno
+    return lines
 
 
 @cache
-def formulas() -> dict[str, str]:
+def definition_links() -> dict[str, str]:
     """The line of each function and class that a piece may be, by ``bert.attention`` and so on."""
     package = ROOT / "minisbert"
 
     def rank(path: Path) -> int:
         if path.is_relative_to(package / "core"):
             return 2
-        return 1 if path.is_relative_to(package) else 0
+        if path.is_relative_to(package):
+            return 1
+        return 0
 
     # The last of two that share a name is taken: the book's before the package's before a lesson's.
-    found = {}
+    links = {}
     for path in sorted(SOURCES, key=rank):
         for name, line in definitions(path).items():
-            found[f"{path.stem}.{name}"] = f"{page_of(path)}#L-{line}"
-    return found
+            links[f"{path.stem}.{name}"] = f"{page_of(path)}#L-{line}"
+    return links
 
 
 def link_targets(doctree: nodes.document, names: dict[str, str], is_lesson: bool) -> dict[str, str]:
@@ -394,7 +405,7 @@ def link_targets(doctree: nodes.document, names: dict[str, str], is_lesson: bool
     targets = dict(names)
     for name, page in names.items():
         targets[name.removeprefix("minisbert/")] = page
-    targets |= formulas()
+    targets |= definition_links()
     if is_lesson:
         first = next(iter(doctree.findall(nodes.paragraph)))  # "Steps through ..."
         for literal in first.findall(nodes.literal):
@@ -406,7 +417,7 @@ def link_targets(doctree: nodes.document, names: dict[str, str], is_lesson: bool
 
 
 def link_sources(app: Sphinx, doctree: nodes.document) -> None:
-    """Names of files become links to their pages; in a lesson, functions link to their lines."""
+    """Link names of files to their pages and, in a lesson, names of functions to their lines."""
     names = {path.relative_to(ROOT).as_posix(): page_of(path) for path in SOURCES}
     is_lesson = re.match(r"lessons/\d\d_", app.env.docname) is not None
     targets = link_targets(doctree, names, is_lesson)
@@ -441,7 +452,7 @@ def source_pages(app: Sphinx) -> Any:
 
 
 def leave_out_paths(app: Sphinx, doctree: nodes.document) -> None:
-    """The line that says where a figure was saved: the page shows it."""
+    """Remove the line that says where a figure was saved, since the page shows the figure."""
     for block in list(doctree.findall(nodes.literal_block)):
         kept, count = re.subn(r"^figure: .*\.png\n?", "", block.astext(), flags=re.MULTILINE)
         if count and kept.strip():
@@ -452,11 +463,13 @@ def leave_out_paths(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def describe(app: Sphinx, doctree: nodes.document) -> None:
-    """What screen readers need: a description of each picture, a name for a nameless column."""
+    """Give screen readers a description of each picture and a name for a nameless column."""
     for image in doctree.findall(nodes.image):
         lesson = ROOT / "lessons" / f"{Path(image['uri']).stem}.py"
         if not image.get("alt") and lesson in LESSONS:
-            image["alt"] = PICTURE.search(lesson.read_text(encoding="utf-8"))[1]
+            picture = PICTURE.search(lesson.read_text(encoding="utf-8"))
+            if picture:
+                image["alt"] = picture[1]
         # A drawing has dark colours of its own, which the theme need not mend.
         if image["uri"].endswith(".svg"):
             image["classes"].append("dark-light")
@@ -474,9 +487,11 @@ def setup(app: Sphinx) -> dict[str, int | bool]:
     app.connect("doctree-read", leave_out_paths)
     app.connect("doctree-read", describe)
     app.connect("html-collect-pages", source_pages)
-    app.connect("source-read", put_things)
+    app.connect("source-read", put_playthings)
     app.connect("build-finished", write_notebooks)
     app.connect("build-finished", write_mathjax)
     files = [Path(__file__), OBJECTIVES, FORMULAS, PLAY, *sorted(CARDS.parent.glob("*.toml"))]
-    version = zlib.crc32(b"".join(map(Path.read_bytes, files)))
+    version = 0
+    for file in files:
+        version = zlib.crc32(file.read_bytes(), version)
     return {"env_version": version, "parallel_read_safe": True, "parallel_write_safe": True}
