@@ -411,12 +411,17 @@ def without_broken_blocks(text: str, name: str) -> tuple[str, dict[str, str]]:
 def line_of_syntax_error(error: SyntaxError) -> int:
     """The number of the line where a mistake is, not of the line where Python notices it.
 
-    "expected an indented block after function definition on line 3" is noticed on line 4.
+    "expected an indented block after function definition on line 3" is noticed on line 4, and that
+    a ``try`` has no ``except`` on the line below the block.
     """
-    named = re.search(r"on line (\d+)", error.msg or "")
+    message = error.msg or ""
+    number = error.lineno or 1
+    named = re.search(r"on line (\d+)", message)
     if named:
         return int(named[1])
-    return error.lineno or 1
+    if message.startswith("expected 'except'"):
+        return number - 1
+    return number
 
 
 def start_of_block(lines: list[str], wrong: int) -> int:

@@ -177,6 +177,14 @@ def test_a_half_written_function_may_be_indented_by_tabs():
     assert "\tdef a(self):\n\t\treturn 1\n" in text
 
 
+def test_a_try_without_except_costs_only_its_function():
+    """Python notices it at the class below, which is right."""
+    text = "def gelu(x):\n    try:\n        return x\nclass Layer:\n    size = 1\n"
+    text, broken = sandbox.without_broken_blocks(text, "file.py")
+    assert list(broken) == ["gelu"]
+    assert text == "pass\n\n\nclass Layer:\n    size = 1\n"
+
+
 @pytest.mark.parametrize(
     ("statement", "line"),
     [
