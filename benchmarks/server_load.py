@@ -205,8 +205,8 @@ def measure(
 
 
 def show(found: dict) -> None:
-    columns = ["one text, ms", "p99", "16 texts, ms"]
-    columns += ["64 clients, requests a second", "ms", "p99", "MiB"]
+    columns = ["one text, ms", "one text, p99", "16 texts, ms"]
+    columns += ["64 clients, requests a second", "64 clients, ms", "64 clients, p99", "MiB"]
     rows = {}
     for name, row in found["sides"].items():
         cells = [f"{row[what]:.1f}" for what in ("one", "one99", "few")]

@@ -149,7 +149,8 @@ def open_encoder(
             encoder = SentenceEncoder.load_folder(folder, device=device, **options)
             return CudaEncoder(encoder, folder.path, gpu_dtype)
         warn(
-            f"not compiled: {folder.path} is no BERT or relative of it, and only those are on a GPU"
+            f"not compiled: {folder.path} is no BERT or relative of it, and only those are "
+            f"compiled for a GPU"
         )
         return encoder_class.load_folder(folder, device=device, **options)
 

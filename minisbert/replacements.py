@@ -19,6 +19,9 @@ R = TypeVar("R")
 # How alike two names are, from 0 to 1, if one may be the other misspelt.
 MISSPELT = 0.75
 
+# What a sampler without duplicates is for.
+SHARED_TEXTS = "nothing: with `ranking` and `simcse`, rows that share a text are never in one batch"
+
 # ``from sentence_transformers import NAME``.
 PACKAGE = {
     "SentenceTransformer": '`SentenceEncoder.load("name")`',
@@ -42,11 +45,11 @@ PACKAGE = {
     "export_optimized_onnx_model": "the command `minisbert export-onnx`",
     "export_dynamic_quantized_onnx_model": "the command `minisbert export-onnx`",
     "export_static_quantized_openvino_model": "the command `minisbert compile`",
-    "DefaultBatchSampler": "nothing: rows that share a text are never in one batch",
+    "DefaultBatchSampler": SHARED_TEXTS,
     "losses": "`minisbert.core.losses`, or the option `--loss` of `minisbert train`",
     "datasets": "the rows of a .tsv, .csv or .jsonl file with a header",
     "readers": "the rows of a .tsv, .csv or .jsonl file with a header",
-    "sampler": "nothing: rows that share a text are never in one batch",
+    "sampler": SHARED_TEXTS,
     "trainer": "`minisbert.train.train`",
     "training_args": "the arguments of `minisbert.train.train`",
     "quantization": "`minisbert.search.quantized`",
@@ -142,7 +145,7 @@ MODEL = {
     "fit": "`minisbert.train.train(encoder, rows)`, or the command `minisbert train`",
     "old_fit": "`minisbert.train.train(encoder, rows)`, or the command `minisbert train`",
     "evaluate": "`evaluator(encoder)`",
-    "encode": "`predict` for pairs; vectors of texts come from an encoder",
+    "encode": "`predict` of a `CrossEncoder`, for pairs; vectors of texts come from an encoder",
     "push_to_hub": "`save`, then `hf upload`",
     "save_to_hub": "`save`, then `hf upload`",
     "model_card_data": "`save`, which writes the card",
@@ -162,8 +165,8 @@ MODEL = {
     "get_sentence_features": "`tokenize`",
     "auto_model": "`encoder.bert`",
     "transformers_model": "`encoder.bert`",
-    "model": "`model.encoder.bert`",
-    "config": "`encoder.bert.config`",
+    "model": "`model.encoder.bert` of a `CrossEncoder`",
+    "config": "`encoder.bert.config`, or `model.encoder.bert.config` of a `CrossEncoder`",
     "_first_module": "`encoder.bert` and `encoder.tokenizer`",
     "_last_module": "`encoder.pooling`, or `encoder.dense`",
     "_target_device": "`encoder.device`",
@@ -174,7 +177,7 @@ MODEL = {
     "get_model_kwargs": "the signature of `encode`",
     "modalities": "texts, which are the only one",
     "supports": "texts, which are the only modality",
-    "num_labels": "`len(model.labels)`; a score without labels is one number",
+    "num_labels": "`len(model.labels)` of a `CrossEncoder`; a score without labels is one number",
     "default_activation_function": "`model.activation_fn`",
     "get_default_activation_fn": "`model.activation_fn`",
     "sparsity": "`(vectors != 0).sum(1)`",
@@ -193,7 +196,10 @@ LOAD = {
     "revision": '`load("owner/name@main")`',
     "token": "the environment variable `HF_TOKEN`",
     "use_auth_token": "the environment variable `HF_TOKEN`",
-    "cache_folder": "the environment variable `HF_HOME`",
+    "cache_folder": (
+        "the environment variable `HF_HOME` for models of the Hub, `MINISBERT_HOME` for the "
+        "project's own"
+    ),
     "local_files_only": "the environment variable `HF_HUB_OFFLINE=1`",
     "trust_remote_code": "nothing: the code of a folder never runs",
     "backend": "`minisbert.load(name, compiled=True)`, or the command `minisbert export-onnx`",
@@ -248,14 +254,25 @@ ENCODE = {
     "max_length": "`load(name, max_seq_length=256)`, or `encoder.max_seq_length = 256`",
     "max_seq_length": "`load(name, max_seq_length=256)`, or `encoder.max_seq_length = 256`",
 }
-# Keywords of the functions of ``util``.
-SEARCH = {
+# Keywords of ``util.semantic_search``.
+SEMANTIC_SEARCH = {
+    "query_chunk_size": "nothing: the size of a block is chosen so that it is fast",
+    "corpus_chunk_size": "nothing: the size of a block is chosen so that it is fast",
+}
+# Keywords of ``util.paraphrase_mining``.
+PARAPHRASE_MINING = {
     "query_chunk_size": "nothing: the size of a block is chosen so that it is fast",
     "corpus_chunk_size": "nothing: the size of a block is chosen so that it is fast",
     "top_k": "`max_pairs`: all pairs are compared",
     "score_function": "`encoder.similarity_fn_name`",
+}
+# Keywords of ``util.community_detection``.
+COMMUNITY_DETECTION = {
     "batch_size": "nothing: the size of a block is chosen so that it is fast",
     "show_progress_bar": "nothing: there is no bar",
+}
+# Keywords of ``util.mine_hard_negatives``.
+MINE_HARD_NEGATIVES = {
     "dataset": "pairs as the first argument: `[(anchor, positive), ...]`",
     "anchor_column_name": "pairs as the first argument: `[(anchor, positive), ...]`",
     "positive_column_name": "pairs as the first argument: `[(anchor, positive), ...]`",
@@ -267,6 +284,7 @@ SEARCH = {
     "output_scores": "`encoder.similarity_pairwise` of the anchors and negatives",
     "use_faiss": "nothing: the search is exact, and needs no faiss",
     "faiss_batch_size": "nothing: the search is exact, and needs no faiss",
+    "batch_size": "nothing: texts are encoded in batches of the default size",
     "use_multi_process": "nothing: one process searches",
     "margin": "`absolute_margin`",
     "verbose": "`show_progress_bar=True`",
@@ -305,7 +323,7 @@ TRAIN = {
     "resume_from_checkpoint": "`resume=True`, with `out`",
     "load_best_model_at_end": "nothing: the weights that are best on `dev` are returned",
     "save_best_model": "nothing: the weights that are best on `dev` are returned",
-    "batch_sampler": "nothing: rows that share a text are never in one batch",
+    "batch_sampler": SHARED_TEXTS,
     "prompts": "the prompt in front of the texts",
 }
 

@@ -25,7 +25,16 @@ from minisbert.evaluation.retrieval import encode_both
 from minisbert.models.properties import AnyVectors, check_count, similarity, vector_rows
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.text_encoder import TextEncoder
-from minisbert.replacements import ENCODE, SEARCH, UTIL, explained, missing_from_module
+from minisbert.replacements import (
+    COMMUNITY_DETECTION,
+    ENCODE,
+    MINE_HARD_NEGATIVES,
+    PARAPHRASE_MINING,
+    SEMANTIC_SEARCH,
+    UTIL,
+    explained,
+    missing_from_module,
+)
 from minisbert.search import dense
 from minisbert.search.by_tokens import rank
 from minisbert.search.mining import Rules, Triplet, candidates_of, mine, summarize, triplets
@@ -58,7 +67,7 @@ def dot_score(a: AnyVectors, b: AnyVectors) -> Tensor:
     return torch.as_tensor(similarity(a, b, "dot"))
 
 
-@explained(SEARCH)
+@explained(SEMANTIC_SEARCH)
 def semantic_search(
     query_embeddings: np.ndarray | Tensor,
     corpus_embeddings: np.ndarray | Tensor,
@@ -119,7 +128,8 @@ def ranked_by(
     return rank(scores_of_query, queries.shape, corpus.shape, k, progress=False)
 
 
-@explained(ENCODE | SEARCH, SparseEncoder.encode)  # which has the options of every other ``encode``
+# ``SparseEncoder.encode`` has the options of every other ``encode``.
+@explained(ENCODE | PARAPHRASE_MINING, SparseEncoder.encode)
 def paraphrase_mining(
     model: TextEncoder,
     sentences: Sequence[str],
@@ -156,7 +166,7 @@ def check_encoder(model: object) -> None:
         )
 
 
-@explained(SEARCH, Rules)
+@explained(MINE_HARD_NEGATIVES, Rules)
 def mine_hard_negatives(
     pairs: Any,
     model: TextEncoder,
@@ -199,7 +209,7 @@ def mine_hard_negatives(
     return list(triplets(task, mined))
 
 
-@explained(SEARCH)
+@explained(COMMUNITY_DETECTION)
 def community_detection(
     embeddings: np.ndarray | Tensor, *, threshold: float = 0.75, min_community_size: int = 10
 ) -> list[list[int]]:

@@ -218,7 +218,7 @@ function setUpAttention() {
     ({ text, tokens, shares: Uint8Array.from(atob(shares), (c) => c.charCodeAt(0)) }));
   const numbers = (count) => Array.from({ length: count }, (_, i) => i);
   const chosen = (id) => Number(by(id).value);
-  const inFront = by("play-attention").classList.contains("front"); // less high, so that the cards below are seen
+  const landing = by("play-attention").classList.contains("front"); // the landing page: less high, so that the cards below are seen
   fill("at-sentence", sentences.map(({ text }) => text));
   fill("at-layer", numbers(PLAY.layers), 3);
   fill("at-head", numbers(PLAY.heads), 1);
@@ -240,7 +240,7 @@ function setUpAttention() {
     const top = slope[1] * longest + 14;
     const last = letter * tokens.at(-1).length * slope[0]; // of the last name, to the right of its column
     const across = Math.max(6, Math.min(48, (available - left - last) / T));
-    const down = inFront ? Math.min(across, 18, letter + 7) : across;
+    const down = landing ? Math.min(across, 18, letter + 7) : across;
     const width = widen("at-picture", top + T * down + 2, available);
     const size = { "font-size": letter / 0.6 };
 
@@ -302,7 +302,7 @@ function setUpAttention() {
     by("at-picture").setAttribute("aria-label",
       `Attention of layer ${layer}, head ${head}: a row for each token that looks, a column for each that is looked at`);
     const most = row.indexOf(Math.max(...row));
-    by("at-say").textContent = (inFront ? "" : `Layer ${layer}, head ${head}: `) +
+    by("at-say").textContent = (landing ? "" : `Layer ${layer}, head ${head}: `) +
       `"${sentence.tokens[chosen("at-token")]}" looks most at "${sentence.tokens[most]}" (${row[most].toFixed(2)}).`;
   }
 

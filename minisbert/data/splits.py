@@ -99,7 +99,8 @@ def read_splits(
             check_has_name(source)
     table = training_table(data, columns, names, scale, quotes, limit)
 
-    # A file has names, so what fits the training rows is tried first.
+    # The names in a header tell a score from a class, so what fits the training rows is tried
+    # first. Tuples from Python have no names (``training.base_loss.read_dev``).
     needs = [*judged_by]
     if judges_itself:
         needs = [*needs_that_judge(columns, judged_by, table), *judged_by]
@@ -230,7 +231,8 @@ def ready_to_train(table: Table, scale: float | None = None) -> Table:
 def check_no_scores_among_texts(table: Table) -> None:
     """Raise ``InputError`` if the last of three or more texts is a number in all rows.
 
-    The others are none, so that column holds scores. As a text it would be a wrong answer.
+    The right answers are no numbers, so that column holds scores. As a text it would be a wrong
+    answer.
     """
     if not table.names or len(table.names) < 3:
         return
@@ -349,6 +351,7 @@ def take_held_out(
         return []
 
     is_labelled = table.columns.label is not None
+    check_shares(shares)
     groups = linked_rows(table.rows, is_labelled)
     count = len(table.rows)
     if count == 1:
@@ -356,7 +359,7 @@ def take_held_out(
     free = free_rows(groups)
     if free < count / 3:
         # The largest group stays in training, unless less than a third of the rows would be free:
-        # then it is divided, and all rows count.
+        # then all rows count, and it is divided if the others do not suffice.
         free = count
 
     sizes = held_out_sizes(count, shares, free)
@@ -381,6 +384,16 @@ def take_held_out(
     return []
 
 
+def check_shares(shares: dict[str, float | None]) -> None:
+    """Raise ``InputError`` for shares that leave less than a third of the rows to train on."""
+    held_out = 0.0
+    for share in shares.values():
+        held_out += share or DEFAULT_SHARE
+    if held_out > 2 / 3:
+        given = " and ".join(f"--{split} {share}" for split, share in shares.items() if share)
+        raise InputError(f"{given} leave less than a third of the rows to train on: give less")
+
+
 def too_few(count: int, free: int, missing: Sequence[str]) -> str:
     """What to say if dev, test or both could not be held out."""
     wanted = " and ".join(f"a {split}" for split in missing)
@@ -402,7 +415,10 @@ def too_few(count: int, free: int, missing: Sequence[str]) -> str:
 
 
 def free_rows(groups: Sequence[list[tuple]]) -> int:
-    """How many rows can be held out without leakage: all but the largest group of linked rows."""
+    """How many rows can be held out without leakage: all but the largest group of linked rows.
+
+    One more, so that rows that share nothing, each a group of its own, are all free.
+    """
     sizes = [len(group) for group in groups]
     return sum(sizes) - max(sizes) + 1
 
@@ -505,6 +521,7 @@ def linked_rows(rows: Sequence[tuple], is_labelled: bool = False) -> list[list[t
         return text
 
     for row in rows:
+        # In any order: the groups come in the order of the rows.
         first, *rest = texts_of(row, is_labelled)
         parent.setdefault(first, first)
         for text in rest:

@@ -58,6 +58,7 @@ MOST_BODY_BYTES = 2**22
 # A body with more values in its JSON is refused, too: while Python makes objects of them all other
 # requests wait, some 20 ms for so many, half a second for as many as fit into the bytes.
 MOST_VALUES = 50_000
+OTHER_VALUES = 20  # of a body beside its texts: the fields of a request
 # A token has about so many characters in English. Longer texts are cut to the model's limit.
 TOKEN_CHARACTERS = 5
 # A string of JSON, or one that does not end. The ``+`` of ``*+`` forbids to try a match again with
@@ -129,7 +130,8 @@ class Server:
             most_items=self.max_waiting,
             on_batch=self.counts.batch_texts.observe,
         )
-        # The reranker reads documents whole.
+        # The reranker's tokenizer reads documents whole before it cuts them, so that their length
+        # counts in full.
         self.score_queue = Batcher(
             self.engine.score,
             thread,
@@ -260,7 +262,8 @@ class Server:
         # subtle: UTF-16, which Python would read too, has commas where its bytes have none
         if b"\0" in body:
             raise HTTPException(400, "the body is not JSON in UTF-8")
-        most_values = max(MOST_VALUES, 2 * self.max_texts)
+        # A document may be an object that holds a text; a few values more are the other fields.
+        most_values = max(MOST_VALUES, 2 * self.max_texts + OTHER_VALUES)
         if has_more_values(body, most_values):
             raise HTTPException(413, f"a body has at most {most_values:,} values in its JSON")
 
@@ -449,8 +452,8 @@ async def whole_body(receive: Receive) -> bytes | None:
 def has_more_values(body: bytes, limit: int) -> bool:
     """Say, without parsing it, whether a body in JSON has more values than ``limit``.
 
-    A value has a comma or an opening bracket before it, or is the first of all. Those in strings do
-    not count: ``has_more_values(b'["a, b, c"]', 2)`` is False.
+    A value has a comma or an opening bracket before it; the first of all is not counted. Those in
+    strings do not count: ``has_more_values(b'["a, b, c"]', 2)`` is False.
     """
     if count_separators(body) <= limit:  # even with those in strings; most requests end here
         return False

@@ -9,9 +9,12 @@ beside the model: 42 MB for all-MiniLM-L6-v2.
                                       └─ many rows: the weight itself
 
 A copy is made when few rows first meet its weight. It is freed with the weight, is never saved or
-pickled, and is made again when the weight changes. ``MINISBERT_LAID_OUT=0`` switches all of it off.
+pickled, and is made again when the weight changes; only a change of single numbers through
+``weight.data``, past torch's own account of changes, may not be seen. ``MINISBERT_LAID_OUT=0``
+switches all of it off.
 """
 
+import math
 import os
 import threading
 from functools import cache
@@ -42,22 +45,22 @@ class LaidOut:
         # an array of NumPy over the weight's own memory, because torch takes ten times as long to
         # compare 32 numbers.
         numbers = weight.detach().numpy().reshape(-1)
-        step = len(numbers) // SAMPLE | 1
-        self.places = numbers[::step]
-        self.sample = self.places.tobytes()
+        step = (len(numbers) // SAMPLE) | 1  # odd
+        self.sampled = numbers[::step]
+        self.sampled_bytes = self.sampled.tobytes()
         self.copy = layout.lay_out(weight.detach())
 
     def still_holds(self, weight: Tensor) -> bool:
         """Return whether the numbers of the weight are those that were copied."""
         if weight._version != self.version or weight.data_ptr() != self.address:
             return False
-        return self.places.tobytes() == self.sample
+        return self.sampled.tobytes() == self.sampled_bytes
 
 
 # The copies of all models, each for as long as its weight lives.
 _copies: WeakIdKeyDictionary = WeakIdKeyDictionary()
 # Whether a layout gives the numbers of ``F.linear``, by layout and the shapes of both factors.
-_agrees: dict[tuple[str, torch.Size, torch.Size], bool] = {}
+_agreement: dict[tuple[str, torch.Size, torch.Size], bool] = {}
 _lock = threading.Lock()
 
 
@@ -68,9 +71,10 @@ def chosen_layout() -> Layout | None:
     None where few rows gain nothing by one, where torch lacks the operators, and where
     ``MINISBERT_LAID_OUT`` is 0.
     """
-    if os.environ.get(VARIABLE) == "0":
+    library = laid_out_products()
+    if library is None or os.environ.get(VARIABLE) == "0":
         return None
-    return LAYOUTS.get(laid_out_products())
+    return LAYOUTS.get(library)
 
 
 class FewRowsLinear(nn.Linear):
@@ -110,27 +114,34 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, layout: Layout) -> 
     """
     result = layout.multiply(x, copy_of(weight, layout), weight, bias)
     key = (layout.name, x.shape, weight.shape)
-    if key not in _agrees:
+    if key not in _agreement:
         expected = nn.functional.linear(x, weight, bias)
-        allowed = TOLERANCE * float(expected.abs().max())
-        _agrees[key] = float((result - expected).abs().max()) <= allowed  # False for NaN
-    if not _agrees[key]:
+        largest = float(expected.abs().max())
+        if not 0 < largest < math.inf:
+            return expected  # zeros, infinite numbers and NaN say nothing of a layout
+        _agreement[key] = float((result - expected).abs().max()) <= TOLERANCE * largest
+    if not _agreement[key]:
         return None
     return result
 
 
 def copy_of(weight: Tensor, layout: Layout) -> Tensor:
     """Return the laid-out copy of a weight; make it if there is none, or if the weight changed."""
-    kept = _copies.get(weight)
-    if kept is None or not kept.still_holds(weight):
+    laid_out = _copies.get(weight)
+    if laid_out is None or not laid_out.still_holds(weight):
+        # Two threads may each make a copy; the second one stays.
         with _lock:
-            kept = LaidOut(weight, layout)
-            _copies[weight] = kept
-    return kept.copy
+            laid_out = LaidOut(weight, layout)
+            _copies[weight] = laid_out
+    return laid_out.copy
 
 
 def lay_out_for_few_rows(model: nn.Module) -> None:
-    """Make all linear layers of a model take laid-out weights for few rows, if this CPU gains."""
+    """Make all linear layers of a model take laid-out weights for few rows, if this CPU gains.
+
+    They are changed in place. For code that asks whether a layer is an ``nn.Linear`` they still
+    are; code that compares the exact type, as torch's ``quantize_dynamic`` does, leaves them out.
+    """
     if chosen_layout() is None:
         return
     for module in model.modules():

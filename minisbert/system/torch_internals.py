@@ -80,6 +80,8 @@ class Layout:
 
     name: str
     lay_out: Callable[[Tensor], Tensor]
+    # ``multiply(x, copy, weight, bias)``: MKL takes the weight itself for numbers of rows that the
+    # copy was not made for
     multiply: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
@@ -100,7 +102,7 @@ def multiply_by_mkl(x: Tensor, copy: Tensor, weight: Tensor, bias: Tensor | None
     return torch.ops.mkl._mkl_linear(x, copy, weight, bias, rows)
 
 
-LAYOUTS: dict[str | None, Layout] = {}
+LAYOUTS: dict[str, Layout] = {}
 if ONEDNN:
     LAYOUTS["oneDNN"] = Layout("oneDNN", laid_out, multiply_by_onednn)
 if MKL_PACKED:

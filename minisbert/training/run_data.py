@@ -69,6 +69,14 @@ def read_run(settings: Settings, loss: Loss) -> RunData:
     if settings.retrieval:
         data.dev = searches["dev"]
         data.test = searches["test"] or []
-        queries = len(data.dev.queries)
-        data.notes.append(f"dev    the search in {settings.retrieval}: {queries:,} queries")
+        # The lines of dev and test, which follow that of train, say "none".
+        train_note, _, _, *remarks = splits.notes
+        data.notes = [train_note]
+        for split, search in searches.items():
+            if search:
+                queries = len(search.queries)
+                data.notes.append(
+                    f"{split:<6} the search in {settings.retrieval}: {queries:,} queries"
+                )
+        data.notes += remarks
     return data

@@ -37,6 +37,13 @@ def scored_file(write, count: int, name: str = "scored.csv", scale: int = 5):
     return write(name, "\n".join(lines))
 
 
+def test_shares_leave_rows_to_train_on(write):
+    """More rows would not help, so the message is about the shares."""
+    path = pairs_file(write, 1_000)
+    with pytest.raises(InputError, match=r"--dev 0\.4 and --test 0\.4"):
+        read_splits(path, "0.4", "0.4", PAIR)
+
+
 # -------------------------------------------------------------------------- rows of another loss
 
 

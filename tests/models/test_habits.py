@@ -287,6 +287,7 @@ UTILS = [
     ("util.mine_hard_negatives([('a', 'b')], model, texts)", "works"),
     ("util.mine_hard_negatives(dataset=[], model=model)", "pairs"),
     ("util.mine_hard_negatives([('a', 'b')], model, use_faiss=True)", "faiss"),
+    ("util.mine_hard_negatives([('a', 'b')], model, batch_size=8)", "batches"),
     ("util.mine_hard_negatives([('a', 'b')], model, cross_encoder=None)", "CrossEncoder"),
     ("util.mine_hard_negatives([('a', 'b')], model, output_format='triplet')", "triplets"),
     ("util.semantic_search_faiss(vectors, vectors)", "faiss"),

@@ -32,7 +32,7 @@ def copies(monkeypatch):
     """The registry of copies, empty."""
     registry = few_rows.WeakIdKeyDictionary()
     monkeypatch.setattr(few_rows, "_copies", registry)
-    monkeypatch.setattr(few_rows, "_agrees", {})
+    monkeypatch.setattr(few_rows, "_agreement", {})
     return registry
 
 
@@ -126,6 +126,17 @@ def test_a_layout_that_computes_something_else_is_not_used(layer, copies, monkey
     x = torch.randn(3, 48)
     result = layer(x)
     torch.testing.assert_close(result.double(), exact(layer, x), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("value", [0.0, torch.nan])
+@torch.no_grad()
+def test_a_first_call_that_says_nothing_decides_nothing(value, layer, layout, copies):
+    """One text with NaN would switch the layout off for all models of these sizes."""
+    nn.init.zeros_(layer.bias)
+    layer(torch.full((3, 48), value))
+    assert not few_rows._agreement
+    layer(torch.randn(3, 48))
+    assert list(few_rows._agreement.values()) == [True]
 
 
 @torch.no_grad()
