@@ -148,6 +148,11 @@ def open_encoder(
             gpu_dtype = choose_gpu_dtype(dtype, choose_device(device))
             encoder = SentenceEncoder.load_folder(folder, device=device, **options)
             return CudaEncoder(encoder, folder.path, gpu_dtype)
+        if dtype is not None:
+            raise InputError(
+                f"dtype {one_line(dtype)} is for compiled models, and {folder.path} is no BERT or "
+                f"relative of it: only those are compiled for a GPU; pass dtype to encode"
+            )
         warn(
             f"not compiled: {folder.path} is no BERT or relative of it, and only those are "
             f"compiled for a GPU"

@@ -222,3 +222,11 @@ def test_no_package_is_loaded_where_there_is_a_gpu(compiled, tiny, monkeypatch):
     monkeypatch.setattr(loading, "CudaEncoder", lambda *_: "on the GPU")
     monkeypatch.setattr(loading.SentenceEncoder, "load_folder", lambda *_, **__: None)
     assert loading.load(tiny, compiled=compiled) == "on the GPU"
+
+
+def test_a_dtype_is_not_dropped_where_nothing_is_compiled(tiny, monkeypatch):
+    """The encoder would compute in another precision than the one that was asked for."""
+    monkeypatch.setattr(loading, "choose_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(loading, "has_graph", lambda folder: False)
+    with pytest.raises(InputError, match="bfloat16"):
+        loading.load(tiny, compiled=True, dtype="bfloat16")
