@@ -17,6 +17,9 @@ import uvicorn
 from minisbert.serving.connections import Connection, HttpServer
 
 GET = b"GET /3 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+# Of a connection's two ends. The system's own grow to many MB, and the server sees that a client
+# reads on only when a third of what it has sent is gone.
+BUFFER_BYTES = 2**16
 HEAD_OF_POST = b"POST /3 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
 
 
@@ -54,6 +57,7 @@ class Running:
         )
         self.server = HttpServer(config)
         self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         self.address = self.listener.getsockname()
         self.thread = threading.Thread(target=self.server.run, args=([self.listener],))
         self.thread.start()
@@ -61,7 +65,10 @@ class Running:
             time.sleep(0.01)
 
     def connect(self, sent: bytes = b"") -> socket.socket:
-        client = socket.create_connection(self.address, timeout=20)
+        client = socket.socket()
+        client.settimeout(20)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+        client.connect(self.address)
         client.sendall(sent)
         return client
 
@@ -143,7 +150,7 @@ def test_a_client_that_reads_slowly():
         received = b""
         for _ in range(30):
             time.sleep(0.1)
-            received += client.recv(2**19)
+            received += client.recv(BUFFER_BYTES)
         received += read_to_end(client)
         assert len(received.partition(b"\r\n\r\n")[2]) == 30_000_000
 
