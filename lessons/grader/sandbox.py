@@ -326,14 +326,15 @@ def run_statements(
 
     written.namespace.update({"__name__": path.stem, "__file__": str(path)})
     tree = ast.parse(text)
-    # They hold for the whole file, so every statement is compiled with them.
-    futures = [
-        node
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom) and node.module == "__future__"
-    ]
+    # Imports from __future__ hold for the whole file, so every statement is compiled with them.
+    futures = []
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            futures.append(node)
     of_pieces = {piece.path[0] for piece in pieces}
-    refused = {name for piece in pieces for name in piece.refused}
+    refused: set[str] = set()
+    for piece in pieces:
+        refused.update(piece.refused)
     dtype = torch.get_default_dtype()
     try:
         with torch.set_grad_enabled(True), refusing(refused):

@@ -74,12 +74,11 @@ def test_first_last_by_hand():
 
 def test_several_poolings_are_concatenated_in_the_order_of_the_name():
     """Dense layers behind them were trained on that order."""
-    states, names = random_hidden(), ["attention", "max", "lasttoken"]
-    joined = learned("+".join(names))
-    alone = [learned(name) if name == "attention" else ModelPooling(name) for name in names]
-    assert torch.equal(
-        joined(states, REAL), torch.cat([single(states, REAL) for single in alone], dim=-1)
-    )
+    states = random_hidden()
+    joined = learned("attention+max+lasttoken")
+    alone = [learned("attention"), ModelPooling("max"), ModelPooling("lasttoken")]
+    vectors = [single(states, REAL) for single in alone]
+    assert torch.equal(joined(states, REAL), torch.cat(vectors, dim=-1))
     assert [name for name, _ in joined.named_parameters()] == ["score.weight", "score.bias"]
     assert not list(ModelPooling("mean+lasttoken", 3).parameters())
 
