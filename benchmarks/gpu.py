@@ -129,8 +129,11 @@ def loaded(folder: Path, device: torch.device, dtypes: Sequence[str] = DTYPES) -
     return sides
 
 
-def timed(encode: Encode, texts: Sequence[str], size: int) -> tuple[float, np.ndarray]:
-    """Seconds and vectors. The array is on the CPU, so the GPU has finished."""
+def timed(encode: Encode, texts: Sequence[str], size: int | None) -> tuple[float, np.ndarray]:
+    """Seconds and vectors; None lets the encoder choose its batches.
+
+    The array is on the CPU, so the GPU has finished.
+    """
     started = time.perf_counter()
     vectors = encode(texts, batch_size=size)
     return time.perf_counter() - started, vectors
@@ -150,9 +153,13 @@ class Task:
 
 
 def rates(
-    task: Task, sides: dict[str, Encode], sizes: dict[str, int], rounds: int, reference: np.ndarray
+    task: Task,
+    sides: dict[str, Encode],
+    sizes: dict[str, int | None],
+    rounds: int,
+    reference: np.ndarray,
 ) -> None:
-    """Print a table of texts a second; ``sizes`` are the batch sizes."""
+    """Print a table of texts a second; ``sizes`` are the batch sizes, None for a side's own."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     vectors = {}
     for _, name, encode in turns(task.kind, rounds, sides):
@@ -164,7 +171,7 @@ def rates(
     rows = [["", "texts a second", "ratio", "million an hour", "MFU", "batch size", "difference"]]
     for name, median in medians.items():
         rate = len(task.texts) / median
-        size = "its own" if name.startswith(COMPILED) else f"{sizes[name]:,}"
+        size = "its own" if sizes[name] is None else f"{sizes[name]:,}"
         difference = float(abs(vectors[name] - reference).max())
         row = [name, f"{rate:,.0f}", f"{base / median:.2f}", f"{rate * 3600 / 1e6:,.0f}"]
         rows.append([*row, task.share(median), size, f"{difference:.0e}"])
@@ -182,14 +189,14 @@ def table(title: str, rows: Sequence[Sequence[str]]) -> None:
     print("\n".join(["", title, "", heading, rule, *others]), flush=True)
 
 
-def fastest(name: str, encode: Encode, texts: Sequence[str]) -> int:
-    """The batch size that encodes these texts fastest; 32 for what chooses its own.
+def fastest(name: str, encode: Encode, texts: Sequence[str]) -> int | None:
+    """The batch size that encodes these texts fastest; None for what chooses its own.
 
     By the better of two runs each.
     """
     if name.startswith(COMPILED):
-        timed(encode, texts, BATCH_SIZES[0])
-        return BATCH_SIZES[0]
+        timed(encode, texts, None)  # the first run compiles kernels
+        return None
     seconds = {}
     for size in BATCH_SIZES:
         first, _ = timed(encode, texts, size)
@@ -237,7 +244,8 @@ def latency(sentences: Sequence[str], sides: dict[str, Encode], rounds: int) -> 
         for round_, name, encode in turns(f"{count} a call", rounds + 1, sides):
             for call in range(CALLS):
                 texts = random.Random(CALLS * round_ + call).sample(sentences, count)
-                taken, _ = timed(encode, texts, max(count, BATCH_SIZES[0]))
+                size = None if name.startswith(COMPILED) else max(count, BATCH_SIZES[0])
+                taken, _ = timed(encode, texts, size)
                 if round_:  # the first round compiles kernels and is not counted
                     seconds[name].append(taken)
         for name, times in seconds.items():
