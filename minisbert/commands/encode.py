@@ -53,9 +53,8 @@ of_model.add_argument(
 of_model.add_argument(
     "--batch-size",
     type=int,
-    default=32,
-    help="texts of 64 tokens per batch: fewer if they are longer, more if shorter (default: "
-    "%(default)s)",
+    help="texts of 64 tokens per batch: fewer if they are longer, more if shorter (default: 32; "
+    "on a GPU up to 512)",
 )
 shared.add_prompt_option(of_model)
 shared.add_table_options(parser, "the column of texts")

@@ -29,7 +29,14 @@ from minisbert.checkpoints.tokenizer_files import read_tokenizer, text_settings,
 from minisbert.checkpoints.weights import fill, load_transformer, read_weights, save_bert
 from minisbert.core import InputError
 from minisbert.core.encoder import normalize
-from minisbert.models.batching import BATCH_TOKENS, PackedBatch, Tokens, packed_batches
+from minisbert.models.batching import (
+    BATCH_TOKENS,
+    GPU_BATCH_TOKENS,
+    UNPADDED_ABOVE,
+    PackedBatch,
+    Tokens,
+    packed_batches,
+)
 from minisbert.models.pooling import (
     Dense,
     ModelPooling,
@@ -40,6 +47,7 @@ from minisbert.models.pooling import (
 from minisbert.models.text_encoder import DenseEncoder
 from minisbert.models.transformer_encoder import TransformerEncoder, text_states, token_states
 from minisbert.replacements import takes_parts
+from minisbert.system.devices import fitting_tokens
 
 
 class SentenceEncoder(TransformerEncoder, DenseEncoder):
@@ -133,7 +141,18 @@ class SentenceEncoder(TransformerEncoder, DenseEncoder):
         return pooled
 
     def batches(self, tokens: Tokens, batch_tokens: int | None = None) -> Iterator[PackedBatch]:
-        return packed_batches(tokens, batch_tokens or BATCH_TOKENS)
+        return packed_batches(tokens, batch_tokens or self.usual_batch_tokens(tokens))
+
+    def usual_batch_tokens(self, tokens: Tokens) -> int:
+        """Return how many tokens a batch has if the caller does not say."""
+        lengths = list(map(len, tokens.ids))
+        # A call for one small batch must not wait for the GPU to tell its free memory. Batches of
+        # very long texts stay small, since a mask has a number for each pair of tokens.
+        is_small = sum(lengths) <= BATCH_TOKENS
+        if self.device.type != "cuda" or is_small or max(lengths) > UNPADDED_ABOVE:
+            return BATCH_TOKENS
+        fitting = fitting_tokens(self.device, self.hidden_size)
+        return max(BATCH_TOKENS, min(GPU_BATCH_TOKENS, fitting))
 
     def embed(self, batch: PackedBatch) -> Tensor:
         """Compute the vectors (N, W) of a batch."""

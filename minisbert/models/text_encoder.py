@@ -326,7 +326,7 @@ class DenseEncoder(TextEncoder):
         prompt                before each text; ``prompt_name`` for one of ``prompts``; otherwise
                               the model's default
         batch_size            a batch has as many tokens as this many texts of 64 tokens (None: 32;
-                              on a GPU, what fits)
+                              on a GPU up to 512, compiled 2,048, if they fit)
         show_progress_bar     True for a live line with rate and time left
         output_value          "sentence_embedding", or "token_embeddings": each text's hidden states
                               (T, D), tensors

@@ -3,6 +3,7 @@
 import errno
 import json
 import shutil
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
@@ -19,7 +20,7 @@ from minisbert import CrossEncoder, MultiVectorEncoder, SparseEncoder
 from minisbert.checkpoints import weights as checkpoint
 from minisbert.core import InputError
 from minisbert.models import sentence_encoder, transformer_encoder
-from minisbert.models.batching import chunks
+from minisbert.models.batching import Tokens, chunks
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.static_encoder import distill
@@ -288,6 +289,23 @@ def test_two_threads_may_evaluate_one_model(tiny):
     assert not model.pooling.training
 
 
+@pytest.mark.parametrize(
+    ("rows", "free", "expected"),
+    [
+        ([20] * 100, None, 2048),  # one batch holds them: the free memory is not asked for
+        ([20] * 1000, 2**40, 32768),
+        ([20] * 1000, 10_000, 10_000),
+        ([20] * 1000, 100, 2048),
+        ([20] * 1000 + [513], None, 2048),  # a long text
+    ],
+)
+def test_a_gpu_has_larger_batches_if_they_fit(model, monkeypatch, rows, free, expected):
+    monkeypatch.setattr(SentenceEncoder, "device", torch.device("cuda"))
+    monkeypatch.setattr(sentence_encoder, "fitting_tokens", lambda device, width: free)
+    tokens = Tokens([array("i", [5] * count) for count in rows], [False] * len(rows))
+    assert model.usual_batch_tokens(tokens) == expected
+
+
 def test_a_mask_is_as_small_as_the_batch_allows(tiny, monkeypatch):
     """None without pads, (R, T) for a text with pads, (R, 1, T, T) for two texts in a row."""
     model = SentenceEncoder.load(tiny, max_seq_length=32)
@@ -436,9 +454,9 @@ def test_an_encoder_in_bfloat16_gives_float32_arrays(tiny):
     """NumPy has no bfloat16."""
     encoder = SentenceEncoder.load(tiny).bfloat16()
     exact = encoder.encode(TEXTS, convert_to_tensor=True)
-    for array, tensor in zip(encoder.encode(TEXTS), exact, strict=True):
-        assert (array.dtype, tensor.dtype) == (np.float32, torch.bfloat16)
-        np.testing.assert_array_equal(array, tensor.float())
+    for vector, tensor in zip(encoder.encode(TEXTS), exact, strict=True):
+        assert (vector.dtype, tensor.dtype) == (np.float32, torch.bfloat16)
+        np.testing.assert_array_equal(vector, tensor.float())
 
 
 @pytest.mark.parametrize("output", ["sentence_embedding", "token_embeddings"])
