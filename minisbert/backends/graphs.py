@@ -3,9 +3,9 @@
 A graph is the model's own forward pass without Python around it; torch exports it with example
 inputs. Some layers of a compiled graph are replaced first: int8 products, attention by the length
 of the rows, layers for one library. ``package.py`` compiles it, in a process of its own that runs
-``python -m minisbert.backends.graphs FOLDER DTYPE POOLING OUT``, and loads the result. ONNX is for
-programs without PyTorch, with the names and the layout of sentence-transformers. Imports the rooms
-up to ``models``.
+``python -m minisbert.backends.graphs FOLDER DTYPE POOLING OUT [few]``, and loads the result. ONNX
+is for programs without PyTorch, with the names and the layout of sentence-transformers. Imports the
+rooms up to ``models``.
 """
 
 import logging
@@ -436,8 +436,12 @@ class Preparation:
     autocast: bool = False  # the transformer computes in bfloat16 by torch's autocast
 
 
-def prepare_layers(bert: Encoder, dtype: str) -> Preparation:
-    """Replace in place the layers that a package of this dtype computes in another way."""
+def prepare_layers(bert: Encoder, dtype: str, for_few_tokens: bool = False) -> Preparation:
+    """Replace in place the layers that a package of this dtype computes in another way.
+
+    A graph for few tokens leaves float32 to oneDNN, which lays the weights out for any number of
+    rows.
+    """
     bfloat16, _ = bfloat16_hardware(torch.device("cpu"))
     library, _ = fastest_products()
     if dtype == "int8":
@@ -456,13 +460,15 @@ def prepare_layers(bert: Encoder, dtype: str) -> Preparation:
             replace_linear(bert, BFloat16Linear)
             return Preparation()
         return Preparation(autocast=True)
-    if torch.backends.mkl.is_available() and library == "BLAS":
+    if torch.backends.mkl.is_available() and library == "BLAS" and not for_few_tokens:
         replace_linear(bert, TransposedLinear)
         return Preparation(prepack=False)
     return Preparation()
 
 
-def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> None:
+def compile_model(
+    folder: Path, dtype: str, pooling: str | None, path: Path, for_few_tokens: bool = False
+) -> None:
     """Compile the encoder or the cross-encoder in a folder to the package ``path``."""
     package_dtype(dtype)  # raises for what the CPU has no hardware for
     description = read_folder(folder)
@@ -476,13 +482,13 @@ def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
                 "only cross-encoders (joint heads) compile; for another head compile its encoder"
             )
         about |= {"task": model.task, "labels": model.labels, "types": model.types}
-        preparation = prepare_layers(model.encoder.bert, dtype)
+        preparation = prepare_layers(model.encoder.bert, dtype, for_few_tokens)
         graph = ScoreGraph(model, preparation.autocast)
         examples = example_pairs()
     else:
         encoder = SentenceEncoder.load(folder, pooling=pooling, device="cpu")
         about |= {"width": encoder.width, "hidden_size": encoder.hidden_size}
-        preparation = prepare_layers(encoder.bert, dtype)
+        preparation = prepare_layers(encoder.bert, dtype, for_few_tokens)
         graph = VectorGraph(encoder, preparation.autocast)
         examples = example_texts()
     with evaluating(graph):
@@ -569,9 +575,9 @@ def onnx_vectors(
 
 
 def main() -> None:
-    """Compile what ``compile_apart`` names: a folder, a dtype, a pooling or "", and the package."""
-    folder, dtype, pooling, path = sys.argv[1:]
-    compile_model(Path(folder), dtype, pooling or None, Path(path))
+    """Compile what ``compile_graph`` names: a folder, a dtype, a pooling or "", and the package."""
+    folder, dtype, pooling, path, *few = sys.argv[1:]
+    compile_model(Path(folder), dtype, pooling or None, Path(path), for_few_tokens=bool(few))
 
 
 if __name__ == "__main__":

@@ -21,8 +21,10 @@ def to_native_code(arguments: list[str] | None = None) -> None:
 
     int8 is faster than float32 on a CPU with VNNI or AVX2, and its vectors differ a little
     (docs/results.md). The package is for this CPU and this version of torch. Compiling needs a C++
-    compiler and 20 to 90 seconds; loading needs neither. A package is a program: load only those
-    that you trust. A GPU needs no package: --compiled alone is enough there.
+    compiler and 20 to 90 seconds; loading needs neither. Where few tokens gain by it, a float32
+    package has a second graph for them, which takes as long again and as much space;
+    MINISBERT_LAID_OUT=0 leaves it out. A package is a program: load only those that you trust. A
+    GPU needs no package: --compiled alone is enough there.
 
     Examples:
       minisbert compile all-MiniLM-L6-v2

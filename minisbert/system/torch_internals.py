@@ -1,6 +1,8 @@
 """The only file that uses private parts of torch: each behind a check, with a public fallback."""
 
 import importlib
+import shutil
+import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
@@ -166,17 +168,23 @@ def unsigned_products(a: Tensor, b: Tensor, scale: Tensor) -> Tensor:
     )
 
 
-def package_runner(path: Path) -> Callable[..., Sequence[Tensor]]:
-    """Load a package of AOTInductor: a function from its inputs to its outputs.
+# The name that AOTInductor gives to the graph of a package, and the folder of its files in there.
+GRAPH = "model"
+GRAPH_FOLDER = "/data/aotinductor/"
+
+
+def package_runner(path: Path, graph: str = GRAPH) -> Callable[..., Sequence[Tensor]]:
+    """Load a graph of a package of AOTInductor: a function from its inputs to its outputs.
 
     The public function does the same, but imports the whole compiler first, which takes seconds.
     """
     try:
-        # In this order: the path, the model's name in the package, whether all runs are in one
+        # In this order: the path, the graph's name in the package, whether all runs are in one
         # thread, how many may run at once, and the index of the device, -1 for the default.
-        loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
+        loader = torch._C._aoti.AOTIModelPackageLoader(str(path), graph, False, 1, -1)
     except (AttributeError, TypeError):  # another version of torch
-        package = torch._inductor.aoti_load_package(str(path))
+        load = importlib.import_module("torch._inductor.package").load_package
+        package = load(str(path), graph)
 
         def run_public(*inputs: Tensor) -> Sequence[Tensor]:
             # It returns a tensor if that is the only output.
@@ -191,6 +199,27 @@ def package_runner(path: Path) -> Callable[..., Sequence[Tensor]]:
         return loader.boxed_run(list(inputs))
 
     return run
+
+
+def add_graph(package: Path, other: Path, name: str) -> None:
+    """Write the graph of the package ``other`` into ``package``, under a name of its own."""
+    with zipfile.ZipFile(package, "a") as ours, zipfile.ZipFile(other) as theirs:
+        for member in theirs.namelist():
+            if f"{GRAPH_FOLDER}{GRAPH}/" in member:
+                renamed = member.replace(f"{GRAPH_FOLDER}{GRAPH}/", f"{GRAPH_FOLDER}{name}/")
+                with theirs.open(member) as source, ours.open(renamed, "w") as target:
+                    shutil.copyfileobj(source, target)
+
+
+def graph_names(package: Path) -> set[str]:
+    """Return the names of the graphs in a package."""
+    names = set()
+    with zipfile.ZipFile(package) as archive:
+        for member in archive.namelist():
+            _, found, rest = member.partition(GRAPH_FOLDER)
+            if found:
+                names.add(rest.split("/")[0])
+    return names
 
 
 def ragged_attention(query: Tensor) -> Callable[..., Tensor] | None:

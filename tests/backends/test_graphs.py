@@ -52,6 +52,13 @@ def test_the_faster_library_multiplies_in_float32(dtype, flags, kind, tiny, monk
         assert isinstance(layer.feed_forward.up, kind)
 
 
+def test_a_graph_for_few_tokens_leaves_its_layers_to_onednn(tiny, monkeypatch):
+    monkeypatch.setattr(devices, "cpu_flags", lambda: {"avx2"})
+    bert = SentenceEncoder.load(tiny, device="cpu").bert
+    assert prepare_layers(bert, "float32", for_few_tokens=True).prepack
+    assert not any(isinstance(module, TransposedLinear) for module in bert.modules())
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this torch has no MKL")
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import zipfile
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,12 @@ import torch
 
 from minisbert.backends import graphs
 from minisbert.backends import package as aot
-from minisbert.backends.package import About, CompiledEncoder, CompiledPairModel
+from minisbert.backends.package import (
+    About,
+    CompiledEncoder,
+    CompiledPairModel,
+    GraphsByTokens,
+)
 from minisbert.checkpoints.layout import read_folder
 from minisbert.commands.convert import to_native_code
 from minisbert.core import InputError
@@ -28,6 +33,7 @@ from minisbert.loading import load
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.torch_internals import graph_names
 from tests.backends.packages import COMPILER, TEXTS
 from tests.conftest import ROOT, compile_model
 from tests.parity import MINILM_VECTOR
@@ -104,6 +110,44 @@ def test_every_family_dense_layer_and_pooling(tmp_path):
     compile_model(folder, path)
     ours, eager = CompiledEncoder.load(folder, path), SentenceEncoder.load(folder)
     assert abs(ours.encode(TEXTS) - eager.encode(TEXTS)).max() <= MINILM_VECTOR
+
+
+@pytest.mark.slow
+def test_a_second_graph_for_few_tokens(folder, tmp_path, monkeypatch):
+    """Where weights are laid out for few rows, a package has two graphs with the same vectors."""
+    monkeypatch.setattr(aot, "chosen_layout", lambda: "some layout")
+    path = tmp_path / "p.pt2"
+    aot.compile_apart(folder, "float32", None, path)
+    assert graph_names(path) == {"model", "few"}
+    ours = CompiledEncoder.load(folder, path)
+    assert ours.run.run_few is None  # it is loaded when it is first needed
+    alone = ours.encode(TEXTS[:1])
+    assert ours.run.run_few is not None
+    eager = SentenceEncoder.load(folder)
+    assert abs(alone - eager.encode(TEXTS[:1])).max() <= MINILM_VECTOR
+    assert abs(ours.encode(TEXTS) - eager.encode(TEXTS)).max() <= MINILM_VECTOR
+    monkeypatch.setattr(aot, "chosen_layout", lambda: None)  # another CPU, or MINISBERT_LAID_OUT=0
+    assert not isinstance(CompiledEncoder.load(folder, path).run, GraphsByTokens)
+
+
+def test_few_tokens_have_their_own_graph(monkeypatch):
+    """It is loaded once, by the first of several threads; more tokens go to the other graph."""
+    loaded = []
+
+    def load_graph(path, graph):
+        loaded.append((path, graph))
+        return lambda *inputs: ["few", *inputs]
+
+    monkeypatch.setattr(aot, "package_runner", load_graph)
+    run = GraphsByTokens(Path("p.pt2"), lambda *inputs: ["many", *inputs])
+    many = torch.zeros(3, 11)
+    few = torch.zeros(4, 8)
+    assert run(many, "places") == ["many", many, "places"]
+    assert not loaded
+    with ThreadPoolExecutor(8) as threads:
+        results = list(threads.map(run, [few] * 8))
+    assert [result[0] for result in results] == ["few"] * 8
+    assert loaded == [(Path("p.pt2"), "few")]
 
 
 @pytest.mark.parametrize(("task", "labels"), [("regression", ""), ("classes", "abc")])
