@@ -17,7 +17,9 @@ from benchmarks import figures
 from docs.tools import command_pages, draw_grader, set_address, site_index
 from lessons.mistakes import __main__ as mistakes
 from minisbert.__main__ import COMMANDS as NAMES
+from minisbert.commands.encode import main as encode
 from minisbert.commands.evaluate import main as evaluate
+from minisbert.commands.search import main as search
 from minisbert.training.named_heads import add_head
 from tests.colbert import write_colbert
 from tests.conftest import ROOT
@@ -294,7 +296,7 @@ def test_the_examples_in_python_print_what_the_readme_shows(
     assert f"\n# {capsys.readouterr().out}" in code
 
 
-OPTIONAL = {"sentence_transformers", "faiss", "hnswlib"}  # an example that imports one needs it
+OPTIONAL = {"sentence_transformers", "faiss", "hnswlib", "matplotlib"}  # an example that imports one needs it
 # By integrations/test_engines.py, test_gallery.py and test_guides.py.
 RUN_ELSEWHERE = {
     "docs/engines.md",
@@ -305,14 +307,56 @@ RUN_ELSEWHERE = {
 }
 
 
+SCORED_PAIRS = """\
+score\tsentence1\tsentence2
+4.8\tA man plays a guitar.\tA man is playing a guitar.
+3.0\tA dog runs in the park.\tA dog is outside.
+0.4\tIt rains.\tThe stock market fell.
+"""
+# The last query's document is not in the corpus: no model finds it.
+QUERIES = """\
+{"_id": "q1", "text": "how do I keep snails away?"}
+{"_id": "q2", "text": "who do I call about the heating?"}
+{"_id": "q3", "text": "when can I take time off?"}
+"""
+PASSAGES = """\
+{"_id": "garden", "text": "Slugs stay away from copper."}
+{"_id": "empty", "text": " "}
+{"_id": "house", "text": "The plumber's number is on the boiler."}
+"""
+QRELS = """\
+q1\tgarden\t1
+q2\thouse\t1
+q3\twork\t1
+"""
+
+
+@pytest.fixture
+def files_of_the_pages(tiny, tmp_path, monkeypatch, capsys):
+    """The files that examples read, in the current folder; commands of the pages wrote the last."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "qrels").mkdir()
+    shutil.copy(ROOT / "docs" / "nine_sentences.txt", tmp_path / "docs")
+    (tmp_path / "test.tsv").write_text(SCORED_PAIRS)
+    (tmp_path / "queries.jsonl").write_text(QUERIES)
+    (tmp_path / "corpus.jsonl").write_text(PASSAGES)
+    (tmp_path / "passages.jsonl").write_text(PASSAGES)
+    (tmp_path / "qrels" / "test.tsv").write_text(QRELS)
+
+    model = ["--model", str(tiny), "--device", "cpu"]
+    encode(["--file", "docs/nine_sentences.txt", "--out", "nine.safetensors", *model])
+    capsys.readouterr()
+    search(["passages.jsonl", "--query", "the plumber's number", "--json", *model])
+    (tmp_path / "hits.json").write_text(capsys.readouterr().out)
+
+
+@pytest.mark.usefixtures("files_of_the_pages")
 @pytest.mark.parametrize(
     "page",
     [page for page, text in TEXTS.items() if "```python" in text and page not in RUN_ELSEWHERE],
 )
-def test_the_examples_run(page, tiny, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "docs").mkdir()
-    shutil.copy(ROOT / "docs" / "nine_sentences.txt", tmp_path / "docs")
+def test_the_examples_run(page, tiny, tmp_path):
     missing: list[str] = []
     for code in re.findall(r"```python\n(.*?)```", TEXTS[page], re.DOTALL):
         libraries = {*re.findall(r"^(?:from|import) (\w+)", code, re.MULTILINE)} & OPTIONAL

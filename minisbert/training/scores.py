@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from minisbert.core import metrics
+from minisbert.core import InputError, metrics, one_line
 from minisbert.evaluation.evaluators import correlate, encode_pairs, row_scores
 from minisbert.evaluation.metrics import METRICS
 from minisbert.evaluation.retrieval import (
@@ -90,7 +90,13 @@ def paired_gain(before: Evaluation, after: Evaluation, draws: int = DRAWS) -> Ga
 
     Both models are scored on the same draws. What makes a row easy or hard is in both scores and
     leaves the difference, so the interval is narrower than that of either score (lesson 09).
+    Raises ``InputError`` if the two were not scored on the same number of rows by one metric.
     """
+    if (before.rows, before.metric) != (after.rows, after.metric):
+        raise InputError(
+            f"a gain needs two scores of the same rows, not {before.metric} of {before.rows:,} "
+            f"rows and {after.metric} of {after.rows:,}: score both models on one list of rows"
+        )
     generator = np.random.default_rng(0)
     gains = []
     for _ in range(draws):
@@ -107,10 +113,12 @@ def evaluate_encoder(
     """Correlate cosines with scores; without scores, search each anchor's positive.
 
     ``rows`` are (text, text, score), (anchor, positive, ...) or a search with its relevant
-    documents. ``widths`` adds ``spearman@64``, that of the first 64 columns.
+    documents. ``widths`` adds ``spearman@64``, that of the first 64 columns. Raises ``InputError``
+    for rows that are not a list of tuples.
     """
     if isinstance(rows, Retrieval):
         return evaluate_search(encoder, rows)
+    check_tuples(rows)
     if isinstance(rows[0][-1], str):
         return evaluate_search(encoder, retrieval_from_pairs(rows))
 
@@ -125,6 +133,16 @@ def evaluate_encoder(
     evaluation = correlation("cosine similarity against the scores", cosines, human_scores)
     evaluation.scores.update(of_prefixes)
     return evaluation
+
+
+def check_tuples(rows: Any) -> None:
+    """Raise ``InputError`` unless rows are a list of tuples, and not an empty one."""
+    if isinstance(rows, list | tuple) and rows and isinstance(rows[0], tuple | list):
+        return
+    raise InputError(
+        f"the rows to score must be a list of tuples such as (text, text, 0.8), not "
+        f"{one_line(rows)}; read_rows in minisbert.data.rows makes one of a file"
+    )
 
 
 def correlation(

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from minisbert.core import InputError
 from minisbert.core.metrics import spearman
 from minisbert.evaluation.retrieval import Retrieval
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -59,6 +60,13 @@ def test_a_search_with_judged_documents(encoder):
     assert evaluate_encoder(encoder, task).scores["accuracy@1"] in (0, 1)
 
 
+@pytest.mark.parametrize("rows", [[], [{"sentence1": "a", "sentence2": "b", "score": 1.0}]])
+def test_rows_that_are_not_tuples_are_refused(encoder, rows):
+    """Somebody who compares two models passes rows here that no trainer has read."""
+    with pytest.raises(InputError, match="tuples"):
+        evaluate_encoder(encoder, rows)
+
+
 # -----------------------------------------------------------------------------
 # gains
 
@@ -99,6 +107,17 @@ def test_no_change_and_a_loss_are_not_called_a_gain():
     assert "interval" not in same
     worse = Gain("f1", gain=-0.01, low=-0.03, high=0.01, rows=100).sentence()
     assert "this drop cannot be told from chance" in worse
+
+
+def test_scores_of_other_rows_are_not_compared():
+    """Fewer rows of the second model would be drawn as if they were those of the first."""
+    four = mean_of({"x": 0.5}, "x", np.full(4, 0.5))
+    five = mean_of({"x": 0.5}, "x", np.full(5, 0.5))
+    by_another_metric = mean_of({"y": 0.5}, "y", np.full(4, 0.5))
+    with pytest.raises(InputError, match="same rows"):
+        paired_gain(four, five)
+    with pytest.raises(InputError, match="same rows"):
+        paired_gain(four, by_another_metric)
 
 
 def test_draws_without_a_score_are_left_out():
