@@ -296,7 +296,8 @@ def test_the_examples_in_python_print_what_the_readme_shows(
     assert f"\n# {capsys.readouterr().out}" in code
 
 
-OPTIONAL = {"sentence_transformers", "faiss", "hnswlib", "matplotlib"}  # an example that imports one needs it
+# An example that imports one of them needs it.
+OPTIONAL = {"sentence_transformers", "faiss", "hnswlib", "matplotlib"}
 # By integrations/test_engines.py, test_gallery.py and test_guides.py.
 RUN_ELSEWHERE = {
     "docs/engines.md",
@@ -333,7 +334,7 @@ q3\twork\t1
 
 @pytest.fixture
 def files_of_the_pages(tiny, tmp_path, monkeypatch, capsys):
-    """The files that examples read, in the current folder; commands of the pages wrote the last."""
+    """The files that examples read, in the current folder; commands write the last two."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs").mkdir()
     (tmp_path / "qrels").mkdir()
