@@ -395,6 +395,12 @@ def test_frozen_weights_stay_the_same_to_the_last_bit(encoder, tiny):
     )
 
 
+def test_a_frozen_model_cannot_be_trained(encoder):
+    encoder.requires_grad_(False)
+    with pytest.raises(InputError, match="frozen"):
+        train(encoder, ROWS, loss="cosine")
+
+
 def test_bfloat16_reaches_the_encoder_and_nothing_else(encoder, monkeypatch):
     """Matrix products in bfloat16; weights, vectors and losses in float32."""
     monkeypatch.setattr(devices, "cpu_flags", lambda: {"amx_bf16"})

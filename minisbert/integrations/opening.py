@@ -77,7 +77,8 @@ NAMES_ELSEWHERE = {
     "dimensions": "truncate_dim",
     "embed_dim": "truncate_dim",
     "revision": 'the model "owner/name@revision"',
-    "cache_dir": "the environment variable HF_HOME",
+    "cache_dir": "the environment variable HF_HOME for models of the Hub, MINISBERT_HOME for the "
+    "project's own",
     "backend": "compiled=True",
 }
 

@@ -159,6 +159,7 @@ def parameter_groups(
     """Return the parameters to train, in groups with their peak learning rates.
 
     The transformer's have ``lr``; those of all that follows it ``head_lr``, or without it ``lr``.
+    Raises ``InputError`` if all are frozen.
     """
     if head_lr is None:
         head_lr = lr
@@ -172,7 +173,13 @@ def parameter_groups(
             transformer["params"].append(parameter)
         else:
             rest["params"].append(parameter)
-    return [group for group in (transformer, rest) if group["params"]]
+    groups = [group for group in (transformer, rest) if group["params"]]
+    if not groups:
+        raise InputError(
+            "all parameters of the model are frozen, so there is nothing to train: call "
+            "requires_grad_(True) on the modules that shall learn"
+        )
+    return groups
 
 
 @contextmanager
