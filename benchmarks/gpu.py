@@ -8,10 +8,11 @@
 rates    texts a second at the fastest of several batch sizes, from strings to an array on the
          CPU, medians of rounds, and millions of texts an hour: the distinct sentences of STS-B
          test, with Spearman's correlation times 100; 100,000 other ones; and texts of 256 tokens.
-         The difference is the largest from the vectors in float64 on the CPU, for the last two
-         from those in float32
+         The ratio is to sentence-transformers in float32. The difference is the largest from the
+         vectors in float64 on the CPU; for the last two kinds of texts from minisbert's in float32
 latency  milliseconds per call with 1, 16 and 256 sentences of STS-B test, other ones in every call
-sizes    rates with the shapes of BERT-base and BERT-large and random weights
+sizes    rates with the shapes of BERT-base and BERT-large and random weights, all in bfloat16; the
+         ratio and the difference are to sentence-transformers' and minisbert's in bfloat16
 
 "compiled" is ``minisbert.load(..., compiled=True)``, which chooses its own batches. MFU is the
 share of the GPU's rate for a product of 8192 x 8192 matrices in bfloat16. The first lines name the
@@ -37,6 +38,7 @@ import minisbert
 from benchmarks.encode_speed import composed, stsb_spearman, texts_of, tokens_of
 from benchmarks.machine import LAYER
 from benchmarks.peers import Encode, sentence_transformers, stay_offline, turns
+from minisbert.core import InputError
 from minisbert.core.bert import Bert
 from minisbert.core.weights import BertConfig
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -53,7 +55,7 @@ BATCH_SIZES = (32, 128, 512, 2048)
 TEXTS_A_CALL = (1, 16, 256)
 CALLS = 10  # of one side in a row, in each round
 TOKENS = 2**16  # rows of the products that are timed
-# Numbers of texts: of the second and third table, and for larger models.
+# Numbers of texts in ``rates``: of other sentences and of long ones; and of each kind in ``sizes``.
 MANY = 100_000
 LONG = 2_000
 SOME = 1_000
@@ -275,6 +277,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     stay_offline()
     device = choose_device(options.device)
+    if device.type != "cuda":
+        raise InputError(f"this benchmark needs a CUDA device, not {device}")
     choose_dtype("bfloat16", device)  # an error for a GPU without it
     folder = ensure(MODEL)
     exact = SentenceEncoder.load(folder, device="cpu").double()
@@ -291,7 +295,7 @@ def main(arguments: list[str] | None = None) -> None:
                 reference = exact.encode(texts)
             else:
                 reference = sides["minisbert float32"](texts, batch_size=512)
-            if kind != "many":  # sentences as before
+            if kind != "many":  # those are as long as the sentences before, whose sizes stay
                 sizes = {name: fastest(name, encode, texts) for name, encode in sides.items()}
             task = Task(kind, texts, operations(exact.bert.config, lengths), peak)
             rates(task, sides, sizes, options.rounds, reference)

@@ -164,8 +164,8 @@ for n in (1_000, 10_000, 1_000_000):
 
 # %% [markdown]
 # The paper had a V100 and "BERT", of a size that it does not name. Its table 7 gives SBERT-base 2,042 sentences a
-# second on that card, so the 5 seconds are those of the base model: 10,000 take 4.9. 65 hours are 214 pairs a second.
-# `python -m benchmarks.closest_pair` measures all of it on 10,000 sentences.
+# second on that card, in batches of similar length, so the 5 seconds are those of the base model: 10,000 take 4.9. 65
+# hours are 214 pairs a second. `python -m benchmarks.closest_pair` measures all of it on 10,000 sentences.
 #
 # **Exercise 1.** Find by vectors, judge by the cross-encoder: for a query take the 100 best by cosine and read only
 # those with a trained head (`minisbert train --recipe sts-cross-encoder`). How many forwards for a corpus of a million?

@@ -443,7 +443,7 @@ assert ends["special tokens are hidden too"] < ends["right"] - 0.15, "two easy p
 # - sentence-transformers' documentation, *STS Models*: the mean of BERT's states behind the mean of GloVe's vectors.
 # - Su et al. 2021, *Whitening sentence representations for better semantics and faster retrieval* (arXiv 2103.15316).
 # - Wieting and Kiela 2019, *No training required: exploring random encoders for sentence classification* (arXiv
-#   1901.10444): what random weights can do, before us.
+#   1901.10444): random encoders, before us. Their word vectors are trained; ours are random too.
 #
 # ## What you have now
 #

@@ -234,10 +234,10 @@ guess.answer("100 and more")
 # has both troubles, and a third: its queries are sentences, and nobody chooses their vectors one by one.
 #
 # Weller et al. extrapolate curves such as those of descent: by them, 1,024 columns would be enough for some four
-# million documents if every *pair* is an answer. (Their theorem bounds the columns by the sign rank of the table of
-# right answers. For pairs that is a small constant, as you have just seen; it grows with the size of an answer.) Their
-# data set LIMIT asks it of real models. Here is a small one: twenty people, and for each pair of them one thing that
-# only these two like.
+# million documents if every *pair* is an answer. (Their first version bounds the columns by the sign rank of the table
+# of right answers. For pairs that is a small constant, as you have just seen; it grows with the size of an answer. The
+# theorem of their second version bounds the columns for a given margin.) Their data set LIMIT asks it of real models.
+# Here is a small one: twenty people, and for each pair of them one thing that only these two like.
 
 # %%
 names = [
@@ -358,7 +358,7 @@ figure("31_where_vectors_fail", draw)
 # ## Sources
 #
 # - Weller, Boratko, Naim & Lee, *On the Theoretical Limitations of Embedding-Based Retrieval* (2025, arXiv
-#   2508.21038): sign rank, free vectors trained on the test and their extrapolation, LIMIT.
+#   2508.21038; version 2, 2026): theorem 1 (margin), section 4 (free vectors), 5.2 (LIMIT), appendix D (sign rank).
 # - Gale 1963, *Neighborly and cyclic polytopes*: points on the moment curve, of which every few are neighbours (second
 #   hand, as textbooks on polytopes quote it).
 # - Morris, Kuleshov, Shmatikov & Rush, *Text Embeddings Reveal (Almost) As Much As Text* (2023, arXiv 2310.06816): 92

@@ -319,11 +319,7 @@ class CudaEncoder(DenseEncoder):
 
         Each is begun before the one ahead of it is copied and stored.
         """
-        if batch_tokens is None:
-            batch_tokens = MOST_TOKENS
-            # Asking for the free memory takes longer than a few texts.
-            if self.device.type == "cuda" and len(tokens) > GRAPH_TEXTS:
-                batch_tokens = min(MOST_TOKENS, fitting_tokens(self.device, self.hidden_size))
+        batch_tokens = batch_tokens or self.usual_batch_tokens(tokens)
         lengths = np.fromiter(map(len, tokens.ids), np.int32, len(tokens))
         waiting = None
         for texts in budgeted_batches(lengths, batch_tokens):
@@ -341,6 +337,12 @@ class CudaEncoder(DenseEncoder):
             waiting = batch
         if waiting is not None:
             yield waiting
+
+    def usual_batch_tokens(self, tokens: Tokens) -> int:
+        # To ask for the GPU's free memory takes longer than to encode a few texts.
+        if self.device.type != "cuda" or len(tokens) <= GRAPH_TEXTS:
+            return MOST_TOKENS
+        return min(MOST_TOKENS, fitting_tokens(self.device, self.hidden_size))
 
     def replay(self, batch: RaggedBatch) -> bool:
         """Compute a few texts by a graph; return whether that was possible.

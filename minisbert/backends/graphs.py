@@ -24,7 +24,14 @@ from torch import Tensor, nn
 
 from minisbert.architectures.modern import Encoder
 from minisbert.architectures.packing import packed_states
-from minisbert.backends.package import compile_package, package_identity
+from minisbert.backends.package import (
+    FEW,
+    SIGNED,
+    UNSIGNED,
+    compile_package,
+    package_dtype,
+    package_identity,
+)
 from minisbert.checkpoints.layout import read_folder
 from minisbert.core import InputError
 from minisbert.core.bert import Attention
@@ -35,9 +42,8 @@ from minisbert.models.transformer_encoder import evaluating
 from minisbert.system.console import run_command
 from minisbert.system.devices import (
     bfloat16_hardware,
-    choose_dtype,
     cpu_flags,
-    fastest_products,
+    mkl_multiplies,
     products_attend,
 )
 from minisbert.system.torch_internals import int8_products, unsigned_products
@@ -51,15 +57,12 @@ MOST_SCORES = 2**24
 # tokens takes 1.19 times as long with bfloat16 (the graph of all-MiniLM-L6-v2 in int8; a Zen 4, two
 # cores), one of 24 1.09 and of 60 tokens 1.0 times.
 FEW_SCORES = 2**14
-# CPUs that multiply int8 with signed activations, and with unsigned ones; others go number by
-# number.
-SIGNED = "avx512_vnni"
-UNSIGNED = "avx2"
 # The largest code of a weight. AVX2 adds two products in 16 bits before it adds in 32: 2 * 255 * 64
 # < 2^15 < 2 * 255 * 65.
 WIDE = 127
 NARROW = 64
-SMALLEST = 1e-12  # step of a token whose activations are all the same
+# The smallest scale: of a token whose activations are all the same, and of a weight's row of zeros.
+SMALLEST = 1e-12
 CLIPS = 16  # ranges of a weight's row to choose from: 70 to 100 % of its largest number
 # Lengths of texts in the example batch: its sizes differ from each other, 0 and 1.
 EXAMPLE = (3, 5, 4, 6, 7)
@@ -72,18 +75,6 @@ SAMPLE_TEXTS = (
     "An older man with a grey hat plays the guitar in front of a house.",
     "",
 )
-
-
-def package_dtype(name: str) -> str:
-    """Return the dtype of a package; ``InputError`` for one that the CPU has no hardware for."""
-    if name != "int8":
-        dtype, _ = choose_dtype(name, torch.device("cpu"))
-        return str(dtype).removeprefix("torch.")
-    if cpu_flags().isdisjoint((SIGNED, UNSIGNED)):
-        raise InputError(
-            f"int8 needs a CPU with {SIGNED} or {UNSIGNED}; choose float32 or bfloat16"
-        )
-    return name
 
 
 def stored(x: Tensor) -> Tensor:
@@ -239,9 +230,9 @@ def attention_by_length(qkv: Tensor, bias: Tensor) -> Tensor:
     ``bfloat16_attention`` makes a package of all-MiniLM-L6-v2 in bfloat16 so many times as fast, by
     rows x tokens, on two cores: on a Zen 4 .99 (1 x 40), 1.08 (4 x 60), 1.12 (34 x 60), 1.08 (20 x
     100), 1.04 (8 x 256), 1.09 (4 x 512); on a Zen 5, in CPU time, 1.15 (8 x 256; 1.23 by the
-    clock), 1.23 (4 x 512). So AMD's CPUs take it while the scores that it holds are few. On a Xeon
+    clock), 1.23 (4 x 512). So AMD's CPUs take it while it holds at most ``MOST_SCORES``. On a Xeon
     with AMX it is slower from some 160 tokens on, so only rows up to ``SHORT`` take it there; these
-    share no batch with longer ones. With few scores both compute in float32.
+    share no batch with longer ones. Up to ``FEW_SCORES`` both compute in float32.
     """
     attention_of_many = attention_by_tokens
     if products_attend():
@@ -439,11 +430,10 @@ class Preparation:
 def prepare_layers(bert: Encoder, dtype: str, for_few_tokens: bool = False) -> Preparation:
     """Replace in place the layers that a package of this dtype computes in another way.
 
-    A graph for few tokens leaves float32 to oneDNN, which lays the weights out for any number of
-    rows.
+    A graph for few tokens multiplies by oneDNN even where MKL is faster with many: oneDNN's weights
+    are laid out when the graph is compiled, and MKL packs them at each product.
     """
     bfloat16, _ = bfloat16_hardware(torch.device("cpu"))
-    library, _ = fastest_products()
     if dtype == "int8":
         # Attention computes in bfloat16 if the CPU has it: the scores are rounded anyway.
         kernel = attention_by_length
@@ -460,7 +450,7 @@ def prepare_layers(bert: Encoder, dtype: str, for_few_tokens: bool = False) -> P
             replace_linear(bert, BFloat16Linear)
             return Preparation()
         return Preparation(autocast=True)
-    if torch.backends.mkl.is_available() and library == "BLAS" and not for_few_tokens:
+    if mkl_multiplies() and not for_few_tokens:
         replace_linear(bert, TransposedLinear)
         return Preparation(prepack=False)
     return Preparation()
@@ -576,8 +566,8 @@ def onnx_vectors(
 
 def main() -> None:
     """Compile what ``compile_graph`` names: a folder, a dtype, a pooling or "", and the package."""
-    folder, dtype, pooling, path, *few = sys.argv[1:]
-    compile_model(Path(folder), dtype, pooling or None, Path(path), for_few_tokens=bool(few))
+    folder, dtype, pooling, path, *more = sys.argv[1:]
+    compile_model(Path(folder), dtype, pooling or None, Path(path), for_few_tokens=more == [FEW])
 
 
 if __name__ == "__main__":

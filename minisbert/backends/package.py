@@ -18,7 +18,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,7 +52,13 @@ from minisbert.models.properties import check_choice
 from minisbert.models.text_encoder import DenseEncoder
 from minisbert.system.assets import file_hash, home
 from minisbert.system.console import warn
-from minisbert.system.devices import instruction_sets, products_attend
+from minisbert.system.devices import (
+    choose_dtype,
+    cpu_flags,
+    instruction_sets,
+    mkl_multiplies,
+    products_attend,
+)
 from minisbert.system.few_rows import chosen_layout
 from minisbert.system.files import atomic_file, check_owner
 from minisbert.system.reading import reading
@@ -80,9 +85,14 @@ INDUCTOR = {
     # compilation they save no time.
     "aot_inductor.precompile_headers": False,
 }
-# The name of the graph for few tokens, and how many those are. On a Zen 4 held to AVX2 the graph
-# is 1.5 times as fast with 14 tokens and 1.2 times with 28, with one thread 1.25 and 1.03 times.
-# With more tokens and one thread it is slower.
+# CPUs that multiply int8 with signed activations, and with unsigned ones; others go number by
+# number.
+SIGNED = "avx512_vnni"
+UNSIGNED = "avx2"
+# The name of the graph for few tokens, and how many those are: fewer than the rows of
+# ``system/few_rows.py``, because here the other graph is fast, too. On a Zen 4 held to AVX2 this
+# one is 1.5 times as fast with 14 tokens and 1.2 times with 28, with one thread 1.25 and 1.03
+# times; with more tokens and one thread it is slower. It was not measured on Intel's CPUs.
 FEW = "few"
 FEW_TOKENS = 32
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # names the folder that the compiler writes to
@@ -147,16 +157,35 @@ def cache_path(expected: dict[str, str]) -> Path:
     """Return the place of a package in the cache folder, for this version of torch and this CPU."""
     # One folder may serve several environments and, on a shared disk, several kinds of CPU.
     parts = [*sorted(expected.items()), torch.__version__, instruction_sets()]
+    if has_few_graph(expected["dtype"]):
+        parts.append(FEW)  # MINISBERT_LAID_OUT may have been 0 when another one was compiled
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()
     return home() / "compiled" / f"{expected['kind']}-{digest[:16]}.pt2"
 
 
+def package_dtype(name: str) -> str:
+    """Return the dtype of a package; ``InputError`` for one that the CPU has no hardware for."""
+    if name != "int8":
+        dtype, _ = choose_dtype(name, torch.device("cpu"))
+        return str(dtype).removeprefix("torch.")
+    if cpu_flags().isdisjoint((SIGNED, UNSIGNED)):
+        raise InputError(
+            f"int8 needs a CPU with {SIGNED} or {UNSIGNED}; choose float32 or bfloat16"
+        )
+    return name
+
+
+def has_few_graph(dtype: str) -> bool:
+    """Return whether a package that is compiled here gets a second graph, for few tokens.
+
+    It does where MKL multiplies many rows fastest, and few rows gain by weights that are laid out.
+    """
+    return dtype == "float32" and mkl_multiplies() and chosen_layout() is not None
+
+
 @cache
 def code_hash() -> str:
-    """Hash all code of minisbert.
-
-    To find out which of it a graph imports would take a second import system.
-    """
+    """Hash all code of minisbert: nothing tells which files a graph imports."""
     digest = hashlib.sha256()
     for path in sorted(CODE_FOLDER.rglob("*.py")):
         digest.update(f"{path.relative_to(CODE_FOLDER)} {file_hash(path)}\n".encode())
@@ -216,10 +245,16 @@ def compile_package(
 
 
 def compiler_reason(error: Exception) -> str:
-    """Return the line of the compiler's output that names the cause: the first with "error"."""
-    for line in str(error).splitlines():
+    """Return the line of the compiler's output that names the cause: the first with "error".
+
+    Without one it is the first line.
+    """
+    lines = str(error).splitlines()
+    for line in lines:
         if "error" in line.lower():
             return one_line(line.strip())
+    if lines:
+        return one_line(lines[0].strip())
     return type(error).__name__
 
 
@@ -274,7 +309,9 @@ def read_metadata(package: zipfile.ZipFile) -> Any:
         if re.search(r"/data/.*wrapper_metadata\.json$", name):
             # torch's metadata hold strings only: ours is JSON again.
             metadata = json.loads(package.read(name))
-            return json.loads(metadata["minisbert"])
+            if not isinstance(metadata, dict):
+                return None
+            return json.loads(str(metadata["minisbert"]))
     return None
 
 
@@ -297,31 +334,22 @@ def load_package(path: Path, expected: dict[str, str]) -> tuple[Callable, About]
     check_owner(path)
     with reading(path):
         run = package_runner(path)
-        if chosen_layout() is not None and FEW in graph_names(path):
-            run = GraphsByTokens(path, run)
+        if has_few_graph(about.dtype) and FEW in graph_names(path):
+            run = chosen_by_tokens(run, package_runner(path, FEW))
         return run, about
 
 
-class GraphsByTokens:
-    """The two graphs of a package as one function: its first input, the ids, decides.
+def chosen_by_tokens(
+    run: Callable[..., Sequence[Tensor]], run_few: Callable[..., Sequence[Tensor]]
+) -> Callable[..., Sequence[Tensor]]:
+    """Make one function of two graphs: the number of ids, its first input, chooses."""
 
-    The graph for few tokens is loaded when it is first needed: a process that only encodes many
-    texts at once saves its memory.
-    """
+    def run_either(ids: Tensor, *other_inputs: Tensor) -> Sequence[Tensor]:
+        if ids.numel() <= FEW_TOKENS:
+            return run_few(ids, *other_inputs)
+        return run(ids, *other_inputs)
 
-    def __init__(self, path: Path, run: Callable[..., Sequence[Tensor]]):
-        self.path = path
-        self.run = run
-        self.run_few: Callable[..., Sequence[Tensor]] | None = None
-        self.lock = threading.Lock()
-
-    def __call__(self, ids: Tensor, *others: Tensor) -> Sequence[Tensor]:
-        if ids.numel() > FEW_TOKENS:
-            return self.run(ids, *others)
-        with self.lock:
-            if self.run_few is None:
-                self.run_few = package_runner(self.path, FEW)
-        return self.run_few(ids, *others)
+    return run_either
 
 
 def other_package(path: Path, about: About, key: str, needed: str) -> InputError:
@@ -357,7 +385,7 @@ class CompiledEncoder(DenseEncoder):
         self.settings = EncoderSettings.read(folder)
         self.normalize = folder.normalize
         _, self.config = folder.encoder.config
-        self.long_tokens = math.inf  # of a batch of long rows
+        self.long_tokens = math.inf  # the most tokens of a batch of long rows
         if about.dtype != "float32" and products_attend():
             self.long_tokens = LONG_TOKENS
             # subtle: glibc keeps as much freed memory as the largest block that was ever freed, so
@@ -528,12 +556,17 @@ def open_package(
 ) -> tuple[Callable, About]:
     """Load the package at a path; for True the one in the cache folder.
 
-    That one is compiled first if it is missing; for "auto" it is an ``InputError`` then.
+    That one is compiled first if it is missing; with "auto" a missing one is an ``InputError``.
     """
     check_choice("dtype", dtype, (None, "auto", "float32", "bfloat16", "int8"))
+    if package is False:
+        raise InputError('package False: give True, "auto" or the path of a compiled model')
+    of_any_dtype = dtype in (None, "auto")
+    if dtype == "auto":
+        dtype = package_dtype(dtype)
     expected = package_identity(folder, dtype or "float32", pooling)
-    if not isinstance(package, bool) and package != "auto":  # a path
-        if dtype is None:
+    if package is not True and package != "auto":  # a path
+        if of_any_dtype:
             del expected["dtype"]  # whatever that one was compiled for
         # Unlike resolve(), realpath() is no error for a loop of links: reading it says so.
         return load_package(Path(os.path.realpath(package)), expected)
@@ -562,27 +595,28 @@ def compile_to_cache(folder: Path, expected: dict[str, str]) -> Path:
 
 
 def compile_apart(folder: Path, dtype: str, pooling: str | None, path: Path) -> None:
-    """Compile a model in a process of its own.
+    """Compile a model in other processes, one for each graph of the package (``has_few_graph``).
 
-    It takes memory, and nothing in this process can disturb it there. Where few rows gain by
-    laid-out weights, the package gets a second graph for few tokens. Raises ``InputError`` with the
-    child's reason.
+    Compiling takes memory, and nothing in this process can disturb it there. Raises ``InputError``
+    with the reason that the other process gave.
     """
     check_compiler()  # here, too: starting the other process takes seconds
-    second = dtype == "float32" and chosen_layout() is not None
-    duration = "40 to 180 seconds for two graphs" if second else "20 to 90 seconds"
-    warn(f"compiling {folder.name} in {dtype} for this CPU, {duration}")
-    if not second:
+    if not has_few_graph(dtype):
+        warn(f"compiling {folder.name} in {dtype} for this CPU, 20 to 90 seconds")
         compile_graph(folder, dtype, pooling, path)
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        package = Path(scratch) / "package.pt2"
-        few = Path(scratch) / "few.pt2"
-        compile_graph(folder, dtype, pooling, package)
-        compile_graph(folder, dtype, pooling, few, for_few_tokens=True)
-        add_graph(package, few, FEW)
-        with atomic_file(path) as partial:
-            shutil.copy(package, partial)  # with its mode: nobody else may write to it
+
+    warn(f"compiling {folder.name} in {dtype} for this CPU, two graphs, 40 to 180 seconds")
+    # The package's place is opened first: if nothing can be written there, nothing is compiled.
+    with atomic_file(path) as partial, tempfile.TemporaryDirectory() as scratch:
+        # Both have the package's name, which an error of the compiler contains.
+        graph = Path(scratch) / path.name
+        few_graph = Path(scratch) / FEW / path.name
+        few_graph.parent.mkdir()
+        compile_graph(folder, dtype, pooling, graph)
+        compile_graph(folder, dtype, pooling, few_graph, for_few_tokens=True)
+        add_graph(graph, few_graph, FEW)
+        shutil.copy(graph, partial)  # with its mode: nobody else may write to it
 
 
 def compile_graph(
@@ -602,15 +636,17 @@ def compile_graph(
     for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep):
         if entry:
             paths.append(entry)
-    # The folder is new and belongs to this process, and it is named before torch is imported there,
-    # which remembers names of folders.
+    # The folder is new and belongs to this process. The variables are set before the other process
+    # imports torch, which reads them once.
     with tempfile.TemporaryDirectory() as scratch:
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(paths),
             "TMPDIR": scratch,
             CACHE_VARIABLE: scratch,
         }
-        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=environment)
+        done = subprocess.run(
+            command, stderr=subprocess.PIPE, text=True, errors="replace", env=environment
+        )
     if done.returncode:
         reason = f"compiling {folder.name} ended with exit code {done.returncode}"
         # The last line with "error: ", from its first one on: the compiler's own message may have

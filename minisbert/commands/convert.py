@@ -48,8 +48,12 @@ def to_native_code(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     shared.check_written("--out", options.out, [".pt2"], options.model)
 
-    from minisbert.backends.graphs import package_dtype
-    from minisbert.backends.package import compile_apart, compile_to_cache, package_identity
+    from minisbert.backends.package import (
+        compile_apart,
+        compile_to_cache,
+        package_dtype,
+        package_identity,
+    )
     from minisbert.checkpoints.layout import find_model, read_folder
     from minisbert.system.devices import use_threads
 

@@ -247,7 +247,7 @@ def open_model(
     With ``--compiled`` it loads a package, which has one ``dtype``. An uncompiled model is told its
     dtype at each call.
     """
-    from minisbert.backends.graphs import package_dtype
+    from minisbert.backends.package import package_dtype
     from minisbert.system.devices import choose_device, keep_freed_memory, use_threads
 
     # Both come before the first tensor and the first text: later they would change nothing.

@@ -35,6 +35,7 @@ BATCH_TOKENS = BATCH_SIZE * TEXT_TOKENS
 # On a GPU a batch costs some 5 ms of Python, however small it is. On an H200 batches of so many
 # tokens were twice as fast as those of BATCH_TOKENS, and larger ones no faster.
 GPU_BATCH_TOKENS = 512 * TEXT_TOKENS
+LONG_TEXT = 512  # a call with a longer text forms batches of BATCH_TOKENS on a GPU, too
 # In a stream, texts of so many characters are encoded at once.
 CHARACTERS = 2**18
 # Texts of so many characters are tokenized at once: two such chunks keep all cores busy.

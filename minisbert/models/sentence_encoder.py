@@ -32,7 +32,7 @@ from minisbert.core.encoder import normalize
 from minisbert.models.batching import (
     BATCH_TOKENS,
     GPU_BATCH_TOKENS,
-    UNPADDED_ABOVE,
+    LONG_TEXT,
     PackedBatch,
     Tokens,
     packed_batches,
@@ -144,12 +144,12 @@ class SentenceEncoder(TransformerEncoder, DenseEncoder):
         return packed_batches(tokens, batch_tokens or self.usual_batch_tokens(tokens))
 
     def usual_batch_tokens(self, tokens: Tokens) -> int:
-        """Return how many tokens a batch has if the caller does not say."""
+        if self.device.type != "cuda":
+            return BATCH_TOKENS
         lengths = list(map(len, tokens.ids))
-        # A call for one small batch must not wait for the GPU to tell its free memory. Batches of
-        # very long texts stay small, since a mask has a number for each pair of tokens.
-        is_small = sum(lengths) <= BATCH_TOKENS
-        if self.device.type != "cuda" or is_small or max(lengths) > UNPADDED_ABOVE:
+        # To ask for the GPU's free memory takes longer than to encode one small batch. Batches with
+        # a long text stay small, since a mask has a number for each pair of tokens.
+        if sum(lengths) <= BATCH_TOKENS or max(lengths) > LONG_TEXT:
             return BATCH_TOKENS
         fitting = fitting_tokens(self.device, self.hidden_size)
         return max(BATCH_TOKENS, min(GPU_BATCH_TOKENS, fitting))

@@ -56,9 +56,9 @@ DENSE_ROWS = 256
 def splade_pool(logits: Tensor, mask: Tensor | None = None, mode: str = "max") -> Tensor:
     """log(1 + relu(logit)) of every word, the largest or the sum over tokens: (B, T, V) -> (B, V).
 
-    Formal et al. 2021, arXiv 2109.10086 (max) and 2107.05720 (sum), sections unverified. mask (B,
-    T), True for real tokens. Two tokens with logits [e - 1, -3] and [e^2 - 1, 0] give [2, 0] by max
-    and [3, 0] by sum.
+    Formal et al. 2021, arXiv 2109.10086, sections 3.2 (max) and 3.1 (sum, as in 2107.05720). mask
+    (B, T), True for real tokens. Two tokens with logits [e - 1, -3] and [e^2 - 1, 0] give [2, 0] by
+    max and [3, 0] by sum.
     """
     if mode == "sum":
         weights = logits.relu().log1p()  # (B, T, V)

@@ -258,9 +258,8 @@ def read_table(path: Path, tensors: dict[str, Tensor]) -> Tensor:
 def sif_weights(tokens: int, coefficient: float = 1e-4) -> Tensor:
     """Weight frequent tokens less, by a / (a + p): (V,) for a vocabulary sorted by frequency.
 
-    Smooth inverse frequency (Arora et al. 2017, unverified), with Zipf's law instead of counts: p
-    of the token of rank r, from 0, is 1 / (r + 2) over the sum of all. ``sif_weights(2, 0.4) =
-    [0.4, 0.5]``.
+    Smooth inverse frequency (Arora et al. 2017), with Zipf's law instead of counts: p of the token
+    of rank r, from 0, is 1 / (r + 2) over the sum of all. ``sif_weights(2, 0.4) = [0.4, 0.5]``.
     """
     inverse = 1 / torch.arange(2, tokens + 2, dtype=torch.float64)  # (V,)
     return coefficient / (coefficient + inverse / inverse.sum())

@@ -98,9 +98,13 @@ class TextEncoder(EncoderProperties, ExplainedModule):
     def batches(self, tokens: Any, batch_tokens: int | None = None) -> Iterator[Any]:
         """Divide the texts of a call into batches of at most so many tokens, for ``embed``.
 
-        ``batch.texts`` are their numbers in the call. None is as many tokens as are fastest.
+        ``batch.texts`` are their numbers in the call. None stands for ``usual_batch_tokens``.
         """
         raise NotImplementedError
+
+    def usual_batch_tokens(self, tokens: Any) -> int:
+        """Return how many tokens a batch has if the caller does not say: as many as are fastest."""
+        return BATCH_TOKENS
 
     def embed(self, batch: Any) -> Tensor:
         """Compute the vectors (B, D) of a batch."""
@@ -235,7 +239,7 @@ class TextEncoder(EncoderProperties, ExplainedModule):
                 distinct_tokens = replace(tokens, ids=distinct, dtype=product_dtype)
                 array_of_vectors = self.encode_tokens(distinct_tokens, batch_tokens, progress)
         except torch.OutOfMemoryError as error:
-            batch_tokens = batch_tokens or BATCH_TOKENS
+            batch_tokens = batch_tokens or self.usual_batch_tokens(distinct_tokens)
             raise too_little_memory(
                 self.device, batch_tokens, self.hidden_size, TEXT_TOKENS
             ) from error

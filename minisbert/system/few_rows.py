@@ -69,7 +69,7 @@ def chosen_layout() -> Layout | None:
     """Return the layout for few rows on this CPU.
 
     None where few rows gain nothing by one, where torch lacks the operators, and where
-    ``MINISBERT_LAID_OUT`` is 0.
+    ``MINISBERT_LAID_OUT`` is 0 at the first call.
     """
     library = laid_out_products()
     if library is None or os.environ.get(VARIABLE) == "0":
@@ -112,8 +112,10 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, layout: Layout) -> 
     None stands for shapes with which the layout has not given the numbers of ``F.linear``: MKL
     documents a copy only for the number of rows that it was made for.
     """
-    result = layout.multiply(x, copy_of(weight, layout), weight, bias)
     key = (layout.name, x.shape, weight.shape)
+    if _agreement.get(key) is False:
+        return None
+    result = layout.multiply(x, copy_of(weight, layout), weight, bias)
     if key not in _agreement:
         expected = nn.functional.linear(x, weight, bias)
         largest = float(expected.abs().max())
@@ -129,7 +131,8 @@ def copy_of(weight: Tensor, layout: Layout) -> Tensor:
     """Return the laid-out copy of a weight; make it if there is none, or if the weight changed."""
     laid_out = _copies.get(weight)
     if laid_out is None or not laid_out.still_holds(weight):
-        # Two threads may each make a copy; the second one stays.
+        # Two threads may each make a copy, and the second one stays; but the dictionary may not be
+        # changed by two at once.
         with _lock:
             laid_out = LaidOut(weight, layout)
             _copies[weight] = laid_out

@@ -1,4 +1,4 @@
-"""The only file that uses private parts of torch: each behind a check, with a public fallback."""
+"""Private parts of torch, each behind a check, with a fallback."""
 
 import importlib
 import shutil
@@ -176,7 +176,7 @@ GRAPH_FOLDER = "/data/aotinductor/"
 def package_runner(path: Path, graph: str = GRAPH) -> Callable[..., Sequence[Tensor]]:
     """Load a graph of a package of AOTInductor: a function from its inputs to its outputs.
 
-    The public function does the same, but imports the whole compiler first, which takes seconds.
+    The function for users does the same, but imports the whole compiler first, which takes seconds.
     """
     try:
         # In this order: the path, the graph's name in the package, whether all runs are in one
@@ -187,7 +187,7 @@ def package_runner(path: Path, graph: str = GRAPH) -> Callable[..., Sequence[Ten
         package = load(str(path), graph)
 
         def run_public(*inputs: Tensor) -> Sequence[Tensor]:
-            # It returns a tensor if that is the only output.
+            # The package returns a tensor if that is the only output.
             return torch.utils._pytree.tree_leaves(package(*inputs))
 
         return run_public
@@ -202,13 +202,21 @@ def package_runner(path: Path, graph: str = GRAPH) -> Callable[..., Sequence[Ten
 
 
 def add_graph(package: Path, other: Path, name: str) -> None:
-    """Write the graph of the package ``other`` into ``package``, under a name of its own."""
+    """Write the graph of the package ``other`` into ``package``, under a name of its own.
+
+    Raises ``RuntimeError`` if ``other`` has none in the folder where torch puts it.
+    """
+    folder = f"{GRAPH_FOLDER}{GRAPH}/"
     with zipfile.ZipFile(package, "a") as ours, zipfile.ZipFile(other) as theirs:
-        for member in theirs.namelist():
-            if f"{GRAPH_FOLDER}{GRAPH}/" in member:
-                renamed = member.replace(f"{GRAPH_FOLDER}{GRAPH}/", f"{GRAPH_FOLDER}{name}/")
-                with theirs.open(member) as source, ours.open(renamed, "w") as target:
-                    shutil.copyfileobj(source, target)
+        members = [member for member in theirs.infolist() if folder in member.filename]
+        if not members:
+            raise RuntimeError(f"{other} has no graph in {folder}")
+        for member in members:
+            renamed = zipfile.ZipInfo(member.filename.replace(folder, f"{GRAPH_FOLDER}{name}/"))
+            # A member of more than 2 GiB has another form, which is chosen by this size.
+            renamed.file_size = member.file_size
+            with theirs.open(member) as source, ours.open(renamed, "w") as target:
+                shutil.copyfileobj(source, target)
 
 
 def graph_names(package: Path) -> set[str]:
@@ -216,8 +224,8 @@ def graph_names(package: Path) -> set[str]:
     names = set()
     with zipfile.ZipFile(package) as archive:
         for member in archive.namelist():
-            _, found, rest = member.partition(GRAPH_FOLDER)
-            if found:
+            _, separator, rest = member.partition(GRAPH_FOLDER)
+            if separator:
                 names.add(rest.split("/")[0])
     return names
 

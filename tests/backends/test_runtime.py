@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import zipfile
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +19,7 @@ import torch
 
 from minisbert.backends import graphs
 from minisbert.backends import package as aot
-from minisbert.backends.package import (
-    About,
-    CompiledEncoder,
-    CompiledPairModel,
-    GraphsByTokens,
-)
+from minisbert.backends.package import About, CompiledEncoder, CompiledPairModel
 from minisbert.checkpoints.layout import read_folder
 from minisbert.commands.convert import to_native_code
 from minisbert.core import InputError
@@ -114,40 +109,65 @@ def test_every_family_dense_layer_and_pooling(tmp_path):
 
 @pytest.mark.slow
 def test_a_second_graph_for_few_tokens(folder, tmp_path, monkeypatch):
-    """Where weights are laid out for few rows, a package has two graphs with the same vectors."""
-    monkeypatch.setattr(aot, "chosen_layout", lambda: "some layout")
+    """Where few rows gain by laid-out weights, a package has two graphs with the same vectors."""
+    monkeypatch.setattr(aot, "has_few_graph", lambda dtype: dtype == "float32")
     path = tmp_path / "p.pt2"
     aot.compile_apart(folder, "float32", None, path)
     assert graph_names(path) == {"model", "few"}
-    ours = CompiledEncoder.load(folder, path)
-    assert ours.run.run_few is None  # it is loaded when it is first needed
-    alone = ours.encode(TEXTS[:1])
-    assert ours.run.run_few is not None
     eager = SentenceEncoder.load(folder)
-    assert abs(alone - eager.encode(TEXTS[:1])).max() <= MINILM_VECTOR
-    assert abs(ours.encode(TEXTS) - eager.encode(TEXTS)).max() <= MINILM_VECTOR
-    monkeypatch.setattr(aot, "chosen_layout", lambda: None)  # another CPU, or MINISBERT_LAID_OUT=0
-    assert not isinstance(CompiledEncoder.load(folder, path).run, GraphsByTokens)
+    for second in (True, False):  # False: on another CPU, or with MINISBERT_LAID_OUT=0
+        monkeypatch.setattr(aot, "has_few_graph", lambda dtype, second=second: second)
+        ours = CompiledEncoder.load(folder, path)
+        for texts in SHAPES:
+            assert abs(ours.encode(texts) - eager.encode(texts)).max() <= MINILM_VECTOR
 
 
-def test_few_tokens_have_their_own_graph(monkeypatch):
-    """It is loaded once, by the first of several threads; more tokens go to the other graph."""
-    loaded = []
+def test_the_number_of_ids_chooses_the_graph():
+    run = aot.chosen_by_tokens(lambda *inputs: ["many", *inputs], lambda *inputs: ["few", *inputs])
+    for ids, graph in ((torch.zeros(4, 8), "few"), (torch.zeros(3, 11), "many")):
+        assert run(ids, "places") == [graph, ids, "places"]
 
-    def load_graph(path, graph):
-        loaded.append((path, graph))
-        return lambda *inputs: ["few", *inputs]
 
-    monkeypatch.setattr(aot, "package_runner", load_graph)
-    run = GraphsByTokens(Path("p.pt2"), lambda *inputs: ["many", *inputs])
-    many = torch.zeros(3, 11)
-    few = torch.zeros(4, 8)
-    assert run(many, "places") == ["many", many, "places"]
-    assert not loaded
-    with ThreadPoolExecutor(8) as threads:
-        results = list(threads.map(run, [few] * 8))
-    assert [result[0] for result in results] == ["few"] * 8
-    assert loaded == [(Path("p.pt2"), "few")]
+@pytest.mark.parametrize(
+    ("dtype", "mkl", "layout", "expected"),
+    [
+        ("float32", True, "oneDNN", True),
+        ("bfloat16", True, "oneDNN", False),
+        ("float32", False, "oneDNN", False),  # both graphs would be oneDNN's
+        ("float32", True, None, False),
+    ],
+)
+def test_which_packages_have_a_graph_for_few_tokens(dtype, mkl, layout, expected, monkeypatch):
+    monkeypatch.setattr(aot, "mkl_multiplies", lambda: mkl)
+    monkeypatch.setattr(aot, "chosen_layout", lambda: layout)
+    assert aot.has_few_graph(dtype) is expected
+
+
+def test_what_cannot_be_written_is_not_compiled(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(aot, "has_few_graph", lambda dtype: True)
+    monkeypatch.setattr(aot, "compile_graph", lambda *_, **__: pytest.fail("compiled"))
+    with pytest.raises(InputError):
+        aot.compile_apart(folder, "float32", None, tmp_path)  # a folder
+
+
+def test_dtype_auto_is_the_package_that_the_command_would_make(folder, monkeypatch):
+    """In the cache by its own dtype; at a path whatever that one was compiled for."""
+    monkeypatch.setattr(aot, "package_dtype", lambda name: "bfloat16")
+    wanted = []
+
+    def load(path, expected):
+        wanted.append(expected.get("dtype"))
+        return None, About()
+
+    monkeypatch.setattr(aot, "load_package", load)
+    monkeypatch.setattr(aot, "cache_path", lambda expected: expected["dtype"])
+    description = read_folder(folder)
+    aot.open_package(True, description, "auto")
+    aot.open_package("p.pt2", description, "auto")
+    aot.open_package("p.pt2", description, "int8")
+    assert wanted == ["bfloat16", None, "int8"]
+    with pytest.raises(InputError, match="True"):
+        aot.open_package(False, description, None)
 
 
 @pytest.mark.parametrize(("task", "labels"), [("regression", ""), ("classes", "abc")])
