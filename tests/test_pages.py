@@ -186,7 +186,7 @@ def test_every_option_that_a_sentence_names_exists():
 def test_the_page_of_commands_gives_defaults_and_no_secret(monkeypatch):
     page = command_pages.generated("encode")
     (row,) = [line for line in page.splitlines() if "`--batch-size BATCH_SIZE`" in line]
-    assert row.endswith("(default: 32) |")
+    assert row.endswith("(default: 32; on a GPU up to 512) |")
     monkeypatch.setenv("MINISBERT_API_KEY", "a-secret")
     assert "a-secret" not in command_pages.generated("serve")
 

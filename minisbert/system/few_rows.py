@@ -3,7 +3,7 @@
 A matrix library copies both factors of a product into the order that its kernel reads. With
 thousands of rows that is little work beside the product itself; with the dozen rows of one short
 text it is a large part of the time. Here each weight is brought into that order once, and kept
-beside the model: 42 MB for all-MiniLM-L6-v2.
+beside the model: 45 MiB for all-MiniLM-L6-v2 by oneDNN, 61 by MKL.
 
     text ─> 14 rows ─> FewRowsLinear ─┬─ few rows:  the weight's laid-out copy
                                       └─ many rows: the weight itself

@@ -156,7 +156,7 @@ def test_it_is_refused_without_the_instructions_and_uncompiled(tiny, tmp_path, m
     """It would be slower than float32 there."""
     with pytest.raises(InputError, match="dtype int8 is for compiled models"):
         SentenceEncoder.load(tiny).encode(TEXTS, dtype="int8")
-    monkeypatch.setattr(int8, "cpu_flags", lambda: {"sse4_2"})
+    monkeypatch.setattr(package, "cpu_flags", lambda: {"sse4_2"})
     with pytest.raises(InputError, match="int8 needs a CPU with avx512_vnni or avx2"):
         to_native_code([str(tiny), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
     assert not list(tmp_path.iterdir())
