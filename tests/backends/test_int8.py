@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from minisbert.backends import graphs as int8
+from minisbert.backends import package
 from minisbert.backends.graphs import (
     QuantizedLinear,
     attend_by_length,

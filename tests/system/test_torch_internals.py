@@ -1,7 +1,9 @@
-"""The linear layer that is oneDNN's where oneDNN is the faster library."""
+"""Private parts of torch: oneDNN's linear layer, and packages of two graphs."""
 
+import zipfile
 from contextlib import nullcontext
 from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,3 +85,32 @@ def test_encoders_and_pair_models_use_it_without_gradients(tiny, used):
     model = PairModel(encoder, siamese(encoder.width)).eval()
     model.outputs(TEXTS, TEXTS[::-1])
     assert used
+
+
+def archive(path: Path, members: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w") as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return path
+
+
+def test_a_graph_is_added_to_a_package_under_a_name_of_its_own(tmp_path, monkeypatch):
+    """Members beyond the size that zip files once had, too."""
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 100)
+    folder = "package/data/aotinductor"
+    ours = archive(tmp_path / "p.pt2", {f"{folder}/model/a.so": b"many"})
+    other = archive(
+        tmp_path / "o.pt2", {f"{folder}/model/b.so": b"x" * 200, "package/version": b"1"}
+    )
+    torch_internals.add_graph(ours, other, "few")
+    assert torch_internals.graph_names(ours) == {"model", "few"}
+    with zipfile.ZipFile(ours) as file:
+        assert file.namelist() == [f"{folder}/model/a.so", f"{folder}/few/b.so"]
+        assert file.read(f"{folder}/few/b.so") == b"x" * 200
+
+
+def test_a_package_without_a_graph_cannot_be_added(tmp_path):
+    ours = archive(tmp_path / "p.pt2", {"package/data/aotinductor/model/a.so": b""})
+    other = archive(tmp_path / "o.pt2", {"package/version": b"1"})
+    with pytest.raises(RuntimeError, match="no graph"):
+        torch_internals.add_graph(ours, other, "few")
