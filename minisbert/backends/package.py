@@ -89,10 +89,11 @@ INDUCTOR = {
 # number.
 SIGNED = "avx512_vnni"
 UNSIGNED = "avx2"
-# The name of the graph for few tokens, and how many those are: fewer than the rows of
-# ``system/few_rows.py``, because here the other graph is fast, too. On a Zen 4 held to AVX2 this
-# one is 1.5 times as fast with 14 tokens and 1.2 times with 28, with one thread 1.25 and 1.03
-# times; with more tokens and one thread it is slower. It was not measured on Intel's CPUs.
+# The name of the graph for few tokens, and the largest number of tokens that it computes. That is
+# less than ``MOST_ROWS`` of ``system/few_rows.py``: a package's other graph is fast, too. On a Zen
+# 4 held to AVX2 with two threads, the graph for few tokens is 1.5 times as fast with 14 tokens and
+# 1.2 times with 28; with one thread, 1.25 and 1.03 times, and slower with more tokens. It was not
+# measured on Intel's CPUs.
 FEW = "few"
 FEW_TOKENS = 32
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # names the folder that the compiler writes to
@@ -318,8 +319,9 @@ def read_metadata(package: zipfile.ZipFile) -> Any:
 def load_package(path: Path, expected: dict[str, str]) -> tuple[Callable, About]:
     """Load a compiled module and what it says about itself. This runs the code in the file.
 
-    Raises ``InputError`` for a file that another user can write, and, by name, for another model,
-    version of torch or CPU than ``expected`` and this process have.
+    Raises ``InputError`` for a file that another user can write. If the package is of another model
+    or version of torch than ``expected`` and this process have, or needs a CPU that this one is
+    not, the error names the difference.
     """
     about = read_about(path)
     missing = sorted(set(about.cpu) - set(instruction_sets()))
@@ -361,8 +363,8 @@ def other_package(path: Path, about: About, key: str, needed: str) -> InputError
     if key == "minisbert":
         difference = "another version of minisbert"
     advice = RECOMPILE_ADVICE
-    if key == "dtype":
-        advice += f" --dtype {needed}"
+    if key in ("dtype", "pooling"):
+        advice += f" --{key} {needed}"
     return InputError(f"{path} was compiled from {about.model} with {difference}: {advice}")
 
 
@@ -556,7 +558,8 @@ def open_package(
 ) -> tuple[Callable, About]:
     """Load the package at a path; for True the one in the cache folder.
 
-    That one is compiled first if it is missing; with "auto" a missing one is an ``InputError``.
+    With True, that one is compiled first if it is missing or damaged; with "auto" it is an
+    ``InputError`` then.
     """
     check_choice("dtype", dtype, (None, "auto", "float32", "bfloat16", "int8"))
     if package is False:
@@ -570,7 +573,7 @@ def open_package(
             del expected["dtype"]  # whatever that one was compiled for
         # Unlike resolve(), realpath() is no error for a loop of links: reading it says so.
         return load_package(Path(os.path.realpath(package)), expected)
-    # A package in the cache that is missing or damaged is no error: it is compiled now.
+    # Not an error yet: with True, a package that is missing or damaged is compiled now.
     with suppress(InputError):
         return load_package(cache_path(expected), expected)
     if package == "auto":
@@ -626,11 +629,11 @@ def compile_graph(
 
     A process can compile for one library only.
     """
-    # -P: without it, -m would import a module called torch from the current folder, which an empty
-    # entry of PYTHONPATH names, too.
     arguments = [str(folder.resolve()), dtype, pooling or "", str(path.resolve())]
     if for_few_tokens:
         arguments.append(FEW)
+    # -P: without it, -m would import a module called torch from the current folder, which an empty
+    # entry of PYTHONPATH names, too.
     command = [sys.executable, "-P", "-m", "minisbert.backends.graphs", *arguments]
     paths = [str(CODE_FOLDER.parent)]
     for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep):

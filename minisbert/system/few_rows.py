@@ -9,9 +9,9 @@ beside the model: 45 MiB for all-MiniLM-L6-v2 by oneDNN, 61 by MKL.
                                       └─ many rows: the weight itself
 
 A copy is made when few rows first meet its weight. It is freed with the weight, is never saved or
-pickled, and is made again when the weight changes; only a change of single numbers through
-``weight.data``, past torch's own account of changes, may not be seen. ``MINISBERT_LAID_OUT=0``
-switches all of it off.
+pickled, and is made again when the weight changes. Only a change of single numbers through
+``weight.data``, which torch does not count, may go unnoticed. ``MINISBERT_LAID_OUT=0`` switches all
+of it off.
 """
 
 import math
@@ -69,7 +69,7 @@ def chosen_layout() -> Layout | None:
     """Return the layout for few rows on this CPU.
 
     None where few rows gain nothing by one, where torch lacks the operators, and where
-    ``MINISBERT_LAID_OUT`` is 0 at the first call.
+    ``MINISBERT_LAID_OUT`` is 0 when the first model is made.
     """
     library = laid_out_products()
     if library is None or os.environ.get(VARIABLE) == "0":

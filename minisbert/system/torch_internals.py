@@ -71,8 +71,8 @@ MKL_PACKED = (
     and hasattr(torch.ops.mkl, "_mkl_linear")
     and hasattr(torch.ops.mkl, "_mkl_reorder_linear_weight")
 )
-# The number of rows that MKL packs a weight for. One for 64 rows serves 3 to 256 rows two to three
-# times as fast as an unpacked one; one for 2,048 rows is slow with few.
+# The number of rows that MKL packs a weight for. On Intel's CPUs one for 64 rows serves 3 to 256
+# rows two to three times as fast as an unpacked one; one for 2,048 rows is slow with few.
 PACKED_ROWS = 64
 
 

@@ -1,8 +1,8 @@
-"""How good a model is on some rows, and whether training made it better than chance would.
+"""How good a model is on some rows, and whether one is better than another by more than chance.
 
 An ``Evaluation`` holds the scores of a model on rows. It can compute the deciding one again, for
 any selection of these rows. That is what the paired bootstrap of lesson 09 needs: draw rows with
-repetition, score the model before and the model after training on the same draw, and look at the
+replacement, score the model before and the model after training on the same draw, and look at the
 difference.
 """
 
@@ -48,7 +48,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Gain:
-    """What training gained on the test rows, with the 95 % interval of a paired bootstrap."""
+    """How much better one model is than another on the same rows, with a 95 % interval."""
 
     metric: str
     gain: float
@@ -65,7 +65,7 @@ class Gain:
         """Say what the gain is worth: ``test spearman +2.79, 95 % interval +2.05 to +3.58``."""
         if self.low == self.gain == self.high == 0:
             # The best model on dev was the untrained one, or both score every row alike.
-            return f"test {self.metric} +0.00 ({self.rows:,} rows): nothing has changed"
+            return f"test {self.metric} +0.00 ({self.rows:,} rows): both models score alike"
         interval = f"{100 * self.low:+.2f} to {100 * self.high:+.2f}"
         text = f"test {self.metric} {100 * self.gain:+.2f}, 95 % interval {interval}"
         text += f" ({self.rows:,} rows)"
@@ -86,16 +86,18 @@ class Gain:
 
 
 def paired_gain(before: Evaluation, after: Evaluation, draws: int = DRAWS) -> Gain:
-    """Return the gain, with the middle 95 % of the gains on rows drawn with repetition.
+    """Return the gain, with the middle 95 % of the gains on rows drawn with replacement.
 
     Both models are scored on the same draws. What makes a row easy or hard is in both scores and
     leaves the difference, so the interval is narrower than that of either score (lesson 09).
-    Raises ``InputError`` if the two were not scored on the same number of rows by one metric.
+    Raises ``InputError`` if the two were not scored on the same number of rows by one metric; that
+    they are the same rows is not checked.
     """
     if (before.rows, before.metric) != (after.rows, after.metric):
         raise InputError(
-            f"a gain needs two scores of the same rows, not {before.metric} of {before.rows:,} "
-            f"rows and {after.metric} of {after.rows:,}: score both models on one list of rows"
+            f"a gain needs two scores of the same rows by one metric, not {before.metric} of "
+            f"{before.rows:,} rows and {after.metric} of {after.rows:,}: score both models on one "
+            f"list of rows"
         )
     generator = np.random.default_rng(0)
     gains = []

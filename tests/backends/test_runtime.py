@@ -123,6 +123,7 @@ def test_a_second_graph_for_few_tokens(folder, tmp_path, monkeypatch):
 
 
 def test_the_number_of_ids_chooses_the_graph():
+    """A batch of at most 32 tokens takes the graph that is fast for it."""
     run = aot.chosen_by_tokens(lambda *inputs: ["many", *inputs], lambda *inputs: ["few", *inputs])
     for ids, graph in ((torch.zeros(4, 8), "few"), (torch.zeros(3, 11), "many")):
         assert run(ids, "places") == [graph, ids, "places"]
@@ -138,12 +139,14 @@ def test_the_number_of_ids_chooses_the_graph():
     ],
 )
 def test_which_packages_have_a_graph_for_few_tokens(dtype, mkl, layout, expected, monkeypatch):
+    """Elsewhere a second graph would double the file for nothing."""
     monkeypatch.setattr(aot, "mkl_multiplies", lambda: mkl)
     monkeypatch.setattr(aot, "chosen_layout", lambda: layout)
     assert aot.has_few_graph(dtype) is expected
 
 
 def test_what_cannot_be_written_is_not_compiled(folder, tmp_path, monkeypatch):
+    """Compiling takes a minute or more, and the user should not wait for an error."""
     monkeypatch.setattr(aot, "has_few_graph", lambda dtype: True)
     monkeypatch.setattr(aot, "compile_graph", lambda *_, **__: pytest.fail("compiled"))
     with pytest.raises(InputError):
@@ -155,19 +158,23 @@ def test_dtype_auto_is_the_package_that_the_command_would_make(folder, monkeypat
     monkeypatch.setattr(aot, "package_dtype", lambda name: "bfloat16")
     wanted = []
 
-    def load(path, expected):
+    def record(path, expected):
         wanted.append(expected.get("dtype"))
         return None, About()
 
-    monkeypatch.setattr(aot, "load_package", load)
+    monkeypatch.setattr(aot, "load_package", record)
     monkeypatch.setattr(aot, "cache_path", lambda expected: expected["dtype"])
     description = read_folder(folder)
     aot.open_package(True, description, "auto")
     aot.open_package("p.pt2", description, "auto")
     aot.open_package("p.pt2", description, "int8")
     assert wanted == ["bfloat16", None, "int8"]
+
+
+def test_a_package_that_is_false_is_refused(folder):
+    """The error says what to give instead; an encoder that is not compiled is another class."""
     with pytest.raises(InputError, match="True"):
-        aot.open_package(False, description, None)
+        aot.open_package(False, read_folder(folder), None)
 
 
 @pytest.mark.parametrize(("task", "labels"), [("regression", ""), ("classes", "abc")])
@@ -221,7 +228,7 @@ def test_another_model_torch_cpu_or_precision_is_refused_by_name(
         "with dtype float32, not bfloat16: .* minisbert compile --dtype bfloat16$", dtype="bfloat16"
     )
     refused("dtype must be one of auto, float32, bfloat16, int8, not 'half'", dtype="half")
-    refused("with pooling mean, not cls", pooling="cls")
+    refused("with pooling mean, not cls: .* --pooling cls$", pooling="cls")
     refused("runs only on the CPU, not on cuda", device="cuda")
     with monkeypatch.context() as patch:
         patch.setattr(aot, "code_hash", lambda: "other")

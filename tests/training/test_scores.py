@@ -103,7 +103,7 @@ def test_a_gain_within_chance_says_how_many_rows_would_show_it():
 def test_no_change_and_a_loss_are_not_called_a_gain():
     """An interval from 0 to 0 would look like certainty, where the model is the untrained one."""
     same = Gain("f1", gain=0.0, low=0.0, high=0.0, rows=100).sentence()
-    assert "nothing has changed" in same
+    assert "alike" in same
     assert "interval" not in same
     worse = Gain("f1", gain=-0.01, low=-0.03, high=0.01, rows=100).sentence()
     assert "this drop cannot be told from chance" in worse
