@@ -41,9 +41,7 @@ from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize
 from minisbert.core.tokenizer import pad_batch
 from minisbert.models.batching import (
-    BATCH_SIZE,
     BATCH_TOKENS,
-    TEXT_TOKENS,
     Tokens,
     budgeted_batches,
     check_ids,
@@ -54,12 +52,11 @@ from minisbert.models.encode_types import Dtype
 from minisbert.models.pooling import Dense, dense_width, load_dense_layer
 from minisbert.models.properties import (
     check_choice,
-    check_count,
     role_prompt,
     vector_rows,
     with_prompt,
 )
-from minisbert.models.text_encoder import DenseEncoder
+from minisbert.models.text_encoder import DenseEncoder, tokens_per_batch
 from minisbert.models.transformer_encoder import TransformerEncoder
 from minisbert.replacements import ENCODE, check_keywords, explained, keywords_of, takes_parts
 from minisbert.search.by_tokens import Matrices
@@ -371,7 +368,7 @@ class MultiVectorEncoder(TransformerEncoder):
         texts: str | Sequence[str],
         *,
         query: bool | None = None,
-        batch_size: int = BATCH_SIZE,
+        batch_size: int | None = None,
         show_progress_bar: bool | Bar | None = False,
         dtype: Dtype | None = None,
         prompt: str | None = None,
@@ -395,7 +392,7 @@ class MultiVectorEncoder(TransformerEncoder):
             if value not in defaults:
                 raise InputError(f"{name}: a MultiVectorEncoder has a vector per token, not one")
         check_choice("query", query, (None, True, False))
-        check_count("batch_size", batch_size)
+        batch_tokens = tokens_per_batch(batch_size)
         if query is None:
             queries_prompt = bool(prompt) and prompt == role_prompt(self.settings, "query")
             query = queries_prompt or prompt_name == "query"
@@ -411,7 +408,7 @@ class MultiVectorEncoder(TransformerEncoder):
         tokens = self.rows(texts, query)
         self.truncated = sum(tokens.truncated)
         with bar_of(show_progress_bar, len(texts)) as bar:
-            matrices = self.states_of(tokens, TEXT_TOKENS * batch_size, dtype, bar)
+            matrices = self.states_of(tokens, batch_tokens, dtype, bar)
         if single and convert_to_numpy:
             return matrices[0].numpy()
         if single:
