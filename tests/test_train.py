@@ -396,6 +396,7 @@ def test_frozen_weights_stay_the_same_to_the_last_bit(encoder, tiny):
 
 
 def test_a_frozen_model_cannot_be_trained(encoder):
+    """The optimizer's own error speaks of an empty list of parameters."""
     encoder.requires_grad_(False)
     with pytest.raises(InputError, match="frozen"):
         train(encoder, ROWS, loss="cosine")

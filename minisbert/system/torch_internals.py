@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from minisbert.core import InputError
 from minisbert.system.devices import fastest_products
 
 # oneDNN's linear layer, which ``torch.compile`` chooses on a CPU: on AMD's with AVX-512 it is twice
@@ -204,13 +205,16 @@ def package_runner(path: Path, graph: str = GRAPH) -> Callable[..., Sequence[Ten
 def add_graph(package: Path, other: Path, name: str) -> None:
     """Write the graph of the package ``other`` into ``package``, under a name of its own.
 
-    Raises ``RuntimeError`` if ``other`` has none in the folder where torch puts it.
+    Raises ``InputError`` if ``other`` has none in the folder where torch puts it.
     """
     folder = f"{GRAPH_FOLDER}{GRAPH}/"
     with zipfile.ZipFile(package, "a") as ours, zipfile.ZipFile(other) as theirs:
         members = [member for member in theirs.infolist() if folder in member.filename]
         if not members:
-            raise RuntimeError(f"{other} has no graph in {folder}")
+            raise InputError(
+                f"torch {torch.__version__} puts a package's graph elsewhere than in {folder}: "
+                "compile with MINISBERT_LAID_OUT=0"
+            )
         for member in members:
             renamed = zipfile.ZipInfo(member.filename.replace(folder, f"{GRAPH_FOLDER}{name}/"))
             # A member of more than 2 GiB has another form, which is chosen by this size.

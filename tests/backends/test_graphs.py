@@ -53,6 +53,7 @@ def test_the_faster_library_multiplies_in_float32(dtype, flags, kind, tiny, monk
 
 
 def test_a_graph_for_few_tokens_leaves_its_layers_to_onednn(tiny, monkeypatch):
+    """Otherwise both graphs of a package would be the same."""
     monkeypatch.setattr(devices, "cpu_flags", lambda: {"avx2"})
     bert = SentenceEncoder.load(tiny, device="cpu").bert
     assert prepare_layers(bert, "float32", for_few_tokens=True).prepack

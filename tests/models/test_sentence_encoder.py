@@ -290,19 +290,24 @@ def test_two_threads_may_evaluate_one_model(tiny):
 
 
 @pytest.mark.parametrize(
-    ("rows", "free", "expected"),
+    ("texts", "longest", "fitting", "expected"),
     [
-        ([20] * 100, None, 2048),  # one batch holds them: the free memory is not asked for
-        ([20] * 1000, 2**40, 32768),
-        ([20] * 1000, 10_000, 10_000),
-        ([20] * 1000, 100, 2048),
-        ([20] * 1000 + [513], None, 2048),  # a long text
+        (100, 20, None, 2048),  # one batch holds them: the free memory is not asked for
+        (1000, 20, 2**40, 32768),
+        (1000, 20, 10_000, 10_000),
+        (1000, 20, 100, 2048),
+        (1000, 513, None, 2048),  # one of them is long
     ],
 )
-def test_a_gpu_has_larger_batches_if_they_fit(model, monkeypatch, rows, free, expected):
+def test_a_gpu_has_larger_batches_if_they_fit(
+    model, monkeypatch, texts, longest, fitting, expected
+):
+    """Each batch costs Python's time there, and a GPU without free memory must not fail."""
     monkeypatch.setattr(SentenceEncoder, "device", torch.device("cuda"))
-    monkeypatch.setattr(sentence_encoder, "fitting_tokens", lambda device, width: free)
-    tokens = Tokens([array("i", [5] * count) for count in rows], [False] * len(rows))
+    monkeypatch.setattr(sentence_encoder, "fitting_tokens", lambda device, width: fitting)
+    ids = [array("i", [5] * 20) for _ in range(texts - 1)]
+    ids.append(array("i", [5] * longest))
+    tokens = Tokens(ids)
     assert model.usual_batch_tokens(tokens) == expected
 
 
